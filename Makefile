@@ -1,0 +1,36 @@
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench soak
+
+help:
+	@echo "make run    train the preset quickstart on the bundled prices"
+	@echo "make test   lint, type-check and test"
+	@echo "make setup  create .venv and install the pinned dependencies"
+	@echo "make bench  measure, and write benchmarks/RESULTS.md"
+	@echo "make soak   100 quickstart generations, resident memory fitted"
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+run: setup
+	$(BIN)/eigen train --preset quickstart
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+soak: setup
+	$(BIN)/python -m benchmarks.soak

@@ -1,0 +1,59 @@
+"""Hashes of content: equal content has equal hashes, whatever file it is written to."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+
+import torch
+from pydantic import JsonValue
+
+CHUNK_BYTES = 8 << 20
+"""Bytes hashed and written at a time."""
+
+
+def canonical_json(document: JsonValue) -> bytes:
+    """Return the one spelling of a JSON document: sorted keys, no spaces, ASCII.
+
+    Raises:
+        ValueError: the document holds NaN or infinity, which JSON does not know.
+    """
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_sha256(document: JsonValue) -> str:
+    """Return the SHA-256 of a document's canonical spelling, in hexadecimal."""
+    return hashlib.sha256(canonical_json(document)).hexdigest()
+
+
+def tensor_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """Yield the elements of a tensor of any shape, type, layout in memory and device as bytes, in row-major order.
+
+    Only a tensor that is not contiguous or not on the CPU is copied; the chunks of others show its own memory.
+    """
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    view = flat.view(torch.uint8).numpy().data
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield view[start : start + CHUNK_BYTES]
+
+
+def tensor_sha256(tensor: torch.Tensor) -> str:
+    """Return the SHA-256 of a tensor's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    for chunk in tensor_chunks(tensor):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def combine_tensor_hashes(tensors: Mapping[str, torch.Tensor], hashes: Mapping[str, str]) -> str:
+    """Return the hash of named tensors, given the hash of each one's bytes."""
+    return json_sha256(
+        [[name, str(tensors[name].dtype), list(tensors[name].shape), hashes[name]] for name in sorted(tensors)]
+    )
+
+
+def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return one SHA-256 over the names, types, shapes and bytes of `tensors`, in hexadecimal.
+
+    It depends neither on the order of the mapping nor on device, strides or file format; equal hashes mean equal bits.
+    """
+    return combine_tensor_hashes(tensors, {name: tensor_sha256(tensor) for name, tensor in tensors.items()})

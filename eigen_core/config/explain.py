@@ -1,0 +1,158 @@
+"""Every setting with its value, default, bounds, unit and meaning, as rows for tables and for error messages."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from eigen_core.config.model import Config
+from eigen_core.config.presets import PRESET_NAMES, preset_values
+from eigen_core.config.sections import Section
+
+_UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
+_KINDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "integers": "a list of whole numbers",
+    "strings": "a list of names",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one key of the configuration accepts and means.
+
+    Attributes:
+        key: dotted name, for example `learner.batch_size`.
+        kind: what a value is: integer, number, boolean, string, integers or strings (the last two are lists).
+        optional: null (empty) is a value too.
+        default: value where neither a preset nor the user gives one.
+        bounds: what values are accepted, in words; empty if any value of its kind is.
+        unit: unit of the value; empty if it has none.
+        meaning: one or two sentences.
+    """
+
+    key: str
+    kind: str
+    optional: bool
+    default: Any
+    bounds: str
+    unit: str
+    meaning: str
+
+    @property
+    def accepts(self) -> str:
+        """What to give, in words: `a whole number from 1 to 65,536`, `one of cpu, cuda`."""
+        words = self.bounds if self.bounds.startswith("one of") else f"{_KINDS[self.kind]} {self.bounds}".strip()
+        if self.kind == "integers":
+            words += ", for example [1, 5]"
+        return f"{words}, or null" if self.optional else words
+
+
+@dataclass(frozen=True)
+class ExplainedSetting:
+    """One row of a configuration explained.
+
+    Attributes:
+        setting: what the key accepts and means.
+        value: its value in the configuration.
+        source: where the value comes from: the default, the preset, or the user.
+    """
+
+    setting: Setting
+    value: Any
+    source: Literal["default", "preset", "given"]
+
+
+def explain(config: Config) -> list[ExplainedSetting]:
+    """Return every setting of `config` in the order of the model."""
+    values = flatten(config.model_dump(mode="json"))
+    of_preset = flatten(Config(preset=config.preset).model_dump(mode="json"))
+    overridden = flatten(preset_values(config.preset)).keys()
+    rows = []
+    for key, setting in settings().items():
+        source: Literal["default", "preset", "given"] = "default"
+        if values[key] != of_preset[key]:
+            source = "given"
+        elif key in overridden:
+            source = "preset"
+        rows.append(ExplainedSetting(setting, values[key], source))
+    return rows
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested `values` with dotted keys; lists are values."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+@cache
+def settings() -> Mapping[str, Setting]:
+    """Return all settings by dotted key, in the order of the model."""
+    return {setting.key: setting for setting in _settings_of(Config, "")}
+
+
+@cache
+def section_names() -> tuple[str, ...]:
+    """Return the names of the configuration's sections."""
+    return tuple(name for name, field in Config.model_fields.items() if _is_section(field.annotation))
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def _settings_of(section: type[Section], prefix: str) -> Iterator[Setting]:
+    properties = section.model_json_schema()["properties"]
+    for name, field in section.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            yield from _settings_of(annotation, f"{name}.")
+        else:
+            yield _setting(f"{prefix}{name}", properties[name])
+
+
+def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
+    alternatives: list[Mapping[str, Any]] = schema.get("anyOf", [schema])
+    accepted = next(alternative for alternative in alternatives if alternative["type"] != "null")
+    description = " ".join(str(schema["description"]).split())
+    unit = _UNIT.search(description)
+    return Setting(
+        key=key,
+        kind=f"{accepted['items']['type']}s" if accepted["type"] == "array" else accepted["type"],
+        optional=len(alternatives) > 1,
+        default=schema["default"],
+        bounds=f"one of {', '.join(PRESET_NAMES)}" if key == "preset" else _bounds(accepted),
+        unit=unit[1] if unit else "",
+        meaning=_UNIT.sub(".", description) if unit else description,
+    )
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    choices = schema.get("enum") or [schema[name] for name in ("const",) if name in schema]
+    if choices:
+        return "one of " + ", ".join(map(str, choices))
+    if schema["type"] == "array":
+        return _bounds(schema["items"])
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    if low is not None and high is not None:
+        return f"from {_number(low)} to {_number(high)}"
+    parts = [
+        f"{words} {_number(bound)}"
+        for words, bound in (("of at least", low), ("above", above), ("of at most", high), ("below", below))
+        if bound is not None
+    ]
+    return " and ".join(parts)
+
+
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"

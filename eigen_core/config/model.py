@@ -1,0 +1,103 @@
+"""The one model of everything that a run can be told."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
+from eigen_core.config.sections import (
+    CheckpointConfig,
+    Count,
+    EvaluationConfig,
+    EvolutionConfig,
+    ExplorationConfig,
+    LearnerConfig,
+    MarketConfig,
+    NetworkConfig,
+    PopulationConfig,
+    ReplayConfig,
+    ReportingConfig,
+    Section,
+    TradingConfig,
+)
+from eigen_core.errors import InputError
+
+
+class Config(Section):
+    """Everything that determines a run. What is not given comes from the preset, then from the defaults."""
+
+    preset: str = "quickstart"
+    """Preset whose values stand in for those not given; `eigen presets` lists them."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    """Seed of every random draw of the run."""
+    generations: Count = 25
+    """Generations to train."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where tensors live; `auto` takes a GPU if there is one."""
+    threads: Annotated[int, Field(ge=0, le=1_024)] = 0
+    """Processor threads of a computation; 0: as many as torch chooses."""
+    market: MarketConfig = MarketConfig()
+    trading: TradingConfig = TradingConfig()
+    network: NetworkConfig = NetworkConfig()
+    population: PopulationConfig = PopulationConfig()
+    exploration: ExplorationConfig = ExplorationConfig()
+    replay: ReplayConfig = ReplayConfig()
+    learner: LearnerConfig = LearnerConfig()
+    evolution: EvolutionConfig = EvolutionConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    reporting: ReportingConfig = ReportingConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic hands over whatever was given
+        if not isinstance(values, dict):
+            return values
+        preset = values.get("preset", cls.model_fields["preset"].default)
+        if preset not in PRESET_NAMES:
+            return values
+        return merge(preset_values(preset), values)
+
+    @field_validator("preset")
+    @classmethod
+    def _preset_exists(cls, preset: str) -> str:
+        if preset not in PRESET_NAMES:
+            raise ValueError(f"there is no preset '{preset}': use one of {', '.join(PRESET_NAMES)}")
+        return preset
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        too_long = [scale for scale in self.network.scales if scale > self.market.window]
+        if self.network.encoder == "filter_bank" and too_long:
+            raise ValueError(
+                f"network.scales has {too_long[0]} days but market.window is {self.market.window}: "
+                "a filter may not see further back than the window"
+            )
+        if self.market.validation_days < self.trading.episode_days:
+            raise ValueError(
+                f"market.validation_days {self.market.validation_days} is shorter than an episode of "
+                f"{self.trading.episode_days} days: raise it or shorten trading.trading_days"
+            )
+        if 0 < self.market.holdout_days < self.trading.episode_days:
+            raise ValueError(
+                f"market.holdout_days {self.market.holdout_days} is shorter than an episode of "
+                f"{self.trading.episode_days} days: raise it or set it to 0"
+            )
+        return self
+
+    @property
+    def required_days(self) -> int:
+        """Fewest days that a panel must have: a window, one training episode, validation, holdout."""
+        market = self.market
+        return market.window + self.trading.episode_days + market.validation_days + market.holdout_days
+
+    def require_days(self, days: int) -> None:
+        """Raise `InputError` if a panel of `days` days is too short for this configuration."""
+        if days < self.required_days:
+            market = self.market
+            raise InputError(
+                f"window {market.window} needs at least {self.required_days:,} days for a window, one training episode "
+                f"of {self.trading.episode_days}, {market.validation_days} validation and {market.holdout_days} holdout "
+                f"days; the panel has {days:,}. Give more data or lower market.window, market.validation_days or "
+                "market.holdout_days."
+            )

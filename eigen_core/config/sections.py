@@ -1,0 +1,288 @@
+"""The sections of the configuration: every setting with its unit, meaning, bounds and default."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A frozen part of the configuration that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class MarketConfig(Section):
+    """Which prices, which features, which days."""
+
+    data: str | None = None
+    """Price file or folder: a long CSV/Parquet, a wide CSV of closes, or a folder with one file a symbol. Empty: the
+    bundled 20 S&P 500 stocks, 1990-2022."""
+    context: tuple[str, ...] = ()
+    """Symbols that agents see but cannot trade (an index, a rate)."""
+    features: Literal["returns", "classic"] = "returns"
+    """Feature set: `returns` is free of the price level; `classic` is the nine price-level features of the replaced
+    system."""
+    window: Annotated[int, Field(ge=1, le=5_000)] = 64
+    """Days an agent sees before and including today (days)."""
+    validation_days: Count = 252
+    """Days kept for choosing the champion (days)."""
+    holdout_days: Annotated[int, Field(ge=0)] = 251
+    """Last days of the data, touched once at the end (days)."""
+
+
+class TradingConfig(Section):
+    """The rules of an episode and the reward."""
+
+    trading_days: Count = 125
+    """Days of an episode on which positions may be opened (days)."""
+    settlement_days: Annotated[int, Field(ge=0)] = 20
+    """Days after them on which positions may only close (days)."""
+    holding_days: Count = 20
+    """A position closes at the latest this many days after its decision (days)."""
+    buy_threshold: NonNegative = 1.0
+    """The asset with the highest coefficient is bought if its coefficient reaches this."""
+    max_coefficient: Positive | None = 3.0
+    """Bound of the coefficient, which is a position's size; empty: unbounded (the classic rule)."""
+    min_target: Positive = 0.10
+    """Smallest sale target, as a fraction of the fill price."""
+    max_target: Positive = 0.50
+    """Largest sale target, as a fraction of the fill price."""
+    fill: Literal["next_open", "next_close", "same_close"] = "next_open"
+    """Price of an order: the next day's open (its close where there is no open), its close, or the close just seen (the
+    classic rule, which nobody can trade)."""
+    credit: Literal["decision", "realized", "marked"] = "decision"
+    """Day to which a trade's reward is booked: the decision's, the closing's (the classic rule), or day by day as the
+    position is marked to market."""
+    cost_bps: NonNegative = 5.0
+    """Transaction cost of each side of a trade (basis points of its value)."""
+    slippage_bps: NonNegative = 2.0
+    """Slippage of each order at the market: the entry and a sale at the close, not a sale at the target (basis
+    points)."""
+    loss_multiplier: Positive = 10.0
+    """Losses count this many times in the reward."""
+    idle_penalty: NonNegative = 2.0
+    """Taken from the reward for each day that ends without any position (reward)."""
+    no_trade_penalty: NonNegative = 10_000.0
+    """Taken from the reward of an episode without a trade, on its last day (reward)."""
+    observe_portfolio: bool = True
+    """Agents see their portfolio (held, days held, unrealised gain, coefficient) and the day's place in the episode."""
+
+    @property
+    def episode_days(self) -> int:
+        """Days of an episode: trading and settlement."""
+        return self.trading_days + self.settlement_days
+
+    @model_validator(mode="after")
+    def _targets_are_ordered(self) -> Self:
+        if self.min_target > self.max_target:
+            raise ValueError(
+                f"trading.min_target {self.min_target:g} is above trading.max_target {self.max_target:g}: swap them"
+            )
+        if self.settlement_days < self.holding_days:
+            raise ValueError(
+                f"trading.settlement_days {self.settlement_days} is shorter than trading.holding_days "
+                f"{self.holding_days}: the last positions could not close inside their episode"
+            )
+        if self.max_coefficient is not None and self.max_coefficient < self.buy_threshold:
+            raise ValueError(
+                f"trading.max_coefficient {self.max_coefficient:g} is below trading.buy_threshold "
+                f"{self.buy_threshold:g}: no agent could ever buy"
+            )
+        return self
+
+
+class NetworkConfig(Section):
+    """The networks of an agent: encoder, pooling over columns, heads."""
+
+    encoder: Literal["filter_bank", "tcn"] = "filter_bank"
+    """`filter_bank`: a fixed bank of causal linear filters and a small MLP (fast); `tcn`: learned dilated causal
+    convolutions."""
+    scales: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 5, 20, 60)
+    """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
+    channels: Count = 32
+    """Width of the encoder's hidden layers."""
+    embedding: Count = 16
+    """Values that the encoder gives per column and day."""
+    queries: Count = 4
+    """Learned queries that pool all columns into the market context."""
+    head_width: Count = 32
+    """Width of the hidden layers of actor and critic."""
+    column_chunk: Annotated[int, Field(ge=0)] = 0
+    """Columns encoded at a time, recomputed in the backward pass; bounds the memory of `tcn`. 0: all at once."""
+
+
+class PopulationConfig(Section):
+    """The agents."""
+
+    size: Annotated[int, Field(ge=2, le=4_096)] = 16
+    """Agents in the population."""
+    group_size: Annotated[int, Field(ge=0)] = 0
+    """Agents computed at a time; changes speed and memory, never a bit. 0: all (best on a GPU and for small networks)."""
+
+
+class ExplorationConfig(Section):
+    """Gaussian noise on the actions of training episodes."""
+
+    scale: Fraction = 0.1
+    """Initial standard deviation, as a fraction of an action's range."""
+    decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9999
+    """Factor on the scale for each day that an agent trades in training."""
+    minimum: Fraction = 0.01
+    """The scale never falls below this."""
+
+
+class ReplayConfig(Section):
+    """The buffer of transitions that all agents share."""
+
+    capacity: Count = 50_000
+    """Transitions kept; the oldest are overwritten."""
+    minimum: Count = 10_000
+    """Learning starts once this many transitions are stored."""
+
+    @model_validator(mode="after")
+    def _capacity_holds_minimum(self) -> Self:
+        if self.capacity < self.minimum:
+            raise ValueError(
+                f"replay.capacity {self.capacity:,} is below replay.minimum {self.minimum:,}: "
+                "learning would never start"
+            )
+        return self
+
+
+class LearnerConfig(Section):
+    """DDPG, for each agent from the shared replay."""
+
+    algorithm: Literal["ddpg"] = "ddpg"
+    """Update rule."""
+    gradient_steps: Annotated[int, Field(ge=0)] = 32
+    """Optimizer steps per agent and generation; 0: evolution alone."""
+    batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
+    """Transitions in a batch, all of different days."""
+    accumulation_steps: Count = 1
+    """Batches whose gradients are averaged for one optimizer step."""
+    block_days: Annotated[int, Field(ge=0)] = 1_000
+    """Days that `tcn` encodes at once to learn from; a batch is drawn from one random block. 0: the whole training
+    range."""
+    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
+    """Discount of the next day's value."""
+    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
+    """Share of the weights that moves into the targets at each optimizer step."""
+    actor_learning_rate: NonNegative = 1e-4
+    """Step size of the actor."""
+    critic_learning_rate: NonNegative = 3e-4
+    """Step size of the critic and the encoder."""
+    weight_decay: NonNegative = 1e-5
+    """Decoupled weight decay, times the learning rate."""
+    gradient_clip: Positive = 1.0
+    """Bound on the norm of each agent's gradient, actor and critic apart."""
+    reward_scale: Positive = 1.0
+    """Rewards are multiplied by this before learning."""
+    reward_clip: Positive | None = None
+    """Scaled rewards are clipped to plus or minus this before learning; empty: never."""
+    twin_critics: bool = False
+    """Learn two critics and trust the lower (TD3)."""
+    policy_delay: Count = 1
+    """The actor and the targets move once in this many critic steps (TD3: 2)."""
+
+
+class EvolutionConfig(Section):
+    """The genetic algorithm."""
+
+    enabled: bool = True
+    """Breed at the end of each generation; false: gradients alone."""
+    elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Share of the population that survives unchanged."""
+    offspring_share: Fraction = 0.375
+    """Share that is bred from two parents; what is left are mutants."""
+    tournament_size: Count = 3
+    """Agents drawn for a parent's tournament; the fittest wins."""
+    blend_low: Fraction = 0.3
+    """Lower bound of the share of the first parent in a child's weights."""
+    blend_high: Fraction = 0.7
+    """Upper bound of it."""
+    mutation_rate: Fraction = 0.1
+    """Share of a mutant's weights that are changed."""
+    mutation_std: NonNegative = 0.01
+    """Standard deviation of the change."""
+    plateau_generations: Count = 3
+    """Generations without progress after which mutation grows."""
+    plateau_improvement: NonNegative = 0.02
+    """Relative improvement of the validation fitness that counts as progress."""
+    mutation_growth: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.5
+    """Factor on mutation rate and standard deviation on a plateau."""
+    mutation_rate_limit: Fraction = 0.4
+    """Bound of the grown rate."""
+    mutation_std_limit: NonNegative = 0.05
+    """Bound of the grown standard deviation."""
+    reinject_champion: bool = True
+    """The champion takes the weakest elite's place unless it is an elite itself."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.elite_share + self.offspring_share > 1.0:
+            raise ValueError(
+                f"evolution.elite_share {self.elite_share:g} and evolution.offspring_share {self.offspring_share:g} "
+                "add up to more than 1: lower one of them"
+            )
+        if self.blend_low > self.blend_high:
+            raise ValueError(
+                f"evolution.blend_low {self.blend_low:g} is above evolution.blend_high {self.blend_high:g}: swap them"
+            )
+        for setting, start, limit in (
+            ("mutation_rate", self.mutation_rate, self.mutation_rate_limit),
+            ("mutation_std", self.mutation_std, self.mutation_std_limit),
+        ):
+            if start > limit:
+                raise ValueError(f"evolution.{setting} {start:g} is above evolution.{setting}_limit {limit:g}")
+        return self
+
+
+class EvaluationConfig(Section):
+    """How agents are judged."""
+
+    slices: Count = 5
+    """Training episodes of each agent in a generation."""
+    lowest: Count = 2
+    """Fitness is the mean of this many worst episodes, which luck moves less than one episode."""
+    shared_slices: bool = True
+    """All agents of a generation trade the same episodes; false: each its own."""
+    validation_slices: Count = 3
+    """Validation episodes of each agent, evenly spread and the same in every generation."""
+    validation_lowest: Count = 2
+    """Validation fitness is the mean of this many worst validation episodes."""
+
+    @model_validator(mode="after")
+    def _lowest_fits(self) -> Self:
+        for kind, lowest, slices in (
+            ("", self.lowest, self.slices),
+            ("validation_", self.validation_lowest, self.validation_slices),
+        ):
+            if lowest > slices:
+                raise ValueError(
+                    f"evaluation.{kind}lowest {lowest} is above evaluation.{kind}slices {slices}: "
+                    "there are not that many episodes to choose from"
+                )
+        return self
+
+
+class CheckpointConfig(Section):
+    """Where generations are kept, and which."""
+
+    store: str = "runs"
+    """Folder that holds the runs, or its file:// URL."""
+    keep_last: Count = 3
+    """Newest generations kept."""
+    keep_every: Annotated[int, Field(ge=0)] = 5
+    """Every so many generations one is kept for good; 0: none."""
+
+
+class ReportingConfig(Section):
+    """What is shown, and how often."""
+
+    plot_every: Annotated[int, Field(ge=0)] = 5
+    """Generations between two pages of plots; the last generation always has one. 0: only the last."""

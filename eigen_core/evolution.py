@@ -1,0 +1,140 @@
+"""The genetic algorithm: elites, tournaments, blend crossover, mutation that grows on a plateau."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from eigen_core.config import EvolutionConfig
+from eigen_core.population import Population
+from eigen_core.records import Descent
+
+
+class MutationState(BaseModel):
+    """How strongly mutants are changed, and how long validation has stood still.
+
+    Attributes:
+        rate: share of a mutant's weights that are changed.
+        std: standard deviation of the change.
+        reference: validation fitness that the next progress is measured against; None before the first generation.
+        generations_without_progress: since the reference was set.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: float
+    std: float
+    reference: float | None = None
+    generations_without_progress: int = 0
+
+    @classmethod
+    def initial(cls, config: EvolutionConfig) -> "MutationState":
+        """The configured strength."""
+        return cls(rate=config.mutation_rate, std=config.mutation_std)
+
+    def after(self, validation: float, config: EvolutionConfig) -> "MutationState":
+        """Return the state after a generation whose champion has this validation fitness.
+
+        Progress, an improvement of at least `plateau_improvement` of the reference's size, resets the strength;
+        `plateau_generations` generations without it let rate and deviation grow up to their limits, and count anew.
+        """
+        if self.reference is None:
+            return self.model_copy(update={"reference": validation})
+        if validation - self.reference >= config.plateau_improvement * abs(self.reference) and validation > self.reference:
+            return MutationState.initial(config).model_copy(update={"reference": validation})
+        waited = self.generations_without_progress + 1
+        if waited < config.plateau_generations:
+            return self.model_copy(update={"generations_without_progress": waited})
+        return MutationState(
+            rate=min(self.rate * config.mutation_growth, config.mutation_rate_limit),
+            std=min(self.std * config.mutation_growth, config.mutation_std_limit),
+            reference=self.reference,
+        )
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The agent with the best validation fitness so far.
+
+    Attributes:
+        weights: float32 `[parameters]`, as they were when it was validated.
+        validation: its validation fitness.
+        generation: the generation in which it was found.
+        agent: its index there.
+    """
+
+    weights: Tensor
+    validation: float
+    generation: int
+    agent: int
+
+
+def _tournament(generator: np.random.Generator, fitness: NDArray[np.float64], size: int) -> int:
+    drawn = generator.integers(0, len(fitness), size)
+    return int(min(drawn, key=lambda agent: (-fitness[agent], agent)))
+
+
+def breed(
+    population: Population,
+    fitness: NDArray[np.float64],
+    champion: Champion,
+    generation: int,
+    mutation: MutationState,
+    config: EvolutionConfig,
+    generator: np.random.Generator,
+) -> tuple[Population, tuple[Descent, ...]]:
+    """Breed the next population: elites by falling fitness, then offspring, then mutants.
+
+    Elites keep their targets and optimizer state; all others start with fresh ones. Parents win tournaments over the
+    whole population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
+    validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
+
+    Args:
+        population: the agents as they are after learning; not changed.
+        fitness: float64 `[agents]`.
+        champion: the best agent so far.
+        generation: the generation that ends.
+        mutation: strength of mutation.
+        config: shares and bounds.
+        generator: draws of this generation's breeding.
+
+    Returns:
+        The new population and where each of its agents comes from.
+    """
+    size = population.size
+    ranking = sorted(range(size), key=lambda agent: (-fitness[agent], agent))
+    elites = ranking[: max(1, round(size * config.elite_share))]
+    offspring = min(round(size * config.offspring_share), size - len(elites))
+    descent = [Descent(agent=place, origin="elite", parents=(agent,)) for place, agent in enumerate(elites)]
+    bred = Population.of_weights(population.weights[ranking])
+    for name in Population.FIELDS:
+        getattr(bred, name)[: len(elites)] = getattr(population, name)[elites]
+    champion_is_elite = champion.generation == generation and champion.agent in elites
+    if config.reinject_champion and not champion_is_elite:
+        place = len(elites) - 1
+        newcomer = Population.of_weights(champion.weights[None])
+        for name in Population.FIELDS:
+            getattr(bred, name)[place] = getattr(newcomer, name)[0]
+        descent[place] = Descent(agent=place, origin="champion", parents=(champion.agent,))
+    for place in range(len(elites), size):
+        first = _tournament(generator, fitness, config.tournament_size)
+        if place < len(elites) + offspring:
+            second = _tournament(generator, fitness, config.tournament_size)
+            blend = float(generator.uniform(config.blend_low, config.blend_high))
+            weights = population.weights[first] * blend + population.weights[second] * (1.0 - blend)
+            descent.append(Descent(agent=place, origin="offspring", parents=(first, second), blend=blend))
+        else:
+            weights = _mutated(population.weights[first], mutation, generator)
+            descent.append(Descent(agent=place, origin="mutant", parents=(first,)))
+        bred.weights[place] = weights
+        bred.targets[place] = weights
+    return bred, tuple(descent)
+
+
+def _mutated(weights: Tensor, mutation: MutationState, generator: np.random.Generator) -> Tensor:
+    changed = generator.random(len(weights)) < mutation.rate
+    change = generator.standard_normal(len(weights)) * mutation.std * changed
+    return weights + torch.tensor(change, dtype=torch.float32, device=weights.device)

@@ -1,0 +1,18 @@
+"""The phases of a generation over a training state; no input or output happens here."""
+
+from eigen_core.generation.phases import evaluate, evolve, train
+from eigen_core.generation.snapshot import record_telemetry, restore, snapshot, start_training, training_frame
+from eigen_core.generation.state import EvaluationResult, TrainingState
+
+__all__ = [
+    "EvaluationResult",
+    "TrainingState",
+    "evaluate",
+    "evolve",
+    "record_telemetry",
+    "restore",
+    "snapshot",
+    "start_training",
+    "train",
+    "training_frame",
+]

@@ -1,0 +1,95 @@
+"""A training state as named tensors and documents, and back."""
+
+import pandas as pd
+import torch
+
+from eigen_core.checkpoint import Snapshot
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.evolution import Champion, MutationState
+from eigen_core.generation.state import TrainingState
+from eigen_core.market.panel import Panel
+from eigen_core.population import Population
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.replay import Replay
+from eigen_core.reporting import history_frame
+
+
+def start_training(config: Config, panel: Panel) -> TrainingState:
+    """Return the state before the first generation.
+
+    Raises:
+        InputError: configuration and panel do not fit together.
+    """
+    return TrainingState(config, panel)
+
+
+def snapshot(state: TrainingState) -> Snapshot:
+    """Return everything that `restore` needs; tensors are shared with the state, not copied.
+
+    Raises:
+        RuntimeError: a generation is under way or none is complete.
+    """
+    champion = state.champion
+    if champion is None or state.evaluated is not None:
+        raise RuntimeError("a snapshot can be taken only between two generations.")
+    return Snapshot(
+        generation=state.generation,
+        tensors={
+            "population": state.population.tensors(),
+            "champion": {"weights": champion.weights},
+            "replay": state.replay.tensors(),
+        },
+        documents={
+            "state": {
+                "generation": state.generation,
+                "noise_scale": state.noise_scale,
+                "mutation": state.mutation.model_dump(mode="json"),
+                "champion": {
+                    "validation": champion.validation,
+                    "generation": champion.generation,
+                    "agent": champion.agent,
+                },
+                "panel": state.panel.fingerprint,
+            },
+            "history": [record.model_dump(mode="json") for record in state.history],
+            "telemetry": [record.model_dump(mode="json") for record in state.telemetry],
+        },
+        champion_generation=champion.generation,
+    )
+
+
+def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
+    """Return the state that `saved` was taken of.
+
+    Raises:
+        InputError: the snapshot was taken on another panel.
+    """
+    document = saved.documents["state"]
+    if document["panel"] != panel.fingerprint:
+        raise InputError(
+            f"generation {saved.generation} was trained on other data: its panel was {document['panel'][:12]}, "
+            f"this one is {panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
+        )
+    state = TrainingState(config, panel)
+    state.population = Population.from_tensors(saved.tensors["population"], state.device)
+    state.replay = Replay.from_tensors(saved.tensors["replay"], state.device)
+    weights = saved.tensors["champion"]["weights"].to(state.device, dtype=torch.float32)
+    state.champion = Champion(weights=weights, **document["champion"])
+    state.mutation = MutationState(**document["mutation"])
+    state.noise_scale = document["noise_scale"]
+    state.history = [GenerationRecord.model_validate(record) for record in saved.documents["history"]]
+    state.telemetry = [Telemetry.model_validate(record) for record in saved.documents["telemetry"]]
+    state.generation = saved.generation
+    return state
+
+
+def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
+    """Remember what a generation took; a second record of the same generation replaces the first."""
+    state.telemetry = [known for known in state.telemetry if known.generation != telemetry.generation]
+    state.telemetry.append(telemetry)
+
+
+def training_frame(state: TrainingState) -> pd.DataFrame:
+    """Return the history of a run, one row a generation."""
+    return history_frame(state.history, state.telemetry)

@@ -1,0 +1,55 @@
+"""Adam over rows of the bank, each agent by itself.
+
+Every operation is one rounding per value, and norms are summed in fixed pieces, so that the bits of an agent do not
+depend on which agents are computed beside it or on how many threads compute.
+"""
+
+import torch
+from torch import Tensor
+
+from eigen_core.population import Population
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+_PIECE = 1_024
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Euclidean norm of each row of float32 `[agents, values]`: float32 `[agents]`."""
+    squares = rows * rows
+    padded = torch.nn.functional.pad(squares, (0, -squares.shape[1] % _PIECE))
+    return padded.reshape(len(rows), -1, _PIECE).sum(-1).sum(-1).sqrt()
+
+
+def clip_rows(gradients: Tensor, limit: float) -> Tensor:
+    """Scale each row down to a norm of at most `limit`, in place; return the norms before: float32 `[agents]`."""
+    norms = row_norms(gradients)
+    gradients.mul_((limit / norms.clamp_min(1e-12)).clamp_max(1.0)[:, None])
+    return norms
+
+
+def adam_step(
+    population: Population, columns: slice, gradients: Tensor, counts: list[int], learning_rate: float, decay: float
+) -> None:
+    """Move the weights in `columns` of all rows of `population` by one step, in place.
+
+    Args:
+        population: the group's rows.
+        columns: which parameters.
+        gradients: float32 `[agents, columns]`.
+        counts: each agent's steps, this one included.
+        learning_rate: step size.
+        decay: decoupled weight decay, times the learning rate.
+
+    Adam: Kingma & Ba 2015 (arXiv:1412.6980), algorithm 1. Decoupled decay: Loshchilov & Hutter 2019
+    (arXiv:1711.05101), algorithm 2.
+    """
+    weights = population.weights[:, columns]
+    first, second = population.first_moment[:, columns], population.second_moment[:, columns]
+    first.mul_(_BETA1).add_(gradients * (1.0 - _BETA1))
+    second.mul_(_BETA2).add_((gradients * gradients).mul_(1.0 - _BETA2))
+    # Plain Python powers: a vectorised power rounds differently at the end of a row of agents.
+    scale = [[1.0 / (1.0 - _BETA1**count), 1.0 / (1.0 - _BETA2**count)] for count in counts]
+    correction = torch.tensor(scale, dtype=torch.float32, device=weights.device)
+    step = (first * correction[:, :1]) / ((second * correction[:, 1:]).sqrt_().add_(_EPSILON))
+    step.add_(weights * decay)
+    weights.sub_(step.mul_(learning_rate))

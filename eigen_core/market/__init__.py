@@ -1,0 +1,15 @@
+"""Market data: sources, cleaning, features, and the panel that everything above reads by day index."""
+
+from eigen_core.market.build import build_panel
+from eigen_core.market.panel import Panel, Splits, episode_starts, panel_of_prices
+from eigen_core.market.report import DataReport, SymbolHistory
+
+__all__ = [
+    "DataReport",
+    "Panel",
+    "Splits",
+    "SymbolHistory",
+    "build_panel",
+    "episode_starts",
+    "panel_of_prices",
+]

@@ -1,0 +1,280 @@
+"""From rows as they were read to prices that can be relied on, one day at a time.
+
+Every decision about a day uses that day and earlier ones of the same symbol, never later ones: a cleaned price would
+have been the same on the evening of its day.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigen_core.errors import InputError
+from eigen_core.market.days import Days
+from eigen_core.market.headings import PRICE_ROLES, Role
+from eigen_core.market.report import DataReport, SymbolHistory
+from eigen_core.market.sources import PriceRows
+
+# Prices outside of these are errors of the source; inside, no indicator overflows.
+SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
+_LARGE_MOVE = 2.0
+
+Grid = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CleanPrices:
+    """Daily prices of all symbols.
+
+    Attributes:
+        days: datetime64[D] `[days]`, increasing.
+        symbols: names; the `assets` tradable ones first.
+        assets: number of tradable symbols.
+        open: float64 `[days, symbols]`, NaN where unknown.
+        high, low, close: float64 `[days, symbols]`, positive, NaN where the symbol has no price on the day; low is at
+            most, high at least open and close.
+        volume: float64 `[days, symbols]`, not negative, on the scale of the prices, NaN where unknown.
+        has_range, has_volume: the source has highs and lows, has volumes.
+    """
+
+    days: Days
+    symbols: tuple[str, ...]
+    assets: int
+    open: Grid
+    high: Grid
+    low: Grid
+    close: Grid
+    volume: Grid
+    has_range: bool
+    has_volume: bool
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """Cells on a grid of days and symbols as they were read, and what was counted on the way."""
+
+    days: Days
+    symbols: tuple[str, ...]
+    cells: dict[Role, Grid]
+    layouts: tuple[str, ...]
+    counts: dict[str, int]
+    ignored: tuple[str, ...]
+
+
+def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]) -> tuple[CleanPrices, DataReport]:
+    """Clean prices and report what was found and done.
+
+    Args:
+        parts: rows, file by file.
+        source: name of the source, for messages.
+        context: symbols that are not tradable; they come last, in this order.
+
+    Raises:
+        InputError: no symbol has a usable price, a context symbol is not there, or none is left to trade.
+    """
+    raw = _on_grid(list(parts), source)
+    counts = dict(raw.counts)
+    cells = _usable(raw.cells, counts)
+    volume = cells["volume"]
+    cells, factor = _adjusted(cells, counts)
+    cells = _repaired(cells, counts)
+    unpriced = np.isnan(cells["close"]).all(axis=0)
+    dropped = tuple(raw.symbols[position] for position in np.flatnonzero(unpriced))
+    if len(dropped) == len(raw.symbols):
+        raise InputError(
+            f"{source} holds no usable price of any symbol ({', '.join(dropped[:6])}): give closes above zero."
+        )
+    order = _column_order(raw.symbols, dropped, tuple(dict.fromkeys(context)), source)
+    symbols = tuple(raw.symbols[position] for position in order)
+    assets = len(symbols) - len(set(context))
+    prices = CleanPrices(
+        days=raw.days,
+        symbols=symbols,
+        assets=assets,
+        open=cells["open"][:, order],
+        high=cells["high"][:, order],
+        low=cells["low"][:, order],
+        close=cells["close"][:, order],
+        volume=(volume / factor)[:, order],
+        has_range=_is_known(raw.cells["high"]) and _is_known(raw.cells["low"]),
+        has_volume=bool((volume > 0.0).any()),
+    )
+    if not _is_known(raw.cells["open"]):
+        counts["missing_opens"] = 0
+    if not prices.has_range:
+        counts["derived_highs"] = counts["derived_lows"] = 0
+    report = DataReport(
+        source=source,
+        layout="folder" if len(raw.layouts) > 1 else raw.layouts[0],
+        days=len(raw.days),
+        first_day=str(raw.days[0]),
+        last_day=str(raw.days[-1]),
+        symbols=_histories(prices),
+        large_moves=_large_moves(prices.close),
+        dropped_symbols=dropped,
+        ignored_columns=raw.ignored,
+        **counts,
+    )
+    return prices, report
+
+
+def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
+    columns: dict[str, int] = {}
+    for part in parts:
+        present = np.bincount(part.codes, minlength=len(part.symbols)) > 0
+        for symbol, has_rows in zip(part.symbols, present, strict=True):
+            if has_rows:
+                columns.setdefault(symbol, len(columns))
+    if not columns:
+        raise InputError(f"{source} has no row with a date and a symbol: give dates as YYYY-MM-DD in the first column.")
+    symbols = tuple(columns) if any(part.layout == "wide" for part in parts) else tuple(sorted(columns))
+    columns = {symbol: position for position, symbol in enumerate(symbols)}
+    codes = np.concatenate(
+        [np.array([columns.get(symbol, -1) for symbol in part.symbols])[part.codes] for part in parts]
+    )
+    days, day_codes = np.unique(np.concatenate([part.days for part in parts]), return_inverse=True)
+    cell = day_codes * len(symbols) + codes
+    # The first of the reversed rows is the last of a cell's rows.
+    _, from_the_end = np.unique(cell[::-1], return_index=True)
+    kept = len(cell) - 1 - from_the_end
+    cells = {role: _scattered(parts, role, cell, kept, (len(days), len(symbols))) for role in PRICE_ROLES}
+    informed = np.zeros(len(days), dtype=np.bool_)
+    for role in ("open", "high", "low", "close"):
+        informed |= ~np.isnan(cells[role]).all(axis=1)
+    if not informed.any():
+        raise InputError(f"{source} holds no usable price of any symbol: give closes above zero.")
+    return _Raw(
+        days=days[informed],
+        symbols=symbols,
+        cells={role: grid[informed] for role, grid in cells.items()},
+        layouts=tuple(part.layout for part in parts),
+        counts={
+            "files": len(parts),
+            "rows": sum(part.read for part in parts),
+            "undated_rows": sum(part.undated for part in parts),
+            "duplicate_rows": _duplicates(parts, len(cell) - len(kept)),
+            "unsorted_rows": sum(part.unsorted for part in parts),
+            "moved_stamps": sum(part.moved for part in parts),
+            "empty_days": int((~informed).sum()),
+        },
+        ignored=tuple(dict.fromkeys(name for part in parts for name in part.ignored)),
+    )
+
+
+def _scattered(
+    parts: Sequence[PriceRows], role: Role, cell: NDArray[np.intp], kept: NDArray[np.intp], shape: tuple[int, int]
+) -> Grid:
+    grid = np.full(shape, np.nan)
+    values = np.concatenate([part.prices.get(role, np.full(len(part.codes), np.nan)) for part in parts])
+    grid.ravel()[cell[kept]] = values[kept]
+    return grid
+
+
+def _duplicates(parts: Sequence[PriceRows], repeated_cells: int) -> int:
+    """Count repeated rows; a row of a wide file is repeated once, whatever its number of cells."""
+    if len(parts) == 1 and parts[0].layout == "wide":
+        return repeated_cells // len(parts[0].symbols)
+    return repeated_cells
+
+
+def _usable(cells: dict[Role, Grid], counts: dict[str, int]) -> dict[Role, Grid]:
+    """Take prices that cannot be right as missing."""
+    usable: dict[Role, Grid] = {}
+    unusable = 0
+    for role, grid in cells.items():
+        given = ~np.isnan(grid)
+        lowest = 0.0 if role == "volume" else SMALLEST_PRICE
+        right = given & (grid >= lowest) & (grid <= LARGEST_PRICE)
+        usable[role] = np.where(right, grid, np.nan)
+        unusable += int((given & ~right).sum())
+    counts["unusable_prices"] = unusable
+    return usable
+
+
+def _adjusted(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid]:
+    """Bring prices to the scale of the adjusted close, where there is one; return them and the factors.
+
+    A day without an adjusted close takes the factor of the symbol's last day that has one, before the first of them 1.
+    """
+    close = cells["close"]
+    own = cells["adjusted_close"] / close
+    known = ~np.isnan(own)
+    last = np.where(known, np.arange(len(own))[:, None], -1)
+    np.maximum.accumulate(last, axis=0, out=last)
+    factor = np.where(last >= 0, np.take_along_axis(own, np.maximum(last, 0), axis=0), 1.0)
+    priced = ~np.isnan(close)
+    counts["adjusted_prices"] = int((priced & (last >= 0)).sum())
+    counts["carried_adjustments"] = int((priced & ~known & (last >= 0)).sum())
+    scaled: dict[Role, Grid] = {role: cells[role] * factor for role in ("open", "high", "low")}
+    scaled["close"] = np.where(known, cells["adjusted_close"], close * factor)
+    return scaled, factor
+
+
+def _repaired(cells: dict[Role, Grid], counts: dict[str, int]) -> dict[Role, Grid]:
+    """Keep prices of days with a close alone, and highs and lows that hold open and close between them."""
+    close = cells["close"]
+    priced = ~np.isnan(close)
+    opened, high, low = (np.where(priced, cells[role], np.nan) for role in ("open", "high", "low"))
+    larger, smaller = np.fmax(opened, close), np.fmin(opened, close)
+    counts["missing_opens"] = int((priced & np.isnan(opened)).sum())
+    counts["derived_highs"] = int((priced & np.isnan(high)).sum())
+    counts["derived_lows"] = int((priced & np.isnan(low)).sum())
+    # Scaling rounds: a high at the close may come out a hair below it, which is no error of the source.
+    counts["repaired_highs"] = int((high < larger * (1.0 - 1e-12)).sum())
+    counts["repaired_lows"] = int((low > smaller * (1.0 + 1e-12)).sum())
+    return {"open": opened, "high": np.fmax(high, larger), "low": np.fmin(low, smaller), "close": close}
+
+
+def _column_order(
+    symbols: tuple[str, ...], dropped: tuple[str, ...], context: tuple[str, ...], source: str
+) -> list[int]:
+    """Return the positions of the columns of the panel: tradable ones, then context."""
+    kept = [symbol for symbol in symbols if symbol not in set(dropped)]
+    for symbol in context:
+        if symbol in dropped:
+            raise InputError(f"The context symbol '{symbol}' has no usable price in {source}: correct it or drop it.")
+        if symbol not in kept:
+            near = difflib.get_close_matches(symbol, kept, n=1, cutoff=0.5) or kept[:5]
+            raise InputError(
+                f"market.context names '{symbol}', which is not in {source}: did you mean {' or '.join(near)}?"
+            )
+    tradable = [symbol for symbol in kept if symbol not in set(context)]
+    if not tradable:
+        raise InputError(
+            f"market.context names every symbol of {source} that has a price: leave at least one to be traded."
+        )
+    position = {symbol: index for index, symbol in enumerate(symbols)}
+    return [position[symbol] for symbol in (*tradable, *context)]
+
+
+def _histories(prices: CleanPrices) -> tuple[SymbolHistory, ...]:
+    priced = ~np.isnan(prices.close)
+    first = priced.argmax(axis=0)
+    last = len(priced) - 1 - priced[::-1].argmax(axis=0)
+    valid = priced.sum(axis=0)
+    return tuple(
+        SymbolHistory(
+            symbol=symbol,
+            first_day=str(prices.days[first[column]]),
+            last_day=str(prices.days[last[column]]),
+            valid_days=int(valid[column]),
+            gap_days=int(last[column] - first[column] + 1 - valid[column]),
+            tradable=column < prices.assets,
+        )
+        for column, symbol in enumerate(prices.symbols)
+    )
+
+
+def _large_moves(close: Grid) -> int:
+    moves = 0
+    for column in close.T:
+        known = column[~np.isnan(column)]
+        ratio = known[1:] / known[:-1]
+        moves += int(((ratio > _LARGE_MOVE) | (ratio < 1.0 / _LARGE_MOVE)).sum())
+    return moves
+
+
+def _is_known(grid: Grid) -> bool:
+    return bool((~np.isnan(grid)).any())

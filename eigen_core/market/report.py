@@ -1,0 +1,198 @@
+"""What was found in the prices and what was done about it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SymbolHistory:
+    """The history of one symbol.
+
+    Attributes:
+        symbol: its name.
+        first_day, last_day: first and last day with a price, as YYYY-MM-DD.
+        valid_days: days with a price.
+        gap_days: days without one in between.
+        tradable: false for a context column.
+    """
+
+    symbol: str
+    first_day: str
+    last_day: str
+    valid_days: int
+    gap_days: int
+    tradable: bool
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What was read, what was wrong with it, and what was done. All numbers are counts.
+
+    Attributes:
+        source: the file or folder.
+        layout: `long`, `wide` or `folder`.
+        files: price files read.
+        rows: rows read.
+        days: days of the panel; first_day and last_day as YYYY-MM-DD.
+        symbols: history of each column of the panel, in its order.
+        undated_rows: rows without a date or a symbol, left out.
+        duplicate_rows: rows of a symbol and day that came again, of which the last was kept.
+        unsorted_rows: rows before the preceding row of their symbol, sorted.
+        moved_stamps: rows whose UTC stamp was the evening before their trading day, moved to it.
+        empty_days: days of the source without any price, left out.
+        unusable_prices: prices that are zero, negative, infinite or absurd, taken as missing.
+        repaired_highs, repaired_lows: highs below, lows above the day's open or close, set to the larger, the smaller.
+        derived_highs, derived_lows: missing highs, lows of priced days, set likewise.
+        missing_opens: priced days without an open, left so.
+        adjusted_prices: priced days brought to the scale of the adjusted close.
+        carried_adjustments: those without an adjusted close of their own, adjusted as the symbol's last.
+        large_moves: changes from one price of a symbol to its next by more than a factor of two, kept.
+        dropped_symbols: symbols without any usable price, left out.
+        ignored_columns: headings of columns that are not used.
+    """
+
+    source: str
+    layout: str
+    files: int
+    rows: int
+    days: int
+    first_day: str
+    last_day: str
+    symbols: tuple[SymbolHistory, ...]
+    undated_rows: int = 0
+    duplicate_rows: int = 0
+    unsorted_rows: int = 0
+    moved_stamps: int = 0
+    empty_days: int = 0
+    unusable_prices: int = 0
+    repaired_highs: int = 0
+    repaired_lows: int = 0
+    derived_highs: int = 0
+    derived_lows: int = 0
+    missing_opens: int = 0
+    adjusted_prices: int = 0
+    carried_adjustments: int = 0
+    large_moves: int = 0
+    dropped_symbols: tuple[str, ...] = ()
+    ignored_columns: tuple[str, ...] = ()
+
+    @property
+    def gap_days(self) -> int:
+        """Days without a price inside the histories of all symbols."""
+        return sum(history.gap_days for history in self.symbols)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as values that JSON can hold."""
+        return asdict(self) | {
+            "symbols": [asdict(history) for history in self.symbols],
+            "dropped_symbols": list(self.dropped_symbols),
+            "ignored_columns": list(self.ignored_columns),
+        }
+
+    @classmethod
+    def of_dict(cls, values: Mapping[str, Any]) -> "DataReport":
+        """Return the report that `as_dict` made `values` of."""
+        return cls(
+            **{
+                **values,
+                "symbols": tuple(SymbolHistory(**history) for history in values["symbols"]),
+                "dropped_symbols": tuple(values["dropped_symbols"]),
+                "ignored_columns": tuple(values["ignored_columns"]),
+            }
+        )
+
+    def lines(self) -> list[str]:
+        """Return the report as sentences: what the panel holds first, then everything that was found."""
+        return [*self._summary(), *(sentence for count, sentence in self._findings() if count)]
+
+    def _summary(self) -> list[str]:
+        tradable = [history for history in self.symbols if history.tradable]
+        context = [history.symbol for history in self.symbols if not history.tradable]
+        files = f" in {self.files:,} files" if self.files > 1 else ""
+        sentences = [
+            f"Read {_counted(self.rows, 'row')}{files} from {self.source} ({self.layout}).",
+            f"The panel has {_counted(self.days, 'day')} from {self.first_day} to {self.last_day} and "
+            f"{_counted(len(tradable), 'tradable symbol')}.",
+        ]
+        if context:
+            sentences.append(f"Context only: {_listed(context)}.")
+        late = [history for history in self.symbols if history.first_day > self.first_day]
+        early = [history for history in self.symbols if history.last_day < self.last_day]
+        if late:
+            sentences.append(
+                "Start later: " + _listed([f"{history.symbol} ({history.first_day})" for history in late]) + "."
+            )
+        if early:
+            sentences.append(
+                "End earlier: " + _listed([f"{history.symbol} ({history.last_day})" for history in early]) + "."
+            )
+        return sentences
+
+    def _findings(self) -> list[tuple[int, str]]:
+        gaps = sum(history.gap_days > 0 for history in self.symbols)
+        derived = self.derived_highs + self.derived_lows
+        return [
+            (len(self.dropped_symbols), f"No usable price, left out: {_listed(self.dropped_symbols)}."),
+            (len(self.ignored_columns), f"Columns not used: {_listed(self.ignored_columns)}."),
+            (self.undated_rows, f"{_counted(self.undated_rows, 'row')} without a date or a symbol: left out."),
+            (
+                self.duplicate_rows,
+                f"{_counted(self.duplicate_rows, 'row')} too many for a symbol and day: the last of each was kept.",
+            ),
+            (self.unsorted_rows, f"{_counted(self.unsorted_rows, 'row')} out of order: sorted by day."),
+            (
+                self.moved_stamps,
+                f"{_counted(self.moved_stamps, 'time stamp')} in UTC on the evening before the trading day: moved.",
+            ),
+            (self.empty_days, f"{_counted(self.empty_days, 'day')} without any price: left out."),
+            (
+                self.gap_days,
+                f"{_counted(self.gap_days, 'day')} without a price inside the histories of "
+                f"{_counted(gaps, 'symbol')}: nothing can be bought there.",
+            ),
+            (
+                self.unusable_prices,
+                f"{_counted(self.unusable_prices, 'price')} zero, negative, infinite or absurd: taken as missing.",
+            ),
+            (
+                self.repaired_highs,
+                f"{_counted(self.repaired_highs, 'high')} below the open or the close: set to the larger of these.",
+            ),
+            (
+                self.repaired_lows,
+                f"{_counted(self.repaired_lows, 'low')} above the open or the close: set to the smaller of these.",
+            ),
+            (
+                derived,
+                f"{_counted(self.derived_highs, 'high')} and {_counted(self.derived_lows, 'low')} missing: taken from "
+                "open and close.",
+            ),
+            (
+                self.missing_opens,
+                f"{_counted(self.missing_opens, 'day')} of prices without an open: orders fill at the close there.",
+            ),
+            (
+                self.adjusted_prices,
+                f"{_counted(self.adjusted_prices, 'day')} of prices brought to the scale of the adjusted close.",
+            ),
+            (
+                self.carried_adjustments,
+                f"{_counted(self.carried_adjustments, 'day')} of these without an adjusted close: adjusted as the "
+                "symbol's last one.",
+            ),
+            (
+                self.large_moves,
+                f"{_counted(self.large_moves, 'change')} from a price to the next by more than a factor of two: kept; "
+                "check that prices are adjusted for splits.",
+            ),
+        ]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _listed(names: list[str] | tuple[str, ...], shown: int = 8) -> str:
+    listed = ", ".join(names[:shown])
+    return listed if len(names) <= shown else f"{listed} and {len(names) - shown:,} more"

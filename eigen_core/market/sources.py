@@ -1,0 +1,204 @@
+"""Where prices come from: one file or a folder of files, found, hashed and read to rows."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from eigen_core.errors import InputError
+from eigen_core.market.days import Days, trading_days
+from eigen_core.market.headings import PRICE_ROLES, Role
+from eigen_core.market.tables import Table, read_table
+
+BUNDLED = Path(__file__).parent / "data" / "sp500_20_close_1990_2022.csv.gz"
+
+_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A price file.
+
+    Attributes:
+        path: where it lies.
+        form: `csv` or `parquet`.
+        symbol: whose prices it holds if it has no column of symbols: its name without the suffix.
+        sha256: of its bytes, in hexadecimal.
+    """
+
+    path: Path
+    form: str
+    symbol: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Everything that prices are read from.
+
+    Attributes:
+        path: the file or folder.
+        files: the price files, ordered by name.
+        is_folder: whether `path` is a folder.
+    """
+
+    path: Path
+    files: tuple[SourceFile, ...]
+    is_folder: bool
+
+
+@dataclass(frozen=True)
+class PriceRows:
+    """Rows of prices, one a symbol and day, as they stand in a file.
+
+    Attributes:
+        layout: `long` or `wide`.
+        symbols: names, in the file's order if it is wide, else sorted.
+        codes: intp `[rows]`, which of `symbols` a row is about.
+        days: datetime64[D] `[rows]`.
+        prices: float64 `[rows]` of each role that the file has, NaN where a cell is missing.
+        read: rows of the file.
+        undated: rows of the file that were left out, for they have no date or no symbol.
+        unsorted: rows of the file that lie before the preceding row of their symbol.
+        moved: rows whose UTC stamp was the evening before their trading day.
+        ignored: headings of unused columns.
+    """
+
+    layout: str
+    symbols: tuple[str, ...]
+    codes: NDArray[np.intp]
+    days: Days
+    prices: dict[Role, NDArray[np.float64]]
+    read: int
+    undated: int
+    unsorted: int
+    moved: int
+    ignored: tuple[str, ...]
+
+
+def find_source(data: str | None) -> Source:
+    """Find and hash the price files of `config.market.data`; None: the bundled file.
+
+    Raises:
+        InputError: there is no such file or folder, it holds no price file, or one cannot be read.
+    """
+    if data is not None and not data.strip():
+        raise InputError("market.data is blank: name a price file or a folder, or leave the setting out.")
+    path = BUNDLED if data is None else Path(data).expanduser()
+    try:
+        return _source_at(path)
+    except OSError as error:
+        raise InputError(_unreadable(path, error)) from error
+
+
+def _source_at(path: Path) -> Source:
+    if path.is_dir():
+        files = tuple(_source_file(file) for file in sorted(path.iterdir()) if _is_price_file(file))
+        if not files:
+            raise InputError(f"The folder {path} holds no price file: put one CSV or Parquet file a symbol into it.")
+        return Source(path, files, True)
+    if not path.exists():
+        raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
+    if _form_of(path) is None:
+        raise InputError(f"{path} is of no known kind: give a file named .csv, .csv.gz or .parquet.")
+    return Source(path, (_source_file(path),), False)
+
+
+def read_source(source: Source) -> Iterator[PriceRows]:
+    """Read the files of `source`, one after another.
+
+    Raises:
+        InputError: a file cannot be read, changed since it was found, or holds what is no price.
+    """
+    for file in source.files:
+        try:
+            content = file.path.read_bytes()
+        except OSError as error:
+            raise InputError(_unreadable(file.path, error)) from error
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise InputError(f"{file.path} changed while it was read: start again when it is complete.")
+        table = read_table(content, file.form, str(file.path))
+        yield _wide_rows(table) if table.headings.layout == "wide" else _long_rows(table, file.symbol)
+
+
+def _is_price_file(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".") and _form_of(path) is not None
+
+
+def _form_of(path: Path) -> str | None:
+    return _FORMS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+
+
+def _source_file(path: Path) -> SourceFile:
+    form = _form_of(path)
+    if form is None:
+        raise ValueError(f"{path} is no price file")
+    name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return SourceFile(path, form, Path(name).stem, digest.hexdigest())
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    return f"{error.filename or path} cannot be read ({error.strerror}): check the name and the permissions."
+
+
+def _wide_rows(table: Table) -> PriceRows:
+    stamps = table.stamps()
+    days, moved = trading_days(stamps, np.zeros(table.rows, dtype=np.intp))
+    closes = np.stack([table.numbers(position) for position, _ in table.headings.symbols], axis=1)
+    dated = ~np.isnat(days)
+    days, closes = days[dated], closes[dated]
+    symbols = tuple(symbol for _, symbol in table.headings.symbols)
+    return PriceRows(
+        layout="wide",
+        symbols=symbols,
+        codes=np.tile(np.arange(len(symbols)), len(days)),
+        days=np.repeat(days, len(symbols)),
+        prices={"close": closes.ravel()},
+        read=table.rows,
+        undated=int(table.rows - dated.sum()),
+        unsorted=int((days[1:] < days[:-1]).sum()),
+        moved=moved,
+        ignored=(),
+    )
+
+
+def _long_rows(table: Table, file_symbol: str) -> PriceRows:
+    roles = dict(table.headings.roles)
+    if "symbol" in roles:
+        names = table.texts("symbol")
+    else:
+        names = pd.Series(np.full(table.rows, file_symbol, dtype=object), dtype="str")
+    codes, found = pd.factorize(names, sort=True)
+    days, moved = trading_days(table.stamps(), codes)
+    prices: dict[Role, NDArray[np.float64]] = {
+        role: table.numbers(roles[role]) for role in PRICE_ROLES if role in roles
+    }
+    if "close" not in prices:
+        prices["close"] = prices.pop("adjusted_close")
+    complete = ~np.isnat(days) & (names != "").to_numpy(dtype=np.bool_)
+    codes, days = codes[complete], days[complete]
+    return PriceRows(
+        layout="long",
+        symbols=tuple(str(name) for name in found),
+        codes=codes,
+        days=days,
+        prices={role: values[complete] for role, values in prices.items()},
+        read=table.rows,
+        undated=int(table.rows - complete.sum()),
+        unsorted=_unsorted(codes, days),
+        moved=moved,
+        ignored=table.headings.ignored,
+    )
+
+
+def _unsorted(codes: NDArray[np.intp], days: Days) -> int:
+    """Count rows that lie before the preceding row of their symbol."""
+    order = np.argsort(codes, kind="stable")
+    codes, days = codes[order], days[order]
+    return int(((codes[1:] == codes[:-1]) & (days[1:] < days[:-1])).sum())

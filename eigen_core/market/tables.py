@@ -1,0 +1,193 @@
+"""One price file as a table of cells: bytes to columns, with every complaint naming file, line and column."""
+
+import csv
+import gzip
+import io
+import warnings
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from eigen_core.errors import InputError
+from eigen_core.market.days import Stamps, UnreadableDateError, read_stamps
+from eigen_core.market.headings import Headings, Role, read_headings
+
+_SEPARATORS = (",", ";", "\t", "|")
+_GZIP_MAGIC = b"\x1f\x8b"
+_MARKERS = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "-", "--", ".", "<na>", "nat")
+# pandas compares markers case by case; the usual spellings keep a column numeric, the rest is settled cell by cell.
+_MISSING = sorted({spelling for marker in _MARKERS for spelling in (marker, marker.upper(), marker.title(), "NaN")})
+
+
+@dataclass(frozen=True)
+class Table:
+    """The used columns of one price file.
+
+    Attributes:
+        where: the file, for messages.
+        headings: what its columns are.
+        names: all headings of the file.
+        columns: cells of the used columns, by position.
+        rows: number of rows.
+        first_row: number of the first row, and `row_word` what to call it, so that a user finds it.
+    """
+
+    where: str
+    headings: Headings
+    names: tuple[str, ...]
+    columns: "dict[int, pd.Series[Any]]"
+    rows: int
+    first_row: int
+    row_word: str
+
+    def stamps(self) -> Stamps:
+        """Return the stamps of all rows.
+
+        Raises:
+            InputError: the column of dates cannot be read.
+        """
+        position = self.headings.roles["date"]
+        where = f"{self.where}, column '{self.names[position]}'"
+        try:
+            return read_stamps(self.columns[position], where)
+        except UnreadableDateError as error:
+            raise InputError(
+                f"{self._cell(position, error.row)}: '{_shortened(error.text)}' is no date: write dates as YYYY-MM-DD."
+            ) from error
+
+    def texts(self, role: Role) -> "pd.Series[str]":
+        """Return the cells of a column as text without surrounding spaces; empty where there is none."""
+        column = self.columns[self.headings.roles[role]]
+        return column.astype("str").where(column.notna(), "").str.strip()
+
+    def numbers(self, position: int) -> NDArray[np.float64]:
+        """Return the cells of the column at `position` as float64 `[rows]`, NaN where there is none.
+
+        Raises:
+            InputError: a cell is no number.
+        """
+        column = self.columns[position]
+        if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_datetime64_any_dtype(column.dtype):
+            raise InputError(self._not_a_number(position, 0, str(column.iloc[0])))
+        if pd.api.types.is_numeric_dtype(column.dtype):
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        texts = column.astype("str").where(column.notna(), "").str.strip()
+        numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        wrong = np.isnan(numbers) & ~texts.str.lower().isin(_MARKERS).to_numpy(dtype=np.bool_)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InputError(self._not_a_number(position, row, str(texts.iloc[row])))
+        return numbers
+
+    def _cell(self, position: int, row: int) -> str:
+        return f"{self.where}, {self.row_word} {self.first_row + row:,}, column '{self.names[position]}'"
+
+    def _not_a_number(self, position: int, row: int, text: str) -> str:
+        return (
+            f"{self._cell(position, row)}: '{_shortened(text)}' is no number: write numbers like 1234.5, and leave a "
+            "missing one empty."
+        )
+
+
+def read_table(content: bytes, form: str, where: str) -> Table:
+    """Read the content of a price file.
+
+    Args:
+        content: its bytes, gzip-compressed or not.
+        form: `csv` or `parquet`.
+        where: the file, for messages.
+
+    Raises:
+        InputError: it is not of that form, is empty, or its columns are not what is needed.
+    """
+    if content.startswith(_GZIP_MAGIC):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{where} is damaged: it cannot be decompressed ({error}).") from error
+    if not content.strip():
+        raise InputError(f"{where} is empty: give a file with dates and prices.")
+    table = _read_csv(content, where) if form == "csv" else _read_parquet(content, where)
+    if table.rows == 0:
+        raise InputError(f"{where} has headings but no rows: give a file with dates and prices.")
+    return table
+
+
+def _read_csv(content: bytes, where: str) -> Table:
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    try:
+        first_line = content.split(b"\n", 1)[0].decode().rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise InputError(_no_text(where)) from error
+    if b"\0" in content:
+        raise InputError(_no_text(where))
+    separator = max(_SEPARATORS, key=first_line.count)
+    names = tuple(name.strip() for name in next(csv.reader([first_line], delimiter=separator), []))
+    headings = read_headings(names, where)
+    texts = {position for role, position in headings.roles.items() if role in ("date", "symbol")}
+    used = _used_positions(headings)
+    labels = [str(position) for position in range(len(names))]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                io.BytesIO(content),
+                sep=separator,
+                header=0,
+                names=labels,
+                index_col=False,
+                dtype={str(position): "str" for position in texts},
+                keep_default_na=False,
+                na_values={str(position): _MISSING for position in used if position not in texts},
+                skipinitialspace=True,
+                skip_blank_lines=False,
+                low_memory=False,
+                encoding="utf-8",
+            )
+    except UnicodeDecodeError as error:
+        raise InputError(_no_text(where)) from error
+    except pd.errors.ParserWarning as error:
+        raise InputError(
+            f"{where} has rows with more cells than it has headings: give each column a heading."
+        ) from error
+    except pd.errors.ParserError as error:
+        reason = str(error).removeprefix("Error tokenizing data. C error: ").strip().rstrip(".")
+        raise InputError(f"{where} cannot be read as CSV: {reason}.") from error
+    columns: dict[int, pd.Series[Any]] = {position: frame[str(position)] for position in used}
+    return Table(where, headings, names, columns, len(frame), 2, "line")
+
+
+def _read_parquet(content: bytes, where: str) -> Table:
+    try:
+        stored = pq.read_table(pa.BufferReader(content))
+        frame = stored.to_pandas(date_as_object=False)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{where} is no Parquet file, or a damaged one: write it again, or give a CSV file."
+        ) from error
+    if not isinstance(frame.index, pd.RangeIndex):
+        frame = frame.reset_index()
+    names = tuple(str(name) for name in frame.columns)
+    if frame.shape[1] and names[0] == "index":
+        names = ("", *names[1:])
+    headings = read_headings(names, where)
+    columns: dict[int, pd.Series[Any]] = {position: frame.iloc[:, position] for position in _used_positions(headings)}
+    return Table(where, headings, names, columns, len(frame), 1, "row")
+
+
+def _used_positions(headings: Headings) -> list[int]:
+    return sorted({*headings.roles.values(), *(position for position, _ in headings.symbols)})
+
+
+def _no_text(where: str) -> str:
+    return f"{where} is no CSV file: it is not UTF-8 text. Save it as CSV in UTF-8, or give a Parquet file."
+
+
+def _shortened(text: str, characters: int = 40) -> str:
+    return text if len(text) <= characters else f"{text[:characters]}..."

@@ -1,0 +1,78 @@
+"""How much memory this process holds, and giving back what it no longer uses."""
+
+import ctypes
+import logging
+import resource
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+logger = logging.getLogger(__name__)
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process and all its descendants (bytes).
+
+    Pages that several of them share count once for each.
+    """
+    process = psutil.Process()
+    total = process.memory_info().rss
+    for child in process.children(recursive=True):
+        try:
+            total += child.memory_info().rss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total
+
+
+def peak_resident_bytes() -> int:
+    """Return the highest resident memory of this process, without its children, since the last `reset_peak` (bytes).
+
+    Where the peak cannot be reset it is the highest since the process started.
+    """
+    try:
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except FileNotFoundError:
+        logger.debug("There is no %s; the peak comes from getrusage.", _STATUS)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def reset_peak() -> bool:
+    """Let the peak start again from the present memory. Return whether the system can do that (Linux, man 5 proc)."""
+    try:
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+    except OSError as error:
+        logger.debug("The peak of the resident memory cannot be reset: %s.", error)
+        return False
+    return True
+
+
+def release_free_memory() -> bool:
+    """Give freed memory that the allocator keeps back to the system. Return whether any was.
+
+    glibc keeps freed blocks, so resident memory wanders although nothing leaks; trimming it once a generation keeps it
+    flat. Does nothing where the C library has no `malloc_trim`.
+    """
+    trim = _malloc_trim()
+    return trim is not None and trim(0) == 1
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except AttributeError:
+        return None
+    trim.argtypes = [ctypes.c_size_t]
+    trim.restype = ctypes.c_int
+    return lambda pad: int(trim(pad))

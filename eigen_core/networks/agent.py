@@ -1,0 +1,214 @@
+"""The networks of an agent: encoder, pooling over columns, actor and critic.
+
+Actor and critic share the encoder; the critic's loss trains it, and the actor reads its embeddings without a
+gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
+are shared across assets: their number does not change the number of parameters.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.market.panel import Panel
+from eigen_core.networks.encoder import Encoder, FilterBankEncoder, TcnEncoder
+from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
+
+PORTFOLIO_VALUES = 4
+"""Values of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
+ACTION_VALUES = 2
+"""Values of an asset's action: coefficient, sale target."""
+PLACE_VALUES = 2
+"""Values of a day's place in its episode: share of the days passed, whether positions may be opened."""
+
+_SELECTION_SHARPNESS = 30.0
+_MASKED = -1e9
+
+
+@dataclass(frozen=True)
+class MarketSight:
+    """What agents make of the market on some days.
+
+    Attributes:
+        assets: embeddings of the tradable columns, float32 `[agents, days, assets, embedding]`.
+        context: all columns pooled by the learned queries, float32 `[agents, days, queries * embedding]`.
+        tradable: bool `[agents or 1, days, assets]`, the asset has a price on the day.
+    """
+
+    assets: Tensor
+    context: Tensor
+    tradable: Tensor
+
+    def detached(self) -> "MarketSight":
+        """The same, without a gradient."""
+        return MarketSight(self.assets.detach(), self.context.detach(), self.tradable)
+
+
+class AgentNetwork:
+    """Forward passes for a group of agents whose weights are rows of the bank.
+
+    Args:
+        panel: the market; its features are moved to `device` once.
+        config: networks, trading rules, windows.
+        device: where everything is computed.
+    """
+
+    def __init__(self, panel: Panel, config: Config, device: torch.device) -> None:
+        features = torch.tensor(panel.features, device=device)
+        self._encoder: Encoder
+        if config.network.encoder == "tcn":
+            self._encoder = TcnEncoder(features, config.market.window, config.network)
+        else:
+            self._encoder = FilterBankEncoder(features, len(panel.splits.train), config.network)
+        self._valid = torch.tensor(panel.valid, device=device)
+        self._assets = panel.assets
+        self._network = config.network
+        self._trading = config.trading
+        self.block_bound = self._encoder.block_bound
+        self.portfolio_values = PORTFOLIO_VALUES if config.trading.observe_portfolio else 0
+        self._place_values = PLACE_VALUES if config.trading.observe_portfolio else 0
+        self._critics = 2 if config.learner.twin_critics else 1
+        critic = [*self._encoder.shapes, *self._pooling_shapes()]
+        for index in range(self._critics):
+            critic += self._critic_shapes(f"critic{index}")
+        self.critic_layout = ParameterLayout(tuple(critic))
+        self.actor_layout = ParameterLayout(tuple(self._actor_shapes()))
+
+    @property
+    def parameters(self) -> int:
+        """Values of one agent: first those that the critic's loss trains, then the actor's."""
+        return self.critic_layout.size + self.actor_layout.size
+
+    def _pooling_shapes(self) -> list[ParameterShape]:
+        return [
+            ParameterShape("pool.queries", (self._network.embedding, self._network.queries), self._network.embedding)
+        ]
+
+    @property
+    def _context_values(self) -> int:
+        return self._network.embedding * self._network.queries + self._place_values
+
+    def _critic_shapes(self, name: str) -> list[ParameterShape]:
+        width = self._network.head_width
+        asset = self._network.embedding + self.portfolio_values + ACTION_VALUES
+        return [
+            *linear_shapes(f"{name}.asset", asset, width),
+            *linear_shapes(f"{name}.context", self._context_values, width),
+            *linear_shapes(f"{name}.hidden", width, width),
+            *linear_shapes(f"{name}.pooled", 2 * width, width),
+            *linear_shapes(f"{name}.value", width, 1),
+        ]
+
+    def _actor_shapes(self) -> list[ParameterShape]:
+        width = self._network.head_width
+        shapes = [
+            *linear_shapes("actor.asset", self._network.embedding, width),
+            *linear_shapes("actor.context", self._context_values, width),
+        ]
+        if self.portfolio_values:
+            shapes.append(ParameterShape("actor.portfolio", (self.portfolio_values, width), self._network.embedding))
+        return [
+            *shapes,
+            *linear_shapes("actor.hidden", width, width),
+            *linear_shapes("actor.action", width, ACTION_VALUES),
+        ]
+
+    def _sight(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketSight:
+        scores = project(parameters["pool.queries"], embeddings).transpose(2, 3)
+        weights = _softmax(scores.masked_fill(~valid[:, :, None], _MASKED))
+        pooled = weights @ embeddings
+        tradable = valid[..., : self._assets]
+        return MarketSight(embeddings[:, :, : self._assets], pooled.flatten(2), tradable)
+
+    def see_block(self, parameters: Parameters, first_day: int, days: int) -> MarketSight:
+        """What agents make of `days` consecutive days."""
+        embeddings = self._encoder.encode_block(parameters, first_day, days)
+        return self._sight(parameters, embeddings, self._valid[first_day : first_day + days][None])
+
+    def see_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> MarketSight:
+        """What agents make of their days, int64 `[agents, batch]`, all inside one block and different for an agent."""
+        embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
+        return self._sight(parameters, embeddings, self._valid[days])
+
+    def _with_place(self, context: Tensor, place: Tensor) -> Tensor:
+        if not self._place_values:
+            return context
+        return torch.cat([context, place.expand(*context.shape[:-1], PLACE_VALUES)], dim=-1)
+
+    def prepare_actor(self, parameters: Parameters, sight: MarketSight, place: Tensor) -> Tensor:
+        """Compute the actor's part that depends on the market and the place, float32 `[..., days, 2]`, alone.
+
+        Returns float32 `[agents, days, assets, width]`, for all days of an episode at once.
+        """
+        shared = linear(parameters, "actor.context", self._with_place(sight.context, place))
+        return linear(parameters, "actor.asset", sight.assets) + shared[:, :, None]
+
+    def act(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> Tensor:
+        """Actions for portfolios, float32 `[agents, days, assets, 4]` (None where they are not observed).
+
+        Returns float32 `[agents, days, assets, 2]`: coefficient and sale target in natural units.
+        """
+        hidden = prepared
+        if portfolio is not None:
+            hidden = hidden + project(parameters["actor.portfolio"], portfolio)
+        hidden = torch.relu(linear(parameters, "actor.hidden", torch.relu(hidden)))
+        raw = linear(parameters, "actor.action", hidden)
+        trading = self._trading
+        if trading.max_coefficient is None:
+            coefficient = torch.relu(raw[..., :1]) + torch.log1p(torch.exp(-raw[..., :1].abs()))
+        else:
+            coefficient = trading.max_coefficient * _squash(raw[..., :1])
+        target = trading.min_target + (trading.max_target - trading.min_target) * _squash(raw[..., 1:])
+        return torch.cat([coefficient, target], dim=-1)
+
+    def explore(self, actions: Tensor, noise: Tensor) -> Tensor:
+        """Add noise, in fractions of an action's range and of the same shape, and keep the actions in their bounds."""
+        trading = self._trading
+        coefficient = actions[..., :1] + noise[..., :1] * (trading.max_coefficient or 1.0)
+        coefficient = coefficient.clamp(0.0, trading.max_coefficient)
+        target = actions[..., 1:] + noise[..., 1:] * (trading.max_target - trading.min_target)
+        return torch.cat([coefficient, target.clamp(trading.min_target, trading.max_target)], dim=-1)
+
+    def values(
+        self, parameters: Parameters, sight: MarketSight, portfolio: Tensor | None, place: Tensor, actions: Tensor
+    ) -> Tensor:
+        """Values of actions, float32 `[agents, batch, assets, 2]`, by each critic: `[critics, agents, batch]`.
+
+        The assets are pooled twice: by their mean, and by a soft selection over the coefficients, which is what will
+        be bought.
+        """
+        trading = self._trading
+        coefficient = actions[..., :1] / (trading.max_coefficient or 1.0)
+        target_range = max(trading.max_target - trading.min_target, 1e-6)
+        target = (actions[..., 1:] - trading.min_target) / target_range
+        parts = [sight.assets, coefficient, target]
+        if portfolio is not None:
+            parts.append(portfolio)
+        assets = torch.cat(parts, dim=-1)
+        context = self._with_place(sight.context, place)
+        selection = _softmax((_SELECTION_SHARPNESS * coefficient[..., 0]).masked_fill(~sight.tradable, _MASKED))
+        tradable = sight.tradable.to(assets.dtype).expand_as(selection)
+        even = tradable / tradable.sum(-1, keepdim=True).clamp_min(1.0)
+        pooling = torch.stack([selection, even], dim=2)
+        return torch.stack(
+            [self._value(parameters, f"critic{index}", assets, context, pooling) for index in range(self._critics)]
+        )
+
+    def _value(self, parameters: Parameters, name: str, assets: Tensor, context: Tensor, pooling: Tensor) -> Tensor:
+        shared = linear(parameters, f"{name}.context", context)
+        hidden = torch.relu(linear(parameters, f"{name}.asset", assets) + shared[:, :, None])
+        hidden = torch.relu(linear(parameters, f"{name}.hidden", hidden))
+        pooled = (pooling @ hidden).flatten(2)
+        return linear(parameters, f"{name}.value", torch.relu(linear(parameters, f"{name}.pooled", pooled)))[..., 0]
+
+
+def _squash(values: Tensor) -> Tensor:
+    """Logistic function; by way of tanh, whose bits do not depend on where a value lies in its tensor."""
+    return 0.5 + 0.5 * torch.tanh(0.5 * values)
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Softmax over the last dimension, by hand: the library's backward pass rounds by the number of threads."""
+    powers = torch.exp(scores - scores.detach().amax(-1, keepdim=True))
+    return powers / powers.sum(-1, keepdim=True)

@@ -1,0 +1,94 @@
+"""Where each parameter of an agent lies in the bank `[agents, parameters]`, and how it starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod, sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Parameters = Mapping[str, Tensor]
+"""Named views into a bank: each `[agents, *shape]`."""
+
+
+@dataclass(frozen=True)
+class ParameterShape:
+    """One parameter of an agent.
+
+    Attributes:
+        name: its name, unique in a layout.
+        shape: its shape for a single agent.
+        fan_in: inputs of the unit it belongs to; the initial values are uniform in +-1/sqrt(fan_in).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fan_in: int
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return prod(self.shape)
+
+
+def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
+    """Weight `[inputs, outputs]` and bias `[outputs]` of a linear layer."""
+    return [
+        ParameterShape(f"{name}.weight", (inputs, outputs), inputs),
+        ParameterShape(f"{name}.bias", (outputs,), inputs),
+    ]
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """The order of an agent's parameters inside a row of the bank."""
+
+    shapes: tuple[ParameterShape, ...]
+
+    @property
+    def size(self) -> int:
+        """Values of one agent."""
+        return sum(shape.size for shape in self.shapes)
+
+    def views(self, rows: Tensor) -> dict[str, Tensor]:
+        """Split rows `[agents, size]` into named views; one split, so its backward pass is one concatenation."""
+        parts = torch.split(rows, [shape.size for shape in self.shapes], dim=1)
+        return {shape.name: part.reshape(-1, *shape.shape) for shape, part in zip(self.shapes, parts, strict=True)}
+
+    def initial_row(self, generator: np.random.Generator) -> NDArray[np.float32]:
+        """Draw one agent's values `[size]`, uniform in +-1/sqrt(fan_in) (LeCun et al. 1998, "Efficient BackProp")."""
+        parts = [generator.uniform(-1.0, 1.0, shape.size) * (1.0 / sqrt(shape.fan_in)) for shape in self.shapes]
+        return np.concatenate(parts).astype(np.float32)
+
+
+def linear(parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
+    """Apply each agent's linear layer `name` to its inputs `[agents, ..., in]` -> `[agents, ..., out]`.
+
+    A single output is a product and a sum, not a matrix product: kernels for matrices of width one order their
+    sums by the shape of the whole bank.
+    """
+    weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
+    rows = inputs.flatten(1, -2)
+    if weight.shape[2] == 1:
+        outputs = (rows * weight.transpose(1, 2)).sum(-1, keepdim=True) + bias[:, None]
+    else:
+        outputs = _stacked_product(rows, weight) + bias[:, None]
+    return outputs.reshape(*inputs.shape[:-1], weight.shape[2])
+
+
+def project(weight: Tensor, inputs: Tensor) -> Tensor:
+    """Apply each agent's matrix `[agents, in, out]` to its inputs `[agents, ..., in]` -> `[agents, ..., out]`."""
+    return _stacked_product(inputs.flatten(1, -2), weight).reshape(*inputs.shape[:-1], weight.shape[2])
+
+
+def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
+    """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`.
+
+    A stack of one takes another path through the library than a stack of many, and rounds otherwise with few rows and
+    more than one thread; so one agent is computed twice.
+    """
+    if len(rows) > 1:
+        return torch.bmm(rows, weight)
+    return torch.bmm(rows.expand(2, -1, -1), weight.expand(2, -1, -1))[:1]

@@ -1,0 +1,115 @@
+"""What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Origin = Literal["initial", "elite", "offspring", "mutant", "champion"]
+
+
+class Record(BaseModel):
+    """A frozen record that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class LearningStatistics(Record):
+    """Means over the agents and gradient steps of one generation."""
+
+    gradient_steps: Annotated[int, Field(ge=0)]
+    """Optimizer steps of each agent."""
+    critic_loss: float
+    """Mean squared temporal-difference error, in scaled rewards."""
+    actor_loss: float
+    """Minus the value that the critic gives to the actor's actions, in scaled rewards."""
+    value: float
+    """Mean value of the stored actions, in scaled rewards."""
+    critic_gradient_norm: float
+    """Norm of an agent's critic gradient before clipping."""
+    actor_gradient_norm: float
+    """Norm of an agent's actor gradient before clipping."""
+
+
+class TradingStatistics(Record):
+    """Means over the training episodes of one generation."""
+
+    trades: float
+    """Trades of an episode."""
+    win_rate: float
+    """Share of trades with a gain; 0 without trades."""
+    idle_days: float
+    """Days of an episode that end without a position (days)."""
+    fees: float
+    """Transaction costs of an episode (percent of a position of size 1)."""
+
+
+class Descent(Record):
+    """Where one agent of the next generation comes from."""
+
+    agent: int
+    """Index in the new population."""
+    origin: Origin
+    """How it came to be."""
+    parents: tuple[int, ...]
+    """Indices in the population that was bred; for the champion, its index in `champion_generation`."""
+    blend: float | None = None
+    """Share of the first parent in the weights of an offspring."""
+
+
+class GenerationRecord(Record):
+    """What a generation showed. Equal runs have equal records, bit for bit: no times, no memory in here."""
+
+    generation: Annotated[int, Field(ge=1)]
+    fitness: tuple[float, ...]
+    """Fitness of each agent (reward of an episode)."""
+    best_fitness: float
+    mean_fitness: float
+    validations: tuple[float, ...]
+    """Validation fitness of each agent (reward of an episode)."""
+    validation: float
+    """Best validation fitness of this generation's agents."""
+    champion_validation: float
+    """Validation fitness of the best agent so far."""
+    champion_generation: int
+    """Generation in which the champion was found."""
+    champion_agent: int
+    """Its index in that generation."""
+    learning: LearningStatistics | None
+    """None while the replay holds too few transitions, or without gradient steps."""
+    trading: TradingStatistics
+    transitions: int
+    """Transitions in the replay."""
+    replay_capacity: int
+    """Transitions that the replay can hold."""
+    noise_scale: float
+    """Exploration noise at the generation's start (fraction of an action's range)."""
+    mutation_rate: float
+    """Share of a mutant's weights that were changed."""
+    mutation_std: float
+    """Standard deviation of the change."""
+    descent: tuple[Descent, ...]
+    """Lineage: where each agent of the population bred in this generation comes from."""
+    weights_sha256: str
+    """Hash of the bred population's weights."""
+    replay_sha256: str
+    """Hash of the replay's content."""
+
+
+class Telemetry(Record):
+    """What a generation took. Equal runs differ here."""
+
+    generation: Annotated[int, Field(ge=1)]
+    evaluate_seconds: float
+    train_seconds: float
+    evolve_seconds: float
+    checkpoint_seconds: float | None = None
+    """None until the checkpoint is written."""
+    rss_bytes: int
+    """Resident memory at the generation's end (bytes)."""
+    rss_peak_bytes: int
+    """Peak of the resident memory in the generation (bytes)."""
+
+    @property
+    def seconds(self) -> float:
+        """Time of all phases that are known (seconds)."""
+        return self.evaluate_seconds + self.train_seconds + self.evolve_seconds + (self.checkpoint_seconds or 0.0)

@@ -1,0 +1,199 @@
+"""The replay buffer: a ring of transitions that name their day instead of carrying its window.
+
+The next observation of a transition is the portfolio of the slot after it and the day after its day: episodes are
+stored step after step, and the last transition of each is terminal.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.errors import InputError
+from eigen_core.networks import ACTION_VALUES
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """Whole episodes, step after step; `[episodes, days, ...]`.
+
+    Attributes:
+        first_days: int64 `[episodes]`, day of each episode's first step.
+        portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
+        actions: float32 `[episodes, days, assets, 2]`, coefficient and target.
+        rewards: float32 `[episodes, days]`.
+    """
+
+    first_days: Tensor
+    portfolios: Tensor
+    actions: Tensor
+    rewards: Tensor
+
+
+@dataclass(frozen=True)
+class TransitionBatch:
+    """Transitions picked from the replay; `[agents, batch, ...]`.
+
+    Attributes:
+        days: int64, the decision's day; the next observation is on the next day.
+        steps: int64, the step in the episode.
+        portfolios, next_portfolios: float32 `[agents, batch, assets, values]`.
+        actions: float32 `[agents, batch, assets, 2]`.
+        rewards: float32.
+        terminal: bool, the episode ends with this step.
+    """
+
+    days: Tensor
+    steps: Tensor
+    portfolios: Tensor
+    next_portfolios: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminal: Tensor
+
+
+class Replay:
+    """A ring of transitions on the device.
+
+    Args:
+        capacity: transitions kept.
+        assets: tradable columns.
+        portfolio_values: values of an asset's portfolio state that are observed, 0 or 4.
+        device: where the ring lives.
+    """
+
+    def __init__(self, capacity: int, assets: int, portfolio_values: int, device: torch.device) -> None:
+        self.day = torch.zeros(capacity, dtype=torch.int32, device=device)
+        self.step = torch.zeros(capacity, dtype=torch.int16, device=device)
+        self.portfolio = torch.zeros((capacity, assets, portfolio_values), dtype=torch.float16, device=device)
+        self.action = torch.zeros((capacity, assets, ACTION_VALUES), dtype=torch.float32, device=device)
+        self.reward = torch.zeros(capacity, dtype=torch.float32, device=device)
+        self.terminal = torch.zeros(capacity, dtype=torch.bool, device=device)
+        self.size = 0
+        self.cursor = 0
+        self._host_days = np.zeros(capacity, dtype=np.int32)
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that the ring can hold."""
+        return int(self.day.shape[0])
+
+    def _columns(self) -> dict[str, Tensor]:
+        return {
+            "day": self.day,
+            "step": self.step,
+            "portfolio": self.portfolio,
+            "action": self.action,
+            "reward": self.reward,
+            "terminal": self.terminal,
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the ring at capacity."""
+        return sum(column.nbytes for column in self._columns().values())
+
+    @property
+    def bytes_per_transition(self) -> float:
+        """Bytes that one transition takes."""
+        return self.nbytes / self.capacity
+
+    def append(self, episodes: EpisodeBatch) -> None:
+        """Store episodes in their order, overwriting the oldest transitions.
+
+        Raises:
+            InputError: the episodes are more than the ring can hold.
+        """
+        count, days = episodes.rewards.shape
+        total = count * days
+        if total > self.capacity:
+            raise InputError(
+                f"replay.capacity {self.capacity:,} is below the {total:,} transitions of one generation: raise it."
+            )
+        steps = torch.arange(days, device=self.day.device)
+        slots = (torch.arange(total, device=self.day.device) + self.cursor) % self.capacity
+        day = (episodes.first_days[:, None] + steps).flatten().to(torch.int32)
+        self.day[slots] = day
+        self.step[slots] = steps.repeat(count).to(torch.int16)
+        self.portfolio[slots] = episodes.portfolios.flatten(0, 1)
+        self.action[slots] = episodes.actions.flatten(0, 1)
+        self.reward[slots] = episodes.rewards.flatten()
+        self.terminal[slots] = (steps == days - 1).repeat(count)
+        self._host_days[slots.cpu().numpy()] = day.cpu().numpy()
+        self.cursor = (self.cursor + total) % self.capacity
+        self.size = min(self.size + total, self.capacity)
+
+    def stored_days(self) -> NDArray[np.int32]:
+        """Day of each stored transition by slot, on the host: int32 `[size]`."""
+        return self._host_days[: self.size]
+
+    def pick(self, slots: Tensor) -> TransitionBatch:
+        """Return the transitions in `slots`, int64 `[agents, batch]`."""
+        following = (slots + 1) % self.capacity
+        return TransitionBatch(
+            days=self.day[slots].long(),
+            steps=self.step[slots].long(),
+            portfolios=self.portfolio[slots].float(),
+            next_portfolios=self.portfolio[following].float(),
+            actions=self.action[slots],
+            rewards=self.reward[slots],
+            terminal=self.terminal[slots],
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is stored, by name, with the ring's position; columns are cut to the stored size."""
+        columns = {name: column[: self.size] for name, column in self._columns().items()}
+        position = torch.tensor([self.capacity, self.cursor], dtype=torch.int64)
+        return {**columns, "position": position}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> "Replay":
+        """Inverse of `tensors`, on `device`."""
+        capacity, cursor = (int(value) for value in tensors["position"])
+        size, assets, portfolio_values = tensors["portfolio"].shape
+        replay = cls(capacity, assets, portfolio_values, device)
+        for name, column in replay._columns().items():
+            column[:size] = tensors[name].to(device)
+        replay.size, replay.cursor = size, cursor
+        replay._host_days[:size] = tensors["day"].cpu().numpy()
+        return replay
+
+
+class DistinctDaySampler:
+    """Draws batches whose transitions are all of different days.
+
+    A day that occurs twice in a batch would make the encoder's gradient a sum whose order depends on the device;
+    adjacent days carry nearly the same information anyway. Days are drawn uniformly without replacement, then one
+    transition of each day uniformly.
+
+    Args:
+        stored_days: day of each slot, int32 `[size]`, as `Replay.stored_days` returns it.
+    """
+
+    def __init__(self, stored_days: NDArray[np.int32]) -> None:
+        self._order = np.argsort(stored_days, kind="stable")
+        self._days, self._starts, self._counts = np.unique(
+            stored_days[self._order], return_index=True, return_counts=True
+        )
+
+    def block_starts(self, block_days: int, stop: int, batch_size: int) -> NDArray[np.int64]:
+        """Days before `stop - block_days + 1` from which a block holds at least `batch_size` different stored days."""
+        starts = np.arange(max(stop - block_days, 0) + 1, dtype=np.int64)
+        low = np.searchsorted(self._days, starts)
+        high = np.searchsorted(self._days, starts + block_days)
+        return starts[high - low >= batch_size]
+
+    def draw(self, generator: np.random.Generator, batch_size: int, first_day: int, last_day: int) -> NDArray[np.int64]:
+        """Draw slots of `batch_size` transitions on different days between two days, both included: int64 `[batch]`.
+
+        Raises:
+            ValueError: fewer different days are stored there.
+        """
+        low, high = (int(bound) for bound in np.searchsorted(self._days, [first_day, last_day + 1]))
+        chosen = low + generator.choice(high - low, size=batch_size, replace=False)
+        within = generator.integers(0, self._counts[chosen])
+        slots: NDArray[np.int64] = self._order[self._starts[chosen] + within]
+        return slots

@@ -1,0 +1,24 @@
+"""Plots and tables of a run.
+
+Figures are in `eigen_core.reporting.plots`, which loads matplotlib; nothing here does.
+"""
+
+from eigen_core.reporting.frame import history_frame
+from eigen_core.reporting.tables import (
+    champion_card,
+    markdown_card,
+    markdown_table,
+    plots_markdown,
+    population_table,
+    summary_rows,
+)
+
+__all__ = [
+    "champion_card",
+    "history_frame",
+    "markdown_card",
+    "markdown_table",
+    "plots_markdown",
+    "population_table",
+    "summary_rows",
+]

@@ -1,0 +1,105 @@
+"""Tables of a run, for the command line and for pages."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.reporting.ancestry import champion_path, origins
+from eigen_core.reporting.units import BYTES_PER_MB
+
+Row = dict[str, int | float | str | None]
+"""One row of a table: column names carry units, numbers are rounded for people, None is unknown."""
+
+
+def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
+    """Return the agents of the newest generation, fittest first; equal ones by index. Empty without a generation.
+
+    Columns: rank, agent, fitness (reward), validation (reward), origin: how the agent came to be when the generation
+    before was bred.
+    """
+    if not history:
+        return []
+    record = history[-1]
+    origin = origins(history, record.generation)
+    ranked = sorted(range(len(record.fitness)), key=lambda agent: -record.fitness[agent])
+    return [
+        {
+            "rank": rank,
+            "agent": agent,
+            "fitness (reward)": round(record.fitness[agent], 2),
+            "validation (reward)": round(record.validations[agent], 2),
+            "origin": origin.get(agent, "initial"),
+        }
+        for rank, agent in enumerate(ranked, start=1)
+    ]
+
+
+def summary_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
+    """Return one row a generation: fitness, champion, replay, time and memory (MB: million bytes)."""
+    known = {entry.generation: entry for entry in telemetry}
+    return [_summary_row(record, known.get(record.generation)) for record in history]
+
+
+def _summary_row(record: GenerationRecord, telemetry: Telemetry | None) -> Row:
+    return {
+        "generation": record.generation,
+        "best fitness (reward)": round(record.best_fitness, 2),
+        "mean fitness (reward)": round(record.mean_fitness, 2),
+        "champion validation (reward)": round(record.champion_validation, 2),
+        "replay (transitions)": record.transitions,
+        "time (s)": None if telemetry is None else round(telemetry.seconds, 2),
+        "peak RSS (MB)": None if telemetry is None else round(telemetry.rss_peak_bytes / BYTES_PER_MB, 1),
+    }
+
+
+def champion_card(history: Sequence[GenerationRecord]) -> Row:
+    """Return what is known of the champion: who it is, how good, how old, where its line began.
+
+    Raises:
+        ValueError: `history` is empty; there is no champion before the first generation.
+    """
+    if not history:
+        raise ValueError("there is no champion before the first generation")
+    newest = history[-1]
+    generation, agent = newest.champion_generation, newest.champion_agent
+    found = next((record for record in history if record.generation == generation), None)
+    ancestors = champion_path(history)
+    return {
+        "champion": f"agent {agent} of generation {generation}",
+        "validation (reward)": round(newest.champion_validation, 2),
+        "fitness (reward)": None if found is None else round(found.fitness[agent], 2),
+        "age (generations)": newest.generation - generation,
+        "origin": origins(history, generation).get(agent, "initial"),
+        "line began with": f"agent {ancestors[0].agent} of generation {ancestors[0].generation}",
+    }
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Return rows with the same columns as a markdown table; an empty text without rows."""
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([_cell(row[column]) for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_card(card: Mapping[str, int | float | str | None]) -> str:
+    """Return one row as a markdown list of names and values."""
+    return "\n".join(f"- **{name}**: {_cell(value)}" for name, value in card.items())
+
+
+def _cell(value: float | str | None) -> str:
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def plots_markdown(paths: Sequence[Path]) -> str:
+    """Return a markdown page with the pictures inside it (base64), each under the name of its file."""
+    sections = []
+    for path in paths:
+        name = path.stem.replace("_", " ")
+        image = base64.b64encode(path.read_bytes()).decode("ascii")
+        sections.append(f"## {name.capitalize()}\n\n![{name}](data:image/png;base64,{image})\n")
+    return "\n".join(sections)

@@ -1,0 +1,1 @@
+"""The trading environment: orders, accounting and rewards as arrays over episodes."""

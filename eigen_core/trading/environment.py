@@ -1,0 +1,288 @@
+"""The trading environment: many episodes at once, as arrays."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.errors import InputError
+from eigen_core.trading.orders import Orders, combine_orders, fill_offset, gain_at_close, place_orders, trade_value
+from eigen_core.trading.prices import Prices
+from eigen_core.trading.summary import EpisodeSummary, account
+
+PORTFOLIO_FEATURES = 4
+"""Values of the portfolio per asset: held, days held, unrealised gain, coefficient."""
+GAIN_LIMIT = 5.0
+"""Bound of the unrealised gain that is observed, as a fraction."""
+_LARGEST_HALF = float(torch.finfo(torch.float16).max)
+# Rows of the state of an asset's latest position. Steps are kept as float64, exact far beyond any episode.
+_DECISION_STEP, _EXIT_STEP, _ENTRY, _COEFFICIENT, _VALUE, _MARK = range(6)
+
+
+def episode_place(step_index: int, trading: TradingConfig) -> tuple[float, float]:
+    """Return the place in the episode that agents see at step `step_index`.
+
+    The share of the episode that is gone, and 1 while positions may be opened, else 0. Both are 0 if
+    `trading.observe_portfolio` is false.
+    """
+    if not trading.observe_portfolio:
+        return 0.0, 0.0
+    return step_index / trading.episode_days, 1.0 if step_index < trading.trading_days else 0.0
+
+
+def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
+    """Return the first days of episodes, int64 `[episodes]`, on the prices' device.
+
+    Raises:
+        InputError: an episode would leave the prices.
+        ValueError: `first_days` is not a vector of at least one day.
+    """
+    if first_days.dim() != 1 or first_days.numel() == 0 or first_days.dtype.is_floating_point:
+        raise ValueError(
+            f"first_days must be an integer vector with an episode each, not {first_days.dtype} "
+            f"of shape {tuple(first_days.shape)}."
+        )
+    first_days = first_days.to(device=prices.close.device, dtype=torch.int64, copy=True)
+    earliest, latest = int(first_days.min()), int(first_days.max())
+    last_start = prices.days - trading.episode_days
+    if earliest < 0 or latest > last_start:
+        wrong = earliest if earliest < 0 else latest
+        raise InputError(
+            f"an episode of {trading.episode_days} days from day {wrong} leaves the prices, which have {prices.days:,} "
+            f"days: choose a first day from 0 to {last_start}."
+        )
+    return first_days
+
+
+class TradingEnvironment:
+    """E episodes in step, over A assets, each its own portfolio.
+
+    Episode e starts at day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) the agent decides after the close of
+    day t = f + s. On steps before `trading.trading_days` the tradable asset with the highest coefficient (the first of
+    equals) is ordered if that coefficient reaches `trading.buy_threshold` and the asset is not held; there is no second
+    choice. `resolve_orders` says how an order fills and closes. An asset may be bought again on the day it closed.
+
+    Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`.
+    `trading.credit` says when that is booked: `decision` at the step of the decision, `realized` at the step whose day
+    is the exit's, `marked` day by day from the fill to the exit, the change of what closing at the day's last known
+    close would be worth. Each of the T days that ends without an open position (after the exits, the fills and a
+    purchase at the close of that day) takes `trading.idle_penalty`; an episode without a trade takes
+    `trading.no_trade_penalty` at its last step. The sum over an episode does not depend on `trading.credit`, up to
+    rounding.
+
+    Nothing is read back from the device except at `reset` and at the last step. Nothing is kept of an episode but its
+    summary, unless `record_trades`.
+    """
+
+    def __init__(self, prices: Prices, trading: TradingConfig, record_trades: bool = False) -> None:
+        self.prices = prices
+        self.trading = trading
+        self._record_trades = record_trades
+        self._step_index = trading.episode_days
+        self._summary: EpisodeSummary | None = None
+
+    def reset(self, first_days: Tensor) -> None:
+        """Start episodes at `first_days`, int64 `[E]`; what is left of the former ones is dropped.
+
+        Raises:
+            InputError: an episode would leave the prices.
+            ValueError: `first_days` is not a vector of at least one day.
+        """
+        self._first_days = check_first_days(self.prices, self.trading, first_days)
+        self._days = self._first_days
+        self._step_index = 0
+        self._summary = None
+        episodes, device = len(first_days), self._first_days.device
+        # One column more than assets: it takes the orders that are not bought, so that no step has to select.
+        self._state = torch.zeros((6, episodes, self.prices.assets + 1), dtype=torch.float64, device=device)
+        self._state[_EXIT_STEP] = -1.0
+        self._state[_ENTRY] = 1.0
+        self._idle_days = torch.zeros(episodes, dtype=torch.int64, device=device)
+        self._reward = torch.zeros(episodes, dtype=torch.float64, device=device)
+        self._orders: list[Orders] = []
+        self._bought: list[Tensor] = []
+
+    @property
+    def days(self) -> Tensor:
+        """Day of the coming decision, int64 `[E]`; the day after the episode when it is over."""
+        return self._days
+
+    @property
+    def step_index(self) -> int:
+        """Steps done since `reset`."""
+        return self._step_index
+
+    @property
+    def done(self) -> bool:
+        """Whether the episodes are over (or none has begun)."""
+        return self._step_index >= self.trading.episode_days
+
+    def portfolio(self) -> Tensor:
+        """Return what agents see of their portfolio after the close of `days`, before the decision.
+
+        float16 `[E, A, 4]`: held (0 or 1), days since the decision / `holding_days`, unrealised gain (last known close
+        / entry price - 1, a fraction within plus or minus 5), coefficient / `max_coefficient` (the coefficient itself
+        if unbounded). Zero for an asset that is not held, for all of them when the episodes are over, and always if
+        `trading.observe_portfolio` is false. A position that closes on day t is not held on it any more.
+        """
+        episodes, assets, step = len(self._first_days), self.prices.assets, self._step_index
+        shape = (episodes, assets, PORTFOLIO_FEATURES)
+        seen = torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
+        if self.done or not self.trading.observe_portfolio:
+            return seen
+        positions = self._state[:, :, :assets]
+        held = positions[_EXIT_STEP] > step
+        gain = self.prices.last_close[self._days] / positions[_ENTRY] - 1.0
+        size = positions[_COEFFICIENT] / (self.trading.max_coefficient or 1.0)
+        seen[..., 0] = held
+        seen[..., 1] = torch.where(held, (step - positions[_DECISION_STEP]) / self.trading.holding_days, 0.0)
+        seen[..., 2] = torch.where(held, gain.clamp(-GAIN_LIMIT, GAIN_LIMIT), 0.0)
+        seen[..., 3] = torch.where(held, size.clamp(max=_LARGEST_HALF), 0.0)
+        return seen
+
+    @torch.no_grad()
+    def step(self, coefficients: Tensor, targets: Tensor) -> Tensor:
+        """Decide on the day `days` and move to the next.
+
+        Args:
+            coefficients: any float dtype `[E, A]`, clipped to 0 and `trading.max_coefficient`.
+            targets: any float dtype `[E, A]`, sale targets as fractions, clipped to `trading.min_target` and
+                `trading.max_target`.
+
+        Returns:
+            Rewards of the step, float64 `[E]`.
+
+        Raises:
+            RuntimeError: the episodes are over.
+            ValueError: an action has the wrong shape.
+            FloatingPointError: at the last step, if an action that counted or a reward of the episode is not finite.
+        """
+        if self.done:
+            raise RuntimeError("The episodes are over: call reset before the next step.")
+        shape = (len(self._first_days), self.prices.assets)
+        if coefficients.shape != shape or targets.shape != shape:
+            raise ValueError(
+                f"coefficients and targets must be {list(shape)}, "
+                f"not {list(coefficients.shape)} and {list(targets.shape)}."
+            )
+        step = self._step_index
+        rewards = self._book_open_positions()
+        held = self._state[_EXIT_STEP, :, :-1] > step
+        active = held.any(dim=1)
+        if step < self.trading.trading_days:
+            orders = place_orders(self.prices, self.trading, self._days, coefficients, targets)
+            bought = orders.placed & ~held.gather(1, orders.asset.unsqueeze(1)).squeeze(1)
+            rewards = rewards + self._open(orders, bought)
+            if fill_offset(self.trading) == 0:
+                active = active | bought
+        idle = ~active
+        rewards = rewards - idle.to(torch.float64) * self.trading.idle_penalty
+        self._idle_days += idle
+        self._step_index += 1
+        self._days = self._first_days + self._step_index
+        if step < self.trading.episode_days - 1:
+            self._reward += rewards
+            return rewards
+        return self._finish(rewards)
+
+    def summary(self) -> EpisodeSummary:
+        """Return the account of the episodes.
+
+        Raises:
+            RuntimeError: the episodes are not over.
+        """
+        if self._summary is None:
+            raise RuntimeError("The episodes are not over: the account is made after their last step.")
+        return self._summary
+
+    def trades(self) -> pd.DataFrame:
+        """Return all trades of the episodes, one a row, ordered by episode and decision.
+
+        Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
+        slippage included), coefficient, gain (net, a fraction), value (reward), reason (`target` or `time`).
+
+        Raises:
+            RuntimeError: the episodes are not over, or trades were not recorded.
+        """
+        if not self._record_trades:
+            raise RuntimeError("Trades were not recorded: create the environment with record_trades=True.")
+        if self._summary is None:
+            raise RuntimeError("The episodes are not over: the list of trades is made after their last step.")
+        bought = torch.stack(self._bought, dim=1)
+        episode, step = (index.cpu() for index in bought.nonzero(as_tuple=True))
+        # Rows of a boolean selection come in the order of nonzero: episode by episode, each by its decisions.
+        trade = {name: values[bought].cpu() for name, values in vars(_stacked(self._orders)).items()}
+        decision_day = self._first_days.cpu()[episode] + step
+        columns = {
+            "episode": episode,
+            "asset": trade["asset"],
+            "decision_day": decision_day,
+            "fill_day": decision_day + fill_offset(self.trading),
+            "exit_day": decision_day + trade["exit_offset"],
+            "entry": trade["entry"],
+            "exit": trade["exit"],
+            "coefficient": trade["coefficient"],
+            "gain": trade["gain"],
+            "value": trade["value"],
+        }
+        table = pd.DataFrame({name: values.numpy() for name, values in columns.items()})
+        table["reason"] = np.where(trade["at_target"].numpy(), "target", "time")
+        return table
+
+    def _book_open_positions(self) -> Tensor:
+        """Return what positions opened before today book today, float64 `[E]`."""
+        if self.trading.credit == "decision":
+            return torch.zeros_like(self._reward)
+        step, positions = self._step_index, self._state[:, :, :-1]
+        closing = positions[_EXIT_STEP] == step
+        if self.trading.credit == "realized":
+            return torch.where(closing, positions[_VALUE], 0.0).sum(dim=1)
+        gain = gain_at_close(self.trading, positions[_ENTRY], self.prices.last_close[self._days])
+        mark = torch.where(closing, positions[_VALUE], trade_value(self.trading, positions[_COEFFICIENT], gain))
+        booked = torch.where(positions[_EXIT_STEP] >= step, mark - positions[_MARK], 0.0).sum(dim=1)
+        positions[_MARK] = mark
+        return booked
+
+    def _open(self, orders: Orders, bought: Tensor) -> Tensor:
+        """Open the positions that today's decisions buy; return what they book today, float64 `[E]`."""
+        mark, booked = torch.zeros_like(orders.value), torch.zeros_like(orders.value)
+        if self.trading.credit == "decision":
+            booked = torch.where(bought, orders.value, 0.0)
+        elif self.trading.credit == "marked" and fill_offset(self.trading) == 0:
+            close = self.prices.close.take(self._days * self.prices.assets + orders.asset)
+            mark = trade_value(self.trading, orders.coefficient, gain_at_close(self.trading, orders.entry, close))
+            booked = torch.where(bought, mark, 0.0)
+        position = torch.stack(
+            (
+                torch.full_like(orders.value, self._step_index),
+                self._step_index + orders.exit_offset,
+                orders.entry,
+                orders.coefficient,
+                orders.value,
+                mark,
+            )
+        )
+        column = torch.where(bought, orders.asset, self.prices.assets).unsqueeze(1)
+        self._state.scatter_(2, column.expand(6, -1, -1), position.unsqueeze(2))
+        self._orders.append(orders)
+        self._bought.append(bought)
+        return booked
+
+    def _finish(self, rewards: Tensor) -> Tensor:
+        """Make the account after the last step; return its rewards with the penalty for not trading at all."""
+        bought = torch.stack(self._bought, dim=1)
+        rewards = rewards - (~bought.any(dim=1)).to(torch.float64) * self.trading.no_trade_penalty
+        self._reward += rewards
+        orders = _stacked(self._orders)
+        if not self._record_trades:
+            self._orders, self._bought = [], []
+        self._summary = account(self.trading, orders, bought, self._idle_days, self._reward)
+        return rewards
+
+
+def _stacked(orders: list[Orders]) -> Orders:
+    """Join the orders of all decisions, each `[E]`, to `[E, decisions]`."""
+    return combine_orders(orders, partial(torch.stack, dim=1))

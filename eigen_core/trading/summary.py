@@ -1,0 +1,71 @@
+"""What is left of an episode when it is over."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.trading.orders import Orders, trade_fees
+
+
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """The account of each episode, `[episodes]`.
+
+    Attributes:
+        trades: int64, orders that were filled.
+        wins: int64, trades with a net gain above zero.
+        losses: int64, trades with a net gain below zero.
+        idle_days: int64, days of the whole episode that ended without an open position.
+        fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
+        reward: float64, sum of the episode's rewards.
+    """
+
+    trades: Tensor
+    wins: Tensor
+    losses: Tensor
+    idle_days: Tensor
+    fees: Tensor
+    reward: Tensor
+
+    @property
+    def win_rate(self) -> Tensor:
+        """Share of the trades that won, float64 `[episodes]`; 0 where there was no trade."""
+        return self.wins.to(torch.float64) / self.trades.clamp(min=1)
+
+
+def account(
+    trading: TradingConfig, orders: Orders, bought: Tensor, idle_days: Tensor, reward: Tensor
+) -> EpisodeSummary:
+    """Make the account of episodes that are over.
+
+    Args:
+        trading: the rules.
+        orders: the orders of all decisions `[episodes, trading_days]`.
+        bought: bool `[episodes, trading_days]`, which of them became trades.
+        idle_days: int64 `[episodes]`.
+        reward: float64 `[episodes]`, sum of the rewards.
+
+    Raises:
+        FloatingPointError: a coefficient or target that counted, or a reward, is not a finite number.
+    """
+    if not bool((torch.isfinite(orders.coefficient) & torch.isfinite(orders.target)).all()):
+        raise FloatingPointError(
+            "An agent's coefficient or sale target is not a finite number: its network has diverged, lower the "
+            "learning rates or learner.gradient_clip."
+        )
+    if not bool(torch.isfinite(reward).all()):
+        raise FloatingPointError(
+            "The reward of an episode is not a finite number although the actions are: look for prices of zero or "
+            "infinity in the data, or bound trading.max_coefficient."
+        )
+    fees = trade_fees(trading, orders.coefficient, orders.entry, orders.exit)
+    return EpisodeSummary(
+        trades=bought.sum(dim=1),
+        wins=(bought & (orders.gain > 0.0)).sum(dim=1),
+        losses=(bought & (orders.gain < 0.0)).sum(dim=1),
+        idle_days=idle_days,
+        fees=torch.where(bought, fees, 0.0).sum(dim=1),
+        reward=reward,
+    )

@@ -1,0 +1,107 @@
+"""The other form of the environment: whole episodes at once, for actions that do not depend on the portfolio."""
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.trading.environment import check_first_days
+from eigen_core.trading.orders import Orders, combine_orders, fill_offset, gain_at_close, place_orders, trade_value
+from eigen_core.trading.prices import Prices
+from eigen_core.trading.summary import EpisodeSummary, account
+
+# Values of coefficients turned into orders at a time: what fits a processor's cache is 2.6 times as fast.
+_CELLS_AT_A_TIME = 2**20
+
+
+@torch.no_grad()
+def trade_whole_episodes(
+    prices: Prices, trading: TradingConfig, first_days: Tensor, coefficients: Tensor, targets: Tensor
+) -> tuple[Tensor, EpisodeSummary]:
+    """Trade E episodes of T = `trading.episode_days` days whose actions are all known beforehand.
+
+    The rules are those of `TradingEnvironment`. As the market does not react, every order is resolved over all days at
+    once; only what is already held has to be followed from step to step.
+
+    Args:
+        prices: prices of all days.
+        trading: the rules.
+        first_days: int64 `[E]`.
+        coefficients: any float dtype `[E, T, A]`; those of the settlement period do not count.
+        targets: any float dtype `[E, T, A]`; those of the settlement period do not count.
+
+    Returns:
+        Rewards, float64 `[E, T]`, and the account of the episodes.
+
+    Raises:
+        InputError: an episode would leave the prices.
+        ValueError: `first_days` or an action has the wrong shape.
+        FloatingPointError: an action that counted or a reward is not finite.
+    """
+    first_days = check_first_days(prices, trading, first_days)
+    shape = (len(first_days), trading.episode_days, prices.assets)
+    if coefficients.shape != shape or targets.shape != shape:
+        raise ValueError(
+            f"coefficients and targets must be {list(shape)}, not {list(coefficients.shape)} and {list(targets.shape)}."
+        )
+    decisions = trading.trading_days
+    steps = torch.arange(decisions, device=first_days.device)
+    days = first_days.unsqueeze(1) + steps
+    orders = _place_all(prices, trading, days, coefficients[:, :decisions], targets[:, :decisions])
+    bought = _leave_out_held(orders, steps, prices.assets)
+    rewards = _book(prices, trading, days, orders, bought)
+    idle = ~_open_at_day_end(trading, orders, bought)
+    rewards -= idle.to(torch.float64) * trading.idle_penalty
+    rewards[:, -1] -= (~bought.any(dim=1)).to(torch.float64) * trading.no_trade_penalty
+    return rewards, account(trading, orders, bought, idle.sum(dim=1), rewards.sum(dim=1))
+
+
+def _place_all(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, targets: Tensor) -> Orders:
+    """Place the orders of all decisions, some episodes at a time."""
+    episodes = max(1, _CELLS_AT_A_TIME // coefficients[0].numel())
+    parts = [slice(start, start + episodes) for start in range(0, len(days), episodes)]
+    orders = [place_orders(prices, trading, days[part], coefficients[part], targets[part]) for part in parts]
+    return combine_orders(orders, torch.cat)
+
+
+def _leave_out_held(orders: Orders, steps: Tensor, assets: int) -> Tensor:
+    """Return which placed orders become trades, bool `[E, decisions]`: those whose asset is not held."""
+    bought = torch.zeros_like(orders.placed)
+    exit_step = steps + orders.exit_offset
+    # One column more than assets: it takes the orders that are not bought, so that no step has to select.
+    free_from = torch.zeros((len(bought), assets + 1), dtype=torch.int64, device=bought.device)
+    for step in range(bought.shape[1]):
+        column = orders.asset[:, step : step + 1]
+        buy = orders.placed[:, step : step + 1] & (free_from.gather(1, column) <= step)
+        bought[:, step : step + 1] = buy
+        free_from.scatter_(1, torch.where(buy, column, assets), exit_step[:, step : step + 1])
+    return bought
+
+
+def _book(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> Tensor:
+    """Return the rewards of all trades booked as `trading.credit` says, float64 `[E, T]`, penalties left out."""
+    episodes, decisions = days.shape
+    rewards = torch.zeros((episodes, trading.episode_days), dtype=torch.float64, device=days.device)
+    if trading.credit == "decision":
+        rewards[:, :decisions] = torch.where(bought, orders.value, 0.0)
+        return rewards
+    cell = days * prices.assets + orders.asset
+    booked = torch.zeros_like(orders.value)
+    for offset in range(fill_offset(trading), trading.holding_days + 1):
+        worth = booked
+        if trading.credit == "marked":
+            close = prices.last_close.take(cell + offset * prices.assets)
+            worth = trade_value(trading, orders.coefficient, gain_at_close(trading, orders.entry, close))
+        worth = torch.where(orders.exit_offset == offset, orders.value, worth)
+        counts = bought & (orders.exit_offset >= offset)
+        rewards[:, offset : offset + decisions] += torch.where(counts, worth - booked, 0.0)
+        booked = worth
+    return rewards
+
+
+def _open_at_day_end(trading: TradingConfig, orders: Orders, bought: Tensor) -> Tensor:
+    """Return whether a position is open at the end of each day, bool `[E, T]`."""
+    episodes, decisions = bought.shape
+    is_open = torch.zeros((episodes, trading.episode_days), dtype=torch.bool, device=bought.device)
+    for offset in range(fill_offset(trading), trading.holding_days):
+        is_open[:, offset : offset + decisions] |= bought & (orders.exit_offset > offset)
+    return is_open

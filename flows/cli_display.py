@@ -1,0 +1,189 @@
+"""How a training looks while it runs: progress bars on a terminal, one line a generation elsewhere."""
+
+import logging
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
+
+from eigen_core.records import GenerationRecord, Telemetry
+
+_MB = 1e6
+_REFRESHES_PER_SECOND = 4
+
+
+class Display(Protocol):
+    """Observes a training and its loops, and shows warnings between its own lines."""
+
+    console: Console
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    def waiting_for(self, what: str) -> None:
+        """Say what the training waits for before it starts."""
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """Show how far the loop `name` is."""
+
+    def started(self, generation: int, generations: int) -> None:
+        """Show the training's start."""
+
+    def phase_started(self, generation: int, phase: str) -> None:
+        """Show that a phase begins."""
+
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+        """Show the figures of a generation."""
+
+
+def display_on(console: Console) -> Display:
+    """Return progress bars if `console` is a terminal, else lines."""
+    return BarDisplay(console) if console.is_terminal else LineDisplay(console)
+
+
+def figures(record: GenerationRecord, telemetry: Telemetry) -> str:
+    """Return the figures of a generation in one line."""
+    return (
+        f"best {record.best_fitness:,.1f}  mean {record.mean_fitness:,.1f}  "
+        f"champion validation {record.champion_validation:,.1f}  "
+        f"buffer {record.transitions:,}/{record.replay_capacity:,}  "
+        f"{telemetry.seconds:.1f} s  RSS {telemetry.rss_bytes / _MB:,.0f} MB"
+    )
+
+
+class LineDisplay:
+    """One line a generation, for files and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._generations = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing is left to show."""
+
+    def waiting_for(self, what: str) -> None:
+        """Show nothing: lines are for results."""
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """Show nothing: lines are for results."""
+
+    def started(self, generation: int, generations: int) -> None:
+        """Remember the number of generations; say where a continued run stands."""
+        self._generations = generations
+        if generation:
+            self.console.print(f"continuing after generation {generation}/{generations}", highlight=False)
+
+    def phase_started(self, generation: int, phase: str) -> None:
+        """Show nothing: lines are for results."""
+
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+        """Print the figures of a generation."""
+        line = f"generation {record.generation}/{self._generations}  {figures(record, telemetry)}"
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+
+class BarDisplay:
+    """A bar for the generations, one for the current phase, and the latest figures."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._overall = Progress(
+            TextColumn("generations", table_column=Column(width=22)),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+        )
+        self._phase = Progress(
+            TextColumn("{task.description}", table_column=Column(width=22)),
+            BarColumn(bar_width=40),
+            TextColumn("{task.fields[count]}"),
+            console=console,
+        )
+        self._overall_task = self._overall.add_task("", total=None, left="")
+        self._phase_task = self._phase.add_task("starting", total=None, count="")
+        self._figures = Text("")
+        self._live = Live(self._group(), console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True)
+        self._first = 0
+        self._generations = 0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take the bars away; the table that follows says more."""
+        self._live.stop()
+
+    def waiting_for(self, what: str) -> None:
+        """Say what the training waits for before it starts."""
+        self._phase.reset(self._phase_task, total=None, description=what, count="")
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """Show how far the loop `name` is."""
+        self._phase.update(self._phase_task, completed=done, total=total, count=f"{name} {done:,}/{total:,}")
+
+    def started(self, generation: int, generations: int) -> None:
+        """Start the bar of the generations."""
+        self._first, self._generations, self._started = generation, generations, time.monotonic()
+        self._overall.reset(self._overall_task, total=generations, completed=generation, left="")
+
+    def phase_started(self, generation: int, phase: str) -> None:
+        """Start the phase's bar anew."""
+        self._phase.reset(self._phase_task, total=None, description=f"{generation}: {phase}", count="")
+
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+        """Advance the bar of the generations and show the latest figures."""
+        done = record.generation - self._first
+        seconds = (time.monotonic() - self._started) / done * (self._generations - record.generation)
+        self._overall.update(self._overall_task, completed=record.generation, left=f"{_clock(seconds)} left")
+        self._figures = Text(f"generation {record.generation}: {figures(record, telemetry)}", style="dim")
+        self._live.update(self._group())
+
+    def _group(self) -> Group:
+        return Group(self._overall, self._phase, self._figures)
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints warnings and errors on the console that draws the progress bars, so that they do not tear them.
+
+    Args:
+        console: where to print.
+
+    Attributes:
+        muted: drop what Prefect says; set when the user has asked to stop, since it calls that a crash.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self.console = console
+        self.muted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record without its traceback, which the history in Prefect keeps."""
+        if self.muted and record.name.startswith("prefect"):
+            return
+        colour = "red" if record.levelno >= logging.ERROR else "yellow"
+        label = Text(f"{record.levelname.lower()}: ", style=colour)
+        self.console.print(label + Text(record.getMessage()), soft_wrap=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

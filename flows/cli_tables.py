@@ -1,0 +1,226 @@
+"""Tables and JSON of the command line: runs, one run, presets, settings."""
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from eigen_core.config import PRESET_NAMES, Config, preset_values
+from eigen_core.config.explain import explain, flatten
+
+if TYPE_CHECKING:
+    from eigen_core.records import Telemetry
+    from flows.runs import RunStatus
+
+_MB = 1e6
+_SHOWN_GENERATIONS = 40
+_PIPE_WIDTH = 120
+
+
+def output_console() -> Console:
+    """Return the console of standard output. A pipe has no width: there, tables get room."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+
+
+def resume_command(config: Config, run: str) -> str:
+    """Return the command that continues a run."""
+    return f"eigen resume {run}{_store_option(config)}"
+
+
+def show_command(config: Config, run: str) -> str:
+    """Return the command that shows a run."""
+    return f"eigen show {run}{_store_option(config)}"
+
+
+def _store_option(config: Config) -> str:
+    store = config.checkpoint.store
+    return "" if store == Config().checkpoint.store else f" --store {shlex.quote(store)}"
+
+
+def print_ending(console: Console, status: "RunStatus", how: str) -> None:
+    """Print the table of a run, and where to find and how to see more."""
+    folder = status.store / status.run
+    print_history(console, status)
+    console.print(
+        f"Run [bold]{escape(status.run)}[/] {how}: generation {status.generation} of {status.config.generations}",
+        highlight=False,
+    )
+    show = show_command(status.config, status.run)
+    for label, value in (("plots", folder / "plots"), ("checkpoints", folder), ("look again", show)):
+        console.print(f"  {label:<12}{escape(str(value))}", highlight=False, soft_wrap=True)
+
+
+def print_history(console: Console, status: "RunStatus") -> None:
+    """Print the newest generations of a run, one row each."""
+    if not status.history:
+        return
+    table = _table(
+        "generation", "best fitness", "mean fitness", "validation", "champion", "buffer", "time", "RSS", "peak"
+    )
+    took = {entry.generation: entry for entry in status.telemetry}
+    for record in status.history[-_SHOWN_GENERATIONS:]:
+        entry = took.get(record.generation)
+        table.add_row(
+            str(record.generation),
+            f"{record.best_fitness:,.1f}",
+            f"{record.mean_fitness:,.1f}",
+            f"{record.validation:,.1f}",
+            f"{record.champion_validation:,.1f}",
+            f"{record.transitions:,}",
+            f"{entry.seconds:,.1f} s" if entry else "",
+            f"{entry.rss_bytes / _MB:,.0f} MB" if entry else "",
+            f"{entry.rss_peak_bytes / _MB:,.0f} MB" if entry else "",
+        )
+    console.print(table)
+    hidden = len(status.history) - _SHOWN_GENERATIONS
+    if hidden > 0:
+        console.print(f"The first {hidden} generations are not shown; --json has them all.", highlight=False)
+
+
+def print_run(console: Console, status: "RunStatus") -> None:
+    """Print one run."""
+    print_ending(console, status, f"is {status.state}")
+    if status.state == "unfinished":
+        console.print(f"  {'go on':<12}{resume_command(status.config, status.run)}", highlight=False, soft_wrap=True)
+
+
+def run_document(status: "RunStatus") -> dict[str, Any]:
+    """Return what `eigen show --json` prints. Its keys are a contract."""
+    took = {entry.generation: entry for entry in status.telemetry}
+    return {
+        "run": status.run,
+        "state": status.state,
+        "generation": status.generation,
+        "generations": status.config.generations,
+        "config": status.config.model_dump(mode="json"),
+        "store": str(status.store),
+        "history": [
+            {
+                "generation": record.generation,
+                "best_fitness": record.best_fitness,
+                "mean_fitness": record.mean_fitness,
+                "validation": record.validation,
+                "champion_validation": record.champion_validation,
+                **_took(took.get(record.generation)),
+                "transitions": record.transitions,
+                "weights_sha256": record.weights_sha256,
+                "replay_sha256": record.replay_sha256,
+            }
+            for record in status.history
+        ],
+    }
+
+
+def _took(entry: "Telemetry | None") -> dict[str, Any]:
+    if entry is None:
+        return {"seconds": None, "rss_peak_bytes": None}
+    return {"seconds": entry.seconds, "rss_peak_bytes": entry.rss_peak_bytes}
+
+
+def print_runs(console: Console, statuses: Sequence["RunStatus"]) -> None:
+    """Print the runs of a store, one row each."""
+    table = _table("run", "state", "generation", "champion validation", "preset", left=("run", "state", "preset"))
+    for status in statuses:
+        validation = f"{status.history[-1].champion_validation:,.1f}" if status.history else ""
+        generation = f"{status.generation}/{status.config.generations}"
+        table.add_row(escape(status.run), status.state, generation, validation, status.config.preset)
+    console.print(table)
+
+
+def runs_document(statuses: Sequence["RunStatus"]) -> list[dict[str, Any]]:
+    """Return what `eigen runs --json` prints."""
+    return [
+        {
+            "run": status.run,
+            "state": status.state,
+            "generation": status.generation,
+            "generations": status.config.generations,
+            "champion_validation": status.history[-1].champion_validation if status.history else None,
+            "preset": status.config.preset,
+            "store": str(status.store),
+        }
+        for status in statuses
+    ]
+
+
+def presets_document() -> list[dict[str, Any]]:
+    """Return what `eigen presets --json` prints: each preset, what it is for, and what it overrides."""
+    return [
+        {"preset": name, "description": _description(name), "overrides": flatten(_overrides(name))}
+        for name in PRESET_NAMES
+    ]
+
+
+def print_presets(console: Console) -> None:
+    """Print the presets, what they are for and what they override."""
+    table = _table("preset", "what it is", "overrides", left=("preset", "what it is", "overrides"))
+    for preset in presets_document():
+        overrides = "\n".join(f"{key}={json.dumps(value)}" for key, value in preset["overrides"].items())
+        table.add_row(preset["preset"], escape(preset["description"]), escape(overrides), end_section=True)
+    console.print(table)
+    console.print("All settings of one, explained: eigen presets NAME", highlight=False)
+
+
+def settings_document(config: Config) -> list[dict[str, Any]]:
+    """Return what `eigen presets NAME --json` prints: every setting with its value, default and meaning."""
+    return [
+        {
+            "key": row.setting.key,
+            "value": row.value,
+            "default": row.setting.default,
+            "source": row.source,
+            "accepts": row.setting.accepts,
+            "unit": row.setting.unit,
+            "meaning": row.setting.meaning,
+        }
+        for row in explain(config)
+    ]
+
+
+def print_settings(console: Console, config: Config) -> None:
+    """Print every setting of a preset with its value and meaning; what the preset overrides is marked."""
+    table = _table("setting", "value", "default", "meaning", left=("setting", "value", "default", "meaning"))
+    section = ""
+    for row in explain(config):
+        setting = row.setting
+        if section != setting.key.rpartition(".")[0]:
+            table.add_section()
+            section = setting.key.rpartition(".")[0]
+        unit = f" {setting.unit}" if setting.unit in ("days", "reward") else ""
+        marked = row.source == "preset" and row.value != setting.default
+        table.add_row(
+            setting.key,
+            escape(_value(row.value) + unit) if not marked else f"[bold]{escape(_value(row.value) + unit)}[/]",
+            escape(_value(setting.default)) if marked else "",
+            escape(f"{setting.meaning} Give {setting.accepts}."),
+        )
+    console.print(table)
+    console.print("Bold: what the preset overrides. Change a setting: eigen train --set KEY=VALUE", highlight=False)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _overrides(preset: str) -> dict[str, Any]:
+    return {key: value for key, value in preset_values(preset).items() if key != "preset"}
+
+
+def _description(preset: str) -> str:
+    text = (files("eigen_core.config") / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
+    return " ".join(re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE))
+
+
+def _table(*headers: str, left: Sequence[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        table.add_column(header, justify="left" if header in left else "right", overflow="fold")
+    return table

@@ -1,0 +1,176 @@
+"""The commands that train: everything is checked first, then Prefect starts, then the flow runs under a display."""
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+
+from rich.console import Console
+
+from eigen_core.config import Config
+from eigen_core.progress import progress_to
+from flows.cli_display import ConsoleHandler, Display, display_on
+from flows.cli_tables import output_console, print_ending, resume_command
+from flows.observer import observed_by
+from flows.prefect_environment import PrefectServer, prepare_environment
+
+
+class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
+    """A training ended before its last generation. The message says why, what is safe and how to go on."""
+
+
+def default_run_name(config: Config) -> str:
+    """Return a name for a run that was given none: its preset and the time."""
+    return f"{config.preset}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
+    """Train the run `name` with `config`, from its newest checkpoint if there is one.
+
+    Raises:
+        InputError: something that was given cannot be used, or the run exists and must be `fresh`.
+        Stopped: the user stopped it.
+    """
+    prepare_environment()
+    from eigen_core.checkpoint import RunDirectory, check_run_name
+    from eigen_core.errors import InputError
+    from flows.runs import require_same_run, run_exists
+
+    check_run_name(name)
+    if run_exists(config.checkpoint.store, name):
+        run = RunDirectory.open(config.checkpoint.store, name)
+        if fresh:
+            raise InputError(f"Run '{name}' exists in {run.store}: choose another name, or leave out --fresh.")
+        require_same_run(run, config)
+    _train(config, name)
+
+
+def continue_run(name: str, store: str | None, *, generations: int | None = None, device: str | None = None) -> None:
+    """Train the run `name` from its newest checkpoint on, with the configuration it had last.
+
+    Raises:
+        InputError: there is no such run, or it cannot be continued so.
+        Stopped: the user stopped it.
+    """
+    prepare_environment()
+    from eigen_core.checkpoint import RunDirectory
+    from eigen_core.config.loading import config_from_values
+    from flows.runs import latest_config
+
+    if store is None:
+        store = Config().checkpoint.store
+    values = latest_config(RunDirectory.open(store, name)).model_dump()
+    values["checkpoint"]["store"] = store
+    if generations is not None:
+        values["generations"] = generations
+    if device is not None:
+        values["device"] = device
+    _train(config_from_values(values), name)
+
+
+def _train(config: Config, name: str) -> None:
+    from flows.runs import status_of
+
+    console = output_console()
+    if _is_finished(config, name):
+        print_ending(console, status_of(config.checkpoint.store, name), "is finished")
+        return
+    with display_on(console) as display:
+        display.waiting_for("reading the data")
+        _check(config, name)
+        with _stopped_by_signals(config, name, ConsoleHandler(_warnings_console(display))) as handler:
+            _run_flow(config, name, display, handler)
+    print_ending(console, status_of(config.checkpoint.store, name), "is finished")
+
+
+def _is_finished(config: Config, name: str) -> bool:
+    from flows.runs import run_exists, status_of
+
+    store = config.checkpoint.store
+    return run_exists(store, name) and status_of(store, name).generation >= config.generations
+
+
+def _check(config: Config, name: str) -> None:
+    """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave."""
+    from eigen_core.generation import start_training
+    from eigen_core.market import build_panel
+    from flows.runs import open_or_create
+
+    panel, _ = build_panel(config)
+    start_training(config, panel)
+    run = open_or_create(config, name)
+    with run.lock():
+        # Held for an instant: it shows that no other process trains this run before Prefect takes its time to start.
+        pass
+
+
+def _run_flow(config: Config, name: str, display: Display, handler: ConsoleHandler) -> None:
+    display.waiting_for("starting Prefect")
+    server = PrefectServer()
+    server.start()
+    from flows.train import train_flow
+    from tasks.phase import run_name
+
+    _show_warnings_with(handler)
+    server.wait_until_ready()
+    with progress_to(display), observed_by(display):
+        ended = train_flow(config, name, return_state=True)
+    display.waiting_for("writing the history")
+    flow_run_id = ended.state_details.flow_run_id
+    if flow_run_id is not None:
+        server.wait_until_recorded(flow_run_id, run_name("plot", config.generations))
+    ended.result()
+
+
+def _warnings_console(display: Display) -> Console:
+    """Bars and warnings must share a console; lines on a pipe must not be mixed with them."""
+    return display.console if display.console.is_terminal else Console(stderr=True)
+
+
+def _show_warnings_with(handler: ConsoleHandler) -> None:
+    """Let `handler` stand in for Prefect's own console handler, and let our own information reach Prefect's API."""
+    from prefect.logging.handlers import PrefectConsoleHandler
+
+    root = logging.getLogger()
+    for other in list(root.handlers):
+        if isinstance(other, PrefectConsoleHandler):
+            root.removeHandler(other)
+    root.addHandler(handler)
+    logging.getLogger("eigen_core").setLevel(logging.INFO)
+
+
+@contextmanager
+def _stopped_by_signals(config: Config, name: str, handler: ConsoleHandler) -> Iterator[ConsoleHandler]:
+    """Turn Ctrl-C, SIGTERM and the failures of disks and numbers into `Stopped` with a sentence.
+
+    A second Ctrl-C ends the process at once, which is safe too: a checkpoint is there completely or not at all.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a signal handler
+        handler.muted = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield handler
+    except KeyboardInterrupt:
+        raise Stopped(f"Stopped. {_where_it_stands(config, name)}") from None
+    except (OSError, FloatingPointError) as error:
+        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(config, name)}") from error
+    except Exception as error:
+        error.add_note(_where_it_stands(config, name))
+        raise
+    finally:
+        for number, former in previous.items():
+            signal.signal(number, former)
+
+
+def _where_it_stands(config: Config, name: str) -> str:
+    from flows.runs import status_of
+
+    status = status_of(config.checkpoint.store, name)
+    saved = f"The last checkpoint is generation {status.generation}" if status.generation else "There is no checkpoint"
+    return f"{saved} in {status.store / name}. Go on with: {resume_command(config, name)}"

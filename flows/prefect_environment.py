@@ -1,0 +1,154 @@
+"""Prefect as the command line needs it: quiet, offline, its embedded server out of the way of Ctrl-C.
+
+`prepare_environment` must run before Prefect is imported, so nothing here imports it at the top.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from eigen_core.errors import InputError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from prefect.server.api.server import SubprocessASGIServer
+
+_DEFAULTS = {
+    # A busy machine needs more than Prefect's 20 seconds.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    # A cache key would be computed by pickling gigabytes of training state.
+    "PREFECT_TASKS_DEFAULT_NO_CACHE": "true",
+    # The embedded server writes to the same terminal as the progress bars.
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "eigen_core",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+}
+
+_RECORDING_SECONDS = 10.0
+
+
+def prepare_environment() -> None:
+    """Set the environment of Prefect, OpenMP and the C library where the user has not set it."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    # Threads that spin while they wait stall each other on a shared machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+class PrefectServer:
+    """The API that a flow will talk to: the user's own where one is configured, else an embedded server.
+
+    The embedded server starts in the background. It shares the terminal's process group, so Ctrl-C would stop it
+    before the flow could report to it: it is started with SIGINT blocked. It would outlive a process killed by
+    SIGKILL, so a small shell waits for the end of this process and then stops it.
+    """
+
+    def __init__(self) -> None:
+        self._embedded: SubprocessASGIServer | None = None
+        self._starting: threading.Thread | None = None
+        self._error: RuntimeError | None = None
+
+    def start(self) -> None:
+        """Begin to start the embedded server, or check that the user's own answers.
+
+        Raises:
+            InputError: Prefect is configured with an API that does not answer, or with none.
+        """
+        from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
+
+        if PREFECT_API_URL.value():
+            _require_answer(str(PREFECT_API_URL.value()))
+            return
+        if not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+            raise InputError(
+                "Prefect has no API: its embedded server is switched off and PREFECT_API_URL is not set. "
+                "Set PREFECT_API_URL, or PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=true."
+            )
+        from prefect.server.api.server import SubprocessASGIServer
+
+        self._embedded = SubprocessASGIServer()
+        self._starting = threading.Thread(target=self._start_embedded, name="prefect-server-start", daemon=True)
+        self._starting.start()
+
+    def wait_until_ready(self) -> None:
+        """Return when the embedded server answers.
+
+        Raises:
+            RuntimeError: it did not start.
+        """
+        if self._starting is not None:
+            self._starting.join()
+        if self._error is not None:
+            raise self._error
+
+    def wait_until_recorded(self, flow_run_id: "UUID", task_run_name: str, seconds: float = _RECORDING_SECONDS) -> bool:
+        """Wait until the embedded server has recorded the end of a flow run's last task run, at most `seconds`.
+
+        Task runs are recorded from a queue of events in their order; what is still queued when the server stops would
+        be missing from the history. A server of the user's own goes on without this process: nothing to wait for.
+        """
+        if self._embedded is None:
+            return True
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter, TaskRunFilterName
+
+        flow_runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+        task_runs = TaskRunFilter(name=TaskRunFilterName(any_=[task_run_name]))
+        end = time.monotonic() + seconds
+        with get_client(sync_client=True) as client:
+            while time.monotonic() < end:
+                found = client.read_task_runs(flow_run_filter=flow_runs, task_run_filter=task_runs)
+                if any(run.state is not None and run.state.is_final() for run in found):
+                    return True
+                time.sleep(0.1)
+        return False
+
+    def _start_embedded(self) -> None:
+        server = self._embedded
+        assert server is not None
+        # The mask of this thread is what the server's process inherits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            server.start()
+        except RuntimeError as error:
+            self._error = error
+            return
+        assert server.server_process is not None
+        _stop_with_this_process(server.server_process.pid)
+
+
+def _require_answer(url: str) -> None:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        problem = client.api_healthcheck()
+    if problem is not None:
+        raise InputError(
+            f"Prefect's API at {url} does not answer ({type(problem).__name__}). Start it, or unset PREFECT_API_URL "
+            "to use the embedded server."
+        )
+
+
+def _stop_with_this_process(pid: int) -> None:
+    """Leave a shell behind that ends process `pid` when this process has ended, however it ended."""
+    shell = shutil.which("sh")
+    if shell is None:
+        return
+    reading, writing = os.pipe()
+    # The writing end stays open, unread and uninherited, as long as this process lives.
+    os.set_inheritable(writing, False)
+    subprocess.Popen(
+        [shell, "-c", 'read -r _; kill -TERM "$0" 2>/dev/null', str(pid)],
+        stdin=reading,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(reading)

@@ -1,0 +1,130 @@
+"""The training flow: evaluate, train, evolve, checkpoint and plot, generation after generation."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import torch
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.states import Completed
+from pydantic import Field
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import Config
+from eigen_core.generation import TrainingState, record_telemetry, restore, start_training
+from eigen_core.market import Panel, build_panel
+from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
+from eigen_core.records import Telemetry
+from flows.artifacts import publish_data_report, publish_plots, publish_population, publish_summary
+from flows.observer import observer
+from flows.runs import open_or_create, remember_config, run_exists
+from tasks.checkpoint import checkpoint
+from tasks.evaluate import evaluate
+from tasks.evolve import evolve
+from tasks.plot import plot
+from tasks.train import train
+
+FINISHED_NAME = "AlreadyFinished"
+
+
+@flow(name="train", flow_run_name="{run}", persist_result=False)
+def train_flow(
+    config: Annotated[
+        Config, Field(description="Everything that determines the run; what is not given is the preset's.")
+    ],
+    run: Annotated[str, Field(description="Name of the run: letters, digits, dots, dashes and underscores.")],
+    resume: Annotated[bool, Field(description="The run must exist; false: it is begun if it is missing.")] = False,
+) -> State[None] | None:
+    """Train a population until the run has all its generations, from its newest checkpoint if there is one.
+
+    Ends as `Completed(name="AlreadyFinished")` when nothing is left to do.
+
+    Raises:
+        InputError: the data, the store or the run cannot be used with this configuration.
+    """
+    logger = get_run_logger()
+    if config.threads > 0:
+        torch.set_num_threads(config.threads)
+    panel, report = build_panel(config)
+    logger.info("%d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
+    fresh = None
+    if not resume and not run_exists(config.checkpoint.store, run):
+        # A configuration that cannot be trained is refused before the run is made.
+        fresh = start_training(config, panel)
+    directory = open_or_create(config, run, must_exist=resume)
+    with directory.lock():
+        state = _restored(directory, config, panel) or fresh or start_training(config, panel)
+        del fresh
+        remember_config(directory, config)
+        if state.generation >= config.generations:
+            return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
+        logger.info("starting after generation %d of %d on %s", state.generation, config.generations, state.device)
+        publish_data_report(run, panel, report.lines())
+        observer().started(state.generation, config.generations)
+        for generation in range(state.generation + 1, config.generations + 1):
+            _run_generation(state, directory, generation)
+        publish_summary(run, config, state.history, state.telemetry, directory.path)
+    return None
+
+
+def _restored(directory: RunDirectory, config: Config, panel: Panel) -> TrainingState | None:
+    loaded = directory.load_newest()
+    if loaded is None:
+        return None
+    get_run_logger().info("restoring generation %d from %s", loaded.snapshot.generation, directory.path)
+    return restore(config, panel, loaded.snapshot)
+
+
+def _run_generation(state: TrainingState, directory: RunDirectory, generation: int) -> None:
+    reset_peak()
+    evaluate_seconds = _timed(generation, "evaluate", lambda: evaluate(state, generation))
+    train_seconds = _timed(generation, "train", lambda: train(state, generation))
+    evolve_seconds = _timed(generation, "evolve", lambda: evolve(state, generation))
+    release_free_memory()
+    telemetry = Telemetry(
+        generation=generation,
+        evaluate_seconds=evaluate_seconds,
+        train_seconds=train_seconds,
+        evolve_seconds=evolve_seconds,
+        rss_bytes=_resident_bytes(),
+        rss_peak_bytes=peak_resident_bytes(),
+    )
+    record_telemetry(state, telemetry)
+    checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, directory, generation))
+    telemetry = telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds})
+    record_telemetry(state, telemetry)
+    publish_population(directory.name, state.history)
+    if _is_due(generation, state.config):
+        _plot(state, directory, generation)
+    observer().generation_finished(state.history[-1], telemetry)
+
+
+def _timed(generation: int, phase: str, run_phase: Callable[[], object]) -> float:
+    """Run a phase and return its time with all its retries (seconds)."""
+    observer().phase_started(generation, phase)
+    started = time.perf_counter()
+    run_phase()
+    return time.perf_counter() - started
+
+
+def _is_due(generation: int, config: Config) -> bool:
+    every = config.reporting.plot_every
+    return generation == config.generations or (every > 0 and generation % every == 0)
+
+
+def _plot(state: TrainingState, directory: RunDirectory, generation: int) -> None:
+    observer().phase_started(generation, "plot")
+    ended = plot(state, directory, generation, return_state=True)
+    if not ended.is_completed():
+        get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
+        return
+    publish_plots(directory.name, generation, sorted(Path(directory.plots).glob("*.png")))
+
+
+def _resident_bytes() -> int:
+    # Without children: Prefect's embedded server is one, and no part of the training.
+    return int(psutil.Process().memory_info().rss)

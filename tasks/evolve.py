@@ -1,0 +1,26 @@
+"""The evolve phase as a Prefect task."""
+
+from collections import Counter
+
+from prefect.logging import get_run_logger
+
+from eigen_core import generation as phases
+from eigen_core.generation import TrainingState
+from tasks.phase import phase_task
+
+
+@phase_task("evolve")
+def evolve(state: TrainingState, generation: int) -> None:
+    """Breed the next population and complete `generation`."""
+    record = phases.evolve(state)
+    origins = Counter(descent.origin for descent in record.descent)
+    get_run_logger().info(
+        "generation %d: %s; mutation rate %.3g, std %.3g; champion %.2f from generation %d; weights %s",
+        generation,
+        ", ".join(f"{count} {origin}" for origin, count in origins.items()),
+        record.mutation_rate,
+        record.mutation_std,
+        record.champion_validation,
+        record.champion_generation,
+        record.weights_sha256[:12],
+    )

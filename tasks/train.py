@@ -1,0 +1,26 @@
+"""The train phase as a Prefect task."""
+
+from prefect.logging import get_run_logger
+
+from eigen_core import generation as phases
+from eigen_core.generation import TrainingState
+from tasks.phase import phase_task
+
+
+@phase_task("train")
+def train(state: TrainingState, generation: int) -> None:
+    """Let every agent of `generation` learn from the replay, once that holds enough transitions."""
+    statistics = phases.train(state)
+    logger = get_run_logger()
+    if statistics is None:
+        logger.info("generation %d: nothing to learn from yet (%s transitions)", generation, f"{state.transitions:,}")
+        return
+    logger.info(
+        "generation %d: %d gradient steps; critic loss %.4g, actor loss %.4g; gradient norms %.3g and %.3g",
+        generation,
+        statistics.gradient_steps,
+        statistics.critic_loss,
+        statistics.actor_loss,
+        statistics.critic_gradient_norm,
+        statistics.actor_gradient_norm,
+    )

@@ -1,0 +1,120 @@
+"""One writer at a time, and a killed one holds nobody up."""
+
+import fcntl
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from checkpoint_samples import exit_code, in_fork, new_run, sample, work_in_progress
+
+from eigen_core.checkpoint import RunDirectory, RunLockedError
+from eigen_core.errors import InputError
+
+
+def _process_holding_the_lock(store: Path) -> int:
+    """Start a process that takes the lock of the run and keeps it; return its number once it has it."""
+    reading, writing = os.pipe()
+
+    def work() -> None:
+        with RunDirectory.open(str(store), "run").lock():
+            os.write(writing, b"locked\n")
+            signal.pause()
+
+    child = in_fork(work)
+    os.close(writing)
+    assert os.read(reading, 100) == b"locked\n"
+    os.close(reading)
+    return child
+
+
+def test_a_second_process_is_refused_by_name_until_the_first_is_killed(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    assert not run.is_locked()
+    child = _process_holding_the_lock(tmp_path)
+    try:
+        assert run.is_locked()
+        message = re.escape(f"Run 'run' is in use by process {child} on ")
+        with pytest.raises(RunLockedError, match=message), run.lock():
+            pytest.fail("two processes hold the lock")
+        with pytest.raises(RunLockedError, match=message):
+            run.save(sample(1))
+        with pytest.raises(RunLockedError, match=message):
+            run.apply_retention(1, 0, 0)
+        assert run.generations() == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+        assert exit_code(child) == -signal.SIGKILL
+    assert not run.is_locked()
+    with run.lock():
+        assert run.is_locked()
+        run.save(sample(1))
+    assert not run.is_locked()
+    assert run.generations() == [1]
+
+
+def test_the_lock_is_an_input_error_and_runs_are_apart(tmp_path: Path) -> None:
+    run, other = new_run(tmp_path), new_run(tmp_path, "other")
+    with run.lock(), other.lock():
+        assert run.is_locked()
+        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on "), run.lock():
+            pytest.fail("the lock was given twice")
+        assert run.is_locked()
+        run.save(sample(1))
+        assert run.is_locked()
+    assert not run.is_locked()
+
+
+def test_an_error_inside_frees_the_lock(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    with pytest.raises(KeyError), run.lock():
+        raise KeyError("inside")
+    assert not run.is_locked()
+
+
+def test_somebody_who_asks_at_that_instant_does_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking holds a shared lock for an instant; it ends here while the writer waits for its next attempt."""
+    run = new_run(tmp_path)
+    with run.lock():
+        pass
+    asking = os.open(run.path / "lock", os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: fcntl.flock(asking, fcntl.LOCK_UN))
+    try:
+        with run.lock():
+            assert run.is_locked()
+    finally:
+        os.close(asking)
+
+
+def test_reading_needs_no_lock(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    child = _process_holding_the_lock(tmp_path)
+    try:
+        assert run.generations() == [1]
+        assert run.verify(1) == []
+        assert run.load_newest() is not None
+    finally:
+        os.kill(child, signal.SIGKILL)
+        exit_code(child)
+
+
+def test_locking_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    tag = "0" * 32
+    for name in (f".saving-generation-0002-{tag}", f".removing-generation-0001-{tag}"):
+        (run.path / name).mkdir()
+        (run.path / name / "replay.safetensors").write_bytes(b"half")
+    (run.path / "generation-0001").rename(run.path / f".replaced-generation-0001-{tag}")
+    for name in ("plots", ".notes", "generation-01"):
+        (run.path / name).mkdir()
+    assert run.generations() == []
+    with run.lock():
+        assert work_in_progress(run) == [".notes"]
+        assert run.generations() == [1]
+        assert run.verify(1) == []
+        assert run.plots.is_dir()

@@ -1,0 +1,233 @@
+"""The figures: whole PNG files for every kind of history, nothing left behind, nothing of the user's changed."""
+
+import gc
+import io
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+from synthetic_run import make_run
+
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.reporting import plots, style
+from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_lineage, plot_replay, write_plots
+
+NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "lineage.png"]
+Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def _all_equal(value: float) -> Run:
+    history, telemetry = make_run(6, 4)
+    same = {"best_fitness": value, "mean_fitness": value, "validation": value, "champion_validation": value}
+    history = [
+        record.model_copy(update={**same, "fitness": (value,) * 4, "validations": (value,) * 4}) for record in history
+    ]
+    nothing = {"evaluate_seconds": 0.0, "train_seconds": 0.0, "evolve_seconds": 0.0, "checkpoint_seconds": None}
+    return history, [entry.model_copy(update=nothing | {"rss_bytes": 0, "rss_peak_bytes": 0}) for entry in telemetry]
+
+
+def _late_learning_old_champion_and_a_slow_generation() -> Run:
+    history, telemetry = make_run(40, 8, first_learning=40)
+    first = {"champion_generation": 2, "champion_agent": 5}
+    slow = [e.model_copy(update={"train_seconds": 4_000.0}) if e.generation == 5 else e for e in telemetry]
+    return [record.model_copy(update=first) for record in history], slow
+
+
+def _learning_with_gaps() -> Run:
+    history, telemetry = make_run(9, 4, first_learning=1)
+    return [r.model_copy(update={"learning": None}) if r.generation % 2 else r for r in history], telemetry[2:7:2]
+
+
+def _never_bred() -> Run:
+    history, telemetry = make_run(5, 4, capacity=100, first_learning=1)
+    return [record.model_copy(update={"descent": ()}) for record in history], telemetry
+
+
+CASES: dict[str, Callable[[], Run]] = {
+    "25 generations of 16 agents": make_run,
+    "300 generations of 64 agents": lambda: make_run(300, 64),
+    "one generation": lambda: make_run(1),
+    "two agents, nothing learned, no telemetry": lambda: (make_run(12, 2, first_learning=99)[0], []),
+    "no generation": lambda: ([], []),
+    "learned in every second generation, telemetry with holes": _learning_with_gaps,
+    "late learning, an old champion, a slow generation": _late_learning_old_champion_and_a_slow_generation,
+    "all zero": lambda: _all_equal(0.0),
+    "all the same": lambda: _all_equal(-10_000.0),
+    "never bred, full at once": _never_bred,
+    "huge losses": lambda: make_run(8, start=-3e6, loss=9e4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_history_gives_five_whole_pictures_of_plausible_size(case: str, tmp_path: Path) -> None:
+    history, telemetry = CASES[case]()
+    paths = write_plots(history, telemetry, tmp_path / "plots")
+    assert [path.name for path in paths] == NAMES
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == sorted(NAMES)
+    for path in paths:
+        assert 2_000 < path.stat().st_size < 150_000
+        with Image.open(path) as picture:
+            picture.load()
+            assert picture.format == "PNG"
+            assert picture.size == (1440, 720)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.floats(-1e12, 1e12, allow_subnormal=False), min_size=3, max_size=3), min_size=1, max_size=6
+    )
+)
+def test_any_finite_fitness_can_be_drawn(rows: list[list[float]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    history, _ = make_run(len(rows), 3)
+    history = [
+        record.model_copy(
+            update={
+                "fitness": tuple(row),
+                "best_fitness": max(row),
+                "mean_fitness": sum(row) / 3,
+                "validation": row[0],
+                "champion_validation": row[1],
+            }
+        )
+        for record, row in zip(history, rows, strict=True)
+    ]
+    path = plot_fitness(history, tmp_path_factory.mktemp("drawn") / "fitness.png")
+    assert path.stat().st_size > 2_000
+
+
+def _share(path: Path, colour: str) -> float:
+    """Share of pixels that are nearly of the colour."""
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB"), dtype=np.float64)
+    return float((np.abs(pixels - 255 * np.array(to_rgb(colour))).max(axis=-1) < 12).mean())
+
+
+def test_the_fuller_the_replay_the_larger_the_filled_area(tmp_path: Path) -> None:
+    shares = []
+    for capacity in (100_000, 25_000):
+        history, _ = make_run(10, 16, capacity=capacity, first_learning=99)
+        path = plot_replay(history, tmp_path / "replay.png")
+        with Image.open(path) as picture:
+            pixels = np.asarray(picture.convert("RGB"), dtype=np.float64)
+        shares.append(float((pixels.max(axis=-1) - pixels.min(axis=-1) > 40).mean()))
+    assert shares[1] > 2.0 * shares[0] > 0.0
+
+
+def test_the_champion_has_its_colour_in_fitness_and_lineage(tmp_path: Path) -> None:
+    history, _ = make_run(8, 6)
+    assert _share(plot_fitness(history, tmp_path / "fitness.png"), style.CHAMPION) > 1e-3
+    assert _share(plot_lineage(history, tmp_path / "lineage.png"), style.CHAMPION) > 1e-3
+
+
+def test_a_line_is_broken_where_nothing_was_learned(tmp_path: Path) -> None:
+    history, _ = make_run(24, 4, first_learning=1)
+    whole = _share(plot_learning(history, tmp_path / "whole.png"), style.BLUE)
+    halves = [r.model_copy(update={"learning": None}) if 7 <= r.generation <= 18 else r for r in history]
+    broken = _share(plot_learning(halves, tmp_path / "broken.png"), style.BLUE)
+    assert 0.0 < broken < 0.8 * whole
+
+
+def test_the_same_history_gives_the_same_bytes_also_from_threads(tmp_path: Path) -> None:
+    history, _ = make_run(4, 4)
+    drawings = [plot_fitness, plot_replay] * 3
+    expected = [draw(history, tmp_path / "alone.png").read_bytes() for draw in drawings[:2]] * 3
+    before = dict(matplotlib.rcParams)
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(draw, history, tmp_path / f"{place}.png") for place, draw in enumerate(drawings)]
+    assert [job.result().read_bytes() for job in jobs] == expected
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_settings_of_the_user_neither_change_a_figure_nor_are_changed(tmp_path: Path) -> None:
+    history, _ = make_run(4, 4)
+    expected = plot_fitness(history, tmp_path / "expected.png").read_bytes()
+    hostile = {"figure.facecolor": "red", "axes.grid": True, "font.size": 30.0, "text.usetex": True, "savefig.dpi": 10}
+    with matplotlib.rc_context(hostile):
+        before = dict(matplotlib.rcParams)
+        assert plot_fitness(history, tmp_path / "hostile.png").read_bytes() == expected
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_no_figure_stays_alive(tmp_path: Path) -> None:
+    history, telemetry = make_run(4, 4)
+    write_plots(history, telemetry, tmp_path)
+    gc.collect()
+    before = sum(isinstance(thing, Figure) for thing in gc.get_objects())
+    for _ in range(2):
+        write_plots(history, telemetry, tmp_path)
+    gc.collect()
+    assert sum(isinstance(thing, Figure) for thing in gc.get_objects()) == before == 0
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_the_old_file_and_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, _ = make_run(4, 4)
+    path = plot_fitness(history, tmp_path / "fitness.png")
+    old = path.read_bytes()
+    before = dict(matplotlib.rcParams)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(plots, "_draw_fitness", broken)
+    with pytest.raises(ZeroDivisionError):
+        plot_fitness(history, path)
+    assert path.read_bytes() == old
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fitness.png"]
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fitness.png"
+    style.write_atomically(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        style.write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["fitness.png"]
+
+
+def test_a_reader_never_sees_half_a_picture(tmp_path: Path) -> None:
+    history, _ = make_run(3, 3)
+    path = plot_replay(history, tmp_path / "replay.png")
+    done = threading.Event()
+    seen: list[bytes] = []
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(path.read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for generations in (4, 5, 6, 7):
+        plot_replay(make_run(generations, 3)[0], path)
+    done.set()
+    reader.join()
+    for content in set(seen):
+        Image.open(io.BytesIO(content)).load()

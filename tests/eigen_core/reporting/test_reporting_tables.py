@@ -1,0 +1,123 @@
+"""Tables, cards, pages and frames, against the obvious calculation."""
+
+import base64
+import json
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic_run import make_run
+
+from eigen_core.reporting import (
+    champion_card,
+    history_frame,
+    markdown_card,
+    markdown_table,
+    plots_markdown,
+    population_table,
+    summary_rows,
+)
+
+
+def test_the_population_is_ranked_by_fitness_and_knows_its_origins() -> None:
+    history, _ = make_run(7, 10)
+    rows = population_table(history)
+    newest, before = history[-1], history[-2]
+    assert [row["rank"] for row in rows] == list(range(1, 11))
+    assert [row["fitness (reward)"] for row in rows] == sorted((round(f, 2) for f in newest.fitness), reverse=True)
+    for row in rows:
+        agent = int(str(row["agent"]))
+        assert row["fitness (reward)"] == round(newest.fitness[agent], 2)
+        assert row["validation (reward)"] == round(newest.validations[agent], 2)
+        assert [row["origin"]] == [descent.origin for descent in before.descent if descent.agent == agent]
+    json.dumps(rows)
+
+
+def test_the_first_population_is_initial_and_ties_keep_their_order() -> None:
+    history, _ = make_run(1, 5)
+    tied = [history[0].model_copy(update={"fitness": (1.0, 3.0, 1.0, 3.0, 2.0)})]
+    rows = population_table(tied)
+    assert [row["agent"] for row in rows] == [1, 3, 4, 0, 2]
+    assert {row["origin"] for row in rows} == {"initial"}
+    assert population_table([]) == []
+
+
+def test_summary_rows_name_units_and_leave_unknown_times_open() -> None:
+    history, telemetry = make_run(4, 4)
+    rows = summary_rows(history, [entry for entry in telemetry if entry.generation != 2])
+    assert [row["generation"] for row in rows] == [1, 2, 3, 4]
+    assert rows[1]["time (s)"] is None
+    assert rows[1]["peak RSS (MB)"] is None
+    third = telemetry[2]
+    seconds = third.evaluate_seconds + third.train_seconds + third.evolve_seconds + (third.checkpoint_seconds or 0.0)
+    assert rows[2] == {
+        "generation": 3,
+        "best fitness (reward)": round(max(history[2].fitness), 2),
+        "mean fitness (reward)": round(sum(history[2].fitness) / 4, 2),
+        "champion validation (reward)": round(history[2].champion_validation, 2),
+        "replay (transitions)": history[2].transitions,
+        "time (s)": round(seconds, 2),
+        "peak RSS (MB)": round(third.rss_peak_bytes / 1_000_000, 1),
+    }
+    assert summary_rows([], telemetry) == []
+
+
+def test_the_champion_card_says_who_and_how_good() -> None:
+    history, _ = make_run(12, 6)
+    newest = history[-1]
+    found = history[newest.champion_generation - 1]
+    card = champion_card(history)
+    assert card["champion"] == f"agent {newest.champion_agent} of generation {newest.champion_generation}"
+    assert card["validation (reward)"] == round(max(record.validation for record in history), 2)
+    assert card["fitness (reward)"] == round(found.fitness[newest.champion_agent], 2)
+    assert card["age (generations)"] == 12 - newest.champion_generation
+    assert f"- **champion**: {card['champion']}" in markdown_card(card)
+    with pytest.raises(ValueError, match="no champion"):
+        champion_card([])
+
+
+def test_a_markdown_table_has_a_line_a_row_and_a_cell_a_column() -> None:
+    history, telemetry = make_run(3, 4)
+    rows = summary_rows(history, telemetry[:2])
+    lines = markdown_table(rows).splitlines()
+    assert len(lines) == 2 + 3
+    assert all(line.count("|") == len(rows[0]) + 1 for line in lines)
+    assert lines[-1].endswith("| – | – |")
+    assert markdown_table([]) == ""
+
+
+def test_a_page_carries_the_pictures_in_their_order(tmp_path: Path) -> None:
+    contents = {"fitness.png": b"\x89PNG one", "time_and_memory.png": b"\x89PNG two"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    page = plots_markdown([tmp_path / name for name in contents])
+    assert re.findall(r"^## (.*)$", page, flags=re.MULTILINE) == ["Fitness", "Time and memory"]
+    pictures = re.findall(r"!\[.*?\]\(data:image/png;base64,(.*?)\)", page)
+    assert [base64.b64decode(picture) for picture in pictures] == list(contents.values())
+
+
+def test_the_frame_has_a_row_a_generation_and_flat_columns() -> None:
+    history, telemetry = make_run(9, 4, first_learning=4)
+    frame = history_frame(history, telemetry[:-1])
+    assert frame.index.name == "generation"
+    assert frame.index.tolist() == list(range(1, 10))
+    assert frame["best_fitness"].tolist() == [record.best_fitness for record in history]
+    assert frame["trading_win_rate"].tolist() == [record.trading.win_rate for record in history]
+    assert frame["learning_critic_loss"].isna().tolist() == [True] * 3 + [False] * 6
+    assert frame.loc[5, "learning_value"] == getattr(history[4].learning, "value", None)
+    assert frame["seconds"].tolist()[:-1] == [entry.seconds for entry in telemetry[:-1]]
+    assert math.isnan(frame["rss_peak_bytes"].iloc[-1])
+    assert frame["weights_sha256"].tolist() == [record.weights_sha256 for record in history]
+    assert not {"fitness", "validations", "descent", "learning", "trading"} & set(frame.columns)
+
+
+def test_frames_have_the_same_columns_and_number_types_whatever_is_known() -> None:
+    history, telemetry = make_run(3, 4, first_learning=99)
+    known, unknown = history_frame(history, telemetry), history_frame(history)
+    empty = history_frame([])
+    assert known.columns.tolist() == unknown.columns.tolist() == empty.columns.tolist()
+    assert empty.empty
+    for column in ("learning_gradient_steps", "learning_critic_loss", "seconds", "rss_bytes"):
+        assert pd.api.types.is_float_dtype(unknown[column])

@@ -1,0 +1,77 @@
+"""What the process holds is seen, its peak is that of the last stretch, and freed memory goes back."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eigen_core import memory
+
+BLOCK = 64 << 20
+MARGIN = 8 << 20
+
+
+def _fill(size: int) -> bytearray:
+    return bytearray(b"\1") * size
+
+
+def test_resident_memory_follows_what_is_held() -> None:
+    before = memory.resident_bytes()
+    block = _fill(BLOCK)
+    assert memory.resident_bytes() - before > BLOCK - MARGIN
+    del block
+    assert memory.resident_bytes() - before < MARGIN
+
+
+def test_children_count() -> None:
+    before = memory.resident_bytes()
+    program = f"block = bytearray(b'\\1') * {BLOCK}; print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert memory.resident_bytes() - before > BLOCK - MARGIN
+        child.communicate("\n")
+    assert memory.resident_bytes() - before < BLOCK - MARGIN
+
+
+def test_the_peak_is_kept_until_it_is_reset() -> None:
+    before = memory.peak_resident_bytes()
+    block = _fill(2 * BLOCK)
+    high = memory.peak_resident_bytes()
+    assert high > before - MARGIN
+    del block
+    # The kernel counts pages per processor and settles the sum now and then: man 5 proc, "VmRSS ... inaccurate".
+    assert memory.peak_resident_bytes() > high - MARGIN
+    if not memory.reset_peak():
+        pytest.skip("this system cannot reset the peak")
+    assert memory.peak_resident_bytes() < high - BLOCK
+
+
+def test_the_peak_is_known_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "missing")
+    monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "missing" / "too")
+    block = _fill(BLOCK)
+    assert memory.peak_resident_bytes() > BLOCK
+    assert not memory.reset_peak()
+    del block
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_freed_blocks_go_back_to_the_system() -> None:
+    """Small blocks with one in use at the end are what glibc keeps."""
+    blocks = [ctypes.create_string_buffer(b"\1" * 60_000, 60_000) for _ in range(1_000)]
+    last = blocks[-1]
+    held = memory.resident_bytes()
+    del blocks
+    memory.release_free_memory()
+    assert held - memory.resident_bytes() > 40_000_000
+    assert len(last) == 60_000
+
+
+def test_without_malloc_trim_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: None)
+    assert memory.release_free_memory() is False

@@ -1,0 +1,141 @@
+"""The environment equals an independent per-day implementation, in both forms, for every rule."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from trading_cases import SlowEpisode, prices_of, random_panel
+
+from eigen_core.config import TradingConfig
+from eigen_core.trading.environment import TradingEnvironment
+from eigen_core.trading.whole_episodes import trade_whole_episodes
+
+FILLS = ("next_open", "next_close", "same_close")
+CREDITS = ("decision", "realized", "marked")
+EPISODES = 24
+ASSETS = 7
+DAYS = 420
+
+
+def random_actions(seed: int, episodes: int, steps: int, assets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients around the threshold with ties, and targets, both partly outside of their bounds."""
+    random = np.random.default_rng(seed)
+    coefficients = random.normal(0.5, 1.0, (episodes, steps, assets)).round(1)
+    coefficients[random.random((episodes, steps)) < 0.2] = 0.0
+    coefficients[random.random(coefficients.shape) < 0.05] = 4.0
+    coefficients[0] = 0.0
+    return coefficients, random.uniform(-0.1, 0.4, coefficients.shape)
+
+
+CASES: list[tuple[int, dict[str, Any]]] = [
+    (index, {"fill": fill, "credit": credit})
+    for index, (fill, credit) in enumerate((fill, credit) for fill in FILLS for credit in CREDITS)
+]
+CASES += [
+    (20, {"trading_days": 30, "settlement_days": 1, "holding_days": 1, "fill": "next_open", "credit": "marked"}),
+    (21, {"trading_days": 30, "settlement_days": 1, "holding_days": 1, "fill": "next_close", "credit": "marked"}),
+    (22, {"trading_days": 30, "settlement_days": 1, "holding_days": 1, "fill": "same_close", "credit": "marked"}),
+    (23, {"trading_days": 40, "settlement_days": 12, "holding_days": 7, "buy_threshold": 0.0, "min_target": 0.01}),
+    (24, {"max_coefficient": None, "observe_portfolio": False, "cost_bps": 0.0, "slippage_bps": 0.0}),
+    (25, {"max_coefficient": None, "fill": "same_close", "credit": "realized", "buy_threshold": 1.7}),
+    (26, {"cost_bps": 80.0, "slippage_bps": 60.0, "loss_multiplier": 1.0, "credit": "marked", "min_target": 0.02}),
+    (27, {"trading_days": 1, "settlement_days": 20, "idle_penalty": 0.0, "no_trade_penalty": 5.0}),
+]
+
+
+@pytest.mark.parametrize(("seed", "rules"), CASES)
+def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str, Any]) -> None:
+    trading = TradingConfig(**rules)
+    panel = random_panel(seed, DAYS, ASSETS)
+    prices = prices_of(panel)
+    steps = trading.episode_days
+    first_days = np.random.default_rng(seed).integers(0, DAYS - steps + 1, EPISODES)
+    first_days[:2] = DAYS - steps, 0
+    coefficients, targets = random_actions(seed, EPISODES, steps, ASSETS)
+
+    environment = TradingEnvironment(prices, trading, record_trades=True)
+    environment.reset(torch.tensor(first_days))
+    rewards, portfolios = [], []
+    for step in range(steps):
+        assert environment.step_index == step
+        assert environment.days.tolist() == (first_days + step).tolist()
+        portfolios.append(environment.portfolio().numpy())
+        rewards.append(
+            environment.step(torch.tensor(coefficients[:, step]), torch.tensor(targets[:, step])).numpy().copy()
+        )
+    assert environment.done
+    assert not environment.portfolio().any()
+    account = environment.summary()
+    table = environment.trades()
+    whole_rewards, whole_account = trade_whole_episodes(
+        prices, trading, torch.tensor(first_days), torch.tensor(coefficients), torch.tensor(targets)
+    )
+
+    slow = [
+        SlowEpisode(panel, trading, int(first_days[index])).run(coefficients[index], targets[index])
+        for index in range(EPISODES)
+    ]
+    assert sum(len(episode.trades) for episode in slow) > EPISODES / 2
+    slow_rewards = np.array([episode.rewards for episode in slow])
+    tolerance = 1e-9 * np.maximum(1.0, np.abs(slow_rewards))
+    for fast in (np.stack(rewards, axis=1), whole_rewards.numpy()):
+        assert (np.abs(fast - slow_rewards) <= tolerance).all()
+    for summary in (account, whole_account):
+        assert summary.trades.tolist() == [len(episode.trades) for episode in slow]
+        assert summary.wins.tolist() == [sum(t["gain"] > 0 for t in episode.trades) for episode in slow]
+        assert summary.losses.tolist() == [sum(t["gain"] < 0 for t in episode.trades) for episode in slow]
+        assert summary.idle_days.tolist() == [episode.idle_days for episode in slow]
+        np.testing.assert_allclose(summary.fees, [sum(t["fees"] for t in e.trades) for e in slow], rtol=1e-9)
+        np.testing.assert_allclose(summary.reward, slow_rewards.sum(axis=1), rtol=1e-9, atol=1e-9)
+        assert ((summary.win_rate >= 0) & (summary.win_rate <= 1)).all()
+    _assert_portfolios_equal(np.stack(portfolios, axis=1), slow)
+    _assert_trades_equal(table, slow)
+
+
+def _assert_portfolios_equal(portfolios: np.ndarray, slow: list[SlowEpisode]) -> None:
+    expected = np.array([episode.portfolios for episode in slow])
+    assert portfolios.dtype == np.float16
+    assert (portfolios[..., 0] == expected[..., 0]).all()
+    # Half a unit of float16 from the rounding; as much again since a double may be rounded to it in two steps.
+    np.testing.assert_allclose(portfolios.astype(np.float64), expected, rtol=1e-3, atol=1e-7)
+
+
+def _assert_trades_equal(table: pd.DataFrame, slow: list[SlowEpisode]) -> None:
+    expected = pd.DataFrame(
+        [{"episode": index, **trade} for index, episode in enumerate(slow) for trade in episode.trades]
+    )
+    expected = expected.sort_values(["episode", "decision_day"], ignore_index=True)[list(table.columns)]
+    pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-12, check_column_type=False)
+
+
+def test_cases_reach_every_corner() -> None:
+    """The random episodes above hold what the rules are about, so that their equality means something."""
+    trades: list[dict[str, Any]] = []
+    for seed, rules in CASES[:9]:
+        trading = TradingConfig(**rules)
+        panel = random_panel(seed, DAYS, ASSETS)
+        first_days = np.random.default_rng(seed).integers(0, DAYS - trading.episode_days + 1, EPISODES)
+        coefficients, targets = random_actions(seed, EPISODES, trading.episode_days, ASSETS)
+        for index, first_day in enumerate(first_days):
+            episode = SlowEpisode(panel, trading, int(first_day)).run(coefficients[index], targets[index])
+            for trade in episode.trades:
+                cell = int(trade["exit_day"]), int(trade["asset"])
+                filled = int(trade["fill_day"]), int(trade["asset"])
+                trades.append(
+                    trade
+                    | {
+                        "exit_in_gap": bool(np.isnan(panel.close[cell])) and trade["reason"] == "time",
+                        "target_on_fill_day": trade["exit_day"] == trade["fill_day"],
+                        "no_open": trading.fill == "next_open" and bool(np.isnan(panel.open[filled])),
+                        "no_close": trading.fill == "next_open" and bool(np.isnan(panel.close[filled])),
+                        "target_on_last_day": trade["reason"] == "target"
+                        and trade["exit_day"] == trade["decision_day"] + trading.holding_days,
+                    }
+                )
+    table = pd.DataFrame(trades)
+    assert len(table) > 2_000
+    assert {"target", "time"} == set(table["reason"])
+    for corner in ("exit_in_gap", "target_on_fill_day", "no_open", "no_close", "target_on_last_day"):
+        assert table[corner].any(), corner

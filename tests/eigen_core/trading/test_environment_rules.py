@@ -1,0 +1,371 @@
+"""Single rules of the environment: classic example by hand, credits, look-ahead, batches, dtypes, errors, memory."""
+
+import dataclasses
+import gc
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from trading_cases import panel_of, prices_of, random_panel
+
+from eigen_core.config import Config, TradingConfig
+from eigen_core.errors import InputError
+from eigen_core.trading import whole_episodes
+from eigen_core.trading.environment import TradingEnvironment, episode_place
+from eigen_core.trading.orders import choose_assets
+from eigen_core.trading.prices import Prices
+from eigen_core.trading.whole_episodes import trade_whole_episodes
+
+Fill = Literal["next_open", "next_close", "same_close"]
+Credit = Literal["decision", "realized", "marked"]
+SMALL: dict[str, Any] = {"trading_days": 25, "settlement_days": 8, "holding_days": 6, "min_target": 0.02}
+
+
+def random_actions(seed: int, *shape: int) -> tuple[Tensor, Tensor]:
+    random = np.random.default_rng(seed)
+    return torch.tensor(random.uniform(0.0, 2.0, shape)), torch.tensor(random.uniform(0.0, 0.2, shape))
+
+
+def play(environment: TradingEnvironment, first_days: Tensor, coefficients: Tensor, targets: Tensor) -> Tensor:
+    """Trade whole episodes with actions `[E, T, A]`; return the rewards `[E, T]`."""
+    environment.reset(first_days)
+    steps = range(coefficients.shape[1])
+    return torch.stack([environment.step(coefficients[:, step], targets[:, step]) for step in steps], dim=1)
+
+
+def classic_rules() -> TradingConfig:
+    """The rules of the classic preset, in a week."""
+    trading = Config(preset="eigen2-classic").trading
+    return trading.model_copy(update={"trading_days": 4, "settlement_days": 3, "holding_days": 3})
+
+
+def test_classic_rules_by_hand() -> None:
+    """Two assets, seven days; every number below is worked out by hand from the classic rules.
+
+    Day 0: asset 0 has the coefficient 2 and is bought at the close, 100, target 25 %: sold at 125 on day 2, whose
+    high is exactly that (day 0's own high of 150 came before the purchase): +25 % x 2 = 50, booked on day 2.
+    Day 1: asset 0 is wanted again, is held, and there is no second choice: no order.
+    Day 2: asset 0 closed today, so it is bought again, at 108, target 50 % (asked: 70 %), coefficient 1. The highs
+    after day 2 do not reach 162; day 5 is the last: it closes at 54, its last known price, as the series ended on day
+    3: -50 %, times the loss multiplier of 10: -500, booked on day 5.
+    Day 3: asset 1 has 5 and is bought at 40, target 10 % (asked: 1 %): the high of day 4 is above 44: sold at 44,
+    +10 % x 5 = 50, booked on day 4.
+    Days 0 and 1 end with asset 0, as days 2 to 4 do; days 5 and 6 are idle: -2 each.
+    """
+    nan = np.nan
+    close = np.array([[100, 40], [101, 40], [108, 40], [54, 40], [nan, 41], [nan, 41], [nan, 41]], dtype=float)
+    high = np.array([[150, 90], [124.99, 90], [125, 90], [130, 90], [nan, 47], [nan, 90], [nan, 90]], dtype=float)
+    prices = prices_of(panel_of(close, high, close))
+    coefficients = torch.zeros(1, 7, 2)
+    coefficients[0, :4] = torch.tensor([[2.0, 1.0], [3.0, 2.0], [1.0, 0.99], [0.0, 5.0]])
+    targets = torch.full((1, 7, 2), 0.25)
+    targets[0, 2, 0] = 0.7
+    targets[0, 3, 1] = 0.01
+
+    environment = TradingEnvironment(prices, classic_rules(), record_trades=True)
+    rewards = play(environment, torch.tensor([0]), coefficients, targets)
+    expected = torch.tensor([[0.0, 0.0, 50.0, 0.0, 50.0, -502.0, -2.0]], dtype=torch.float64)
+    torch.testing.assert_close(rewards, expected, rtol=0.0, atol=1e-9)
+    account = environment.summary()
+    assert (int(account.trades), int(account.wins), int(account.losses), int(account.idle_days)) == (3, 2, 1, 2)
+    assert float(account.fees) == 0.0
+    assert float(account.win_rate) == pytest.approx(2 / 3)
+    table = environment.trades()
+    assert table["reason"].tolist() == ["target", "time", "target"]
+    assert table["exit_day"].tolist() == [2, 5, 4]
+    assert table["entry"].tolist() == [100.0, 108.0, 40.0]
+
+
+def test_an_episode_without_a_trade_pays_for_it_at_its_end() -> None:
+    prices = prices_of(random_panel(1, 60, 3))
+    environment = TradingEnvironment(prices, classic_rules())
+    rewards = play(environment, torch.tensor([5, 9]), torch.full((2, 7, 3), 0.999), torch.zeros(2, 7, 3))
+    assert rewards.tolist() == [[-2.0] * 6 + [-10_002.0]] * 2
+    assert environment.summary().win_rate.tolist() == [0.0, 0.0]
+
+
+def test_costs_and_slippage_by_hand() -> None:
+    """Bought at the open of 100, sold at the close of 110 two days after the decision; 100 basis points of each."""
+    open_ = np.array([[90.0], [100.0], [105.0], [110.0]])
+    close = np.array([[95.0], [100.0], [110.0], [110.0]])
+    prices = prices_of(panel_of(open_, close, close))
+    rules: dict[str, Any] = {"trading_days": 1, "settlement_days": 2, "holding_days": 2, "idle_penalty": 0.0}
+    trading = TradingConfig(cost_bps=100.0, slippage_bps=100.0, **rules)
+    environment = TradingEnvironment(prices, trading, record_trades=True)
+    environment.reset(torch.tensor([0]))
+    rewards = [float(environment.step(torch.tensor([[2.0]]), torch.tensor([[0.5]])))]
+    assert environment.portfolio()[0, 0].tolist() == pytest.approx([1.0, 0.5, 100 / 101 - 1, 2 / 3], rel=1e-3)
+    rewards += [float(environment.step(torch.zeros(1, 1), torch.zeros(1, 1))) for _ in range(2)]
+    entry, sale = 101.0, 108.9
+    gain = sale * 0.99 / (entry * 1.01) - 1.0
+    assert rewards == pytest.approx([2.0 * gain * 100.0, 0.0, 0.0])
+    assert float(environment.summary().fees) == pytest.approx(2.0 * (1.0 + 1.0 * sale / entry))
+    trade = environment.trades().iloc[0]
+    assert (trade["decision_day"], trade["fill_day"], trade["exit_day"], trade["reason"]) == (0, 1, 2, "time")
+
+
+def test_an_order_without_a_price_lapses() -> None:
+    close = np.array([[10.0], [np.nan], [11.0], [11.0], [11.0]])
+    prices = prices_of(panel_of(close, close, close))
+    rules: dict[str, Any] = {"trading_days": 2, "settlement_days": 2, "holding_days": 2}
+    for fill in ("next_open", "next_close"):
+        environment = TradingEnvironment(prices, TradingConfig(fill=fill, **rules))
+        play(environment, torch.tensor([0]), torch.full((1, 4, 1), 2.0), torch.zeros(1, 4, 1))
+        assert int(environment.summary().trades) == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "next_close", "same_close"]))
+def test_credits_have_the_same_sum(seed: int, fill: Fill) -> None:
+    prices = prices_of(random_panel(seed, 120, 4))
+    first_days = torch.tensor([0, 40, 87])
+    coefficients, targets = random_actions(seed, 3, 33, 4)
+    sums = []
+    for credit in ("decision", "realized", "marked"):
+        trading = TradingConfig(fill=fill, credit=credit, **SMALL)
+        rewards = play(TradingEnvironment(prices, trading), first_days, coefficients, targets)
+        sums.append(rewards.sum(dim=1))
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-11, atol=1e-9)
+    torch.testing.assert_close(sums[0], sums[2], rtol=1e-11, atol=1e-9)
+
+
+def scribble_after(prices: Prices, day: int, seed: int) -> Prices:
+    """The same prices up to `day`; later ones are replaced, some by nothing."""
+    random = np.random.default_rng(seed)
+    changed = {}
+    for name in ("open", "high", "close"):
+        values = getattr(prices, name).clone()
+        later = random.uniform(1.0, 200.0, values[day + 1 :].shape)
+        later[random.random(later.shape) < 0.2] = np.nan
+        values[day + 1 :] = torch.tensor(later)
+        changed[name] = values.numpy()
+    return prices_of(panel_of(changed["open"], changed["high"], changed["close"]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    step=st.integers(0, 32),
+    fill=st.sampled_from(["next_open", "next_close", "same_close"]),
+    credit=st.sampled_from(["realized", "marked", "decision"]),
+)
+def test_nothing_up_to_a_day_depends_on_later_prices(seed: int, step: int, fill: Fill, credit: Credit) -> None:
+    """Agents act on what they observe; observations, orders, fills and rewards up to a day ignore all later prices."""
+    trading = TradingConfig(fill=fill, credit=credit, **SMALL)
+    before = prices_of(random_panel(seed, 60, 4))
+    first_days = torch.tensor([7, 7])
+    day = 7 + step
+    coefficients, targets = random_actions(seed, 2, 33, 4)
+    seen: list[dict[str, Any]] = []
+    for prices in (before, scribble_after(before, day, seed)):
+        environment = TradingEnvironment(prices, trading, record_trades=True)
+        environment.reset(first_days)
+        observed, acted, rewards, orders = [], [], [], []
+        for now in range(33):
+            portfolio = environment.portfolio()
+            action = coefficients[:, now] + portfolio[..., 2] - 0.3 * portfolio[..., 0]
+            asset, coefficient = choose_assets(prices, trading, environment.days, action)
+            observed.append(portfolio)
+            acted.append(action)
+            orders.append(torch.stack((asset, coefficient)))
+            rewards.append(environment.step(action, targets[:, now]))
+        known = slice(step + 1)
+        table = environment.trades()
+        filled = table[table["fill_day"] <= day]
+        seen.append(
+            {
+                "observations": torch.stack(observed)[known],
+                "actions": torch.stack(acted)[known],
+                "orders": torch.stack(orders)[known],
+                "rewards": torch.stack(rewards)[known],
+                "fills": filled[["episode", "asset", "decision_day", "fill_day", "entry", "coefficient"]],
+                "closed": table[table["exit_day"] <= day],
+            }
+        )
+    for name in ("observations", "actions", "orders"):
+        assert torch.equal(seen[0][name], seen[1][name]), name
+    for name in ("fills", "closed"):
+        assert seen[0][name].to_dict("records") == seen[1][name].to_dict("records"), name
+    if credit != "decision":
+        assert torch.equal(seen[0]["rewards"], seen[1]["rewards"])
+
+
+@pytest.mark.parametrize("credit", ["decision", "realized", "marked"])
+def test_an_episode_does_not_depend_on_its_neighbours(credit: Credit) -> None:
+    trading = TradingConfig(credit=credit, **SMALL)
+    prices = prices_of(random_panel(5, 200, 33))
+    first_days = torch.arange(0, 160, 7)
+    coefficients, targets = random_actions(5, len(first_days), 33, 33)
+    environment = TradingEnvironment(prices, trading)
+    together = play(environment, first_days, coefficients, targets)
+    account = vars(environment.summary())
+    for group in (1, 5):
+        rewards, accounts = [], []
+        for at in range(0, len(first_days), group):
+            part = slice(at, at + group)
+            rewards.append(play(environment, first_days[part], coefficients[part], targets[part]))
+            accounts.append(vars(environment.summary()))
+        assert torch.equal(together, torch.cat(rewards))
+        for name, values in account.items():
+            assert torch.equal(values, torch.cat([part[name] for part in accounts])), name
+
+
+@pytest.mark.parametrize("cells", [1, 25 * 9, 60 * 9, 4 * 25 * 9])
+def test_whole_episodes_do_not_depend_on_how_many_are_placed_at_a_time(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trading = TradingConfig(credit="marked", **SMALL)
+    prices = prices_of(random_panel(5, 200, 9))
+    arguments = (prices, trading, torch.arange(0, 160, 7), *random_actions(5, 23, 33, 9))
+    rewards, _ = trade_whole_episodes(*arguments)
+    monkeypatch.setattr(whole_episodes, "_CELLS_AT_A_TIME", cells)
+    again, _ = trade_whole_episodes(*arguments)
+    assert torch.equal(rewards, again)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_actions_of_any_float_dtype(dtype: torch.dtype) -> None:
+    trading = TradingConfig(**SMALL)
+    prices = prices_of(random_panel(6, 100, 5))
+    first_days = torch.arange(4)
+    coefficients, targets = (action.to(dtype) for action in random_actions(6, 4, 33, 5))
+    environment = TradingEnvironment(prices, trading)
+    rewards = play(environment, first_days, coefficients, targets)
+    assert rewards.dtype == torch.float64
+    assert torch.equal(rewards, play(environment, first_days, coefficients.double(), targets.double()))
+    whole, _ = trade_whole_episodes(prices, trading, first_days, coefficients, targets)
+    torch.testing.assert_close(whole, rewards, rtol=1e-12, atol=1e-9)
+
+
+def test_the_first_of_equals_is_bought() -> None:
+    close = np.full((8, 4), 10.0)
+    close[:, 0] = np.nan
+    close[0, 0] = 10.0
+    environment = TradingEnvironment(
+        prices_of(panel_of(close, close, close)),
+        TradingConfig(trading_days=1, settlement_days=2, holding_days=2, max_coefficient=2.5),
+        record_trades=True,
+    )
+    play(environment, torch.tensor([1]), torch.tensor([[[3.0, 1.0, 2.5, 9.0]]]).expand(1, 3, 4), torch.zeros(1, 3, 4))
+    table = environment.trades()
+    assert table["asset"].tolist() == [2]
+    assert table["coefficient"].tolist() == [2.5]
+
+
+def test_place_in_the_episode() -> None:
+    trading = TradingConfig()
+    assert episode_place(0, trading) == (0.0, 1.0)
+    assert episode_place(124, trading) == (124 / 145, 1.0)
+    assert episode_place(125, trading) == (125 / 145, 0.0)
+    assert episode_place(145, trading) == (1.0, 0.0)
+    assert episode_place(60, TradingConfig(observe_portfolio=False)) == (0.0, 0.0)
+
+
+def test_episodes_must_stay_inside_the_prices() -> None:
+    prices = prices_of(random_panel(1, 60, 3))
+    environment = TradingEnvironment(prices, TradingConfig(**SMALL))
+    environment.reset(torch.tensor([0, 27]))
+    for first_days in ([0, 28], [-1, 5]):
+        with pytest.raises(InputError, match=r"from 0 to 27"):
+            environment.reset(torch.tensor(first_days))
+        actions = torch.zeros(2, 33, 3)
+        with pytest.raises(InputError, match=r"from 0 to 27"):
+            trade_whole_episodes(prices, TradingConfig(**SMALL), torch.tensor(first_days), actions, actions)
+    for wrong in (torch.zeros(2), torch.zeros(0, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="integer vector"):
+            environment.reset(wrong)
+
+
+def test_misuse_is_refused() -> None:
+    trading = TradingConfig(**SMALL)
+    prices = prices_of(random_panel(1, 60, 3))
+    environment = TradingEnvironment(prices, trading)
+    assert environment.done
+    with pytest.raises(RuntimeError, match="reset"):
+        environment.step(torch.zeros(1, 3), torch.zeros(1, 3))
+    environment.reset(torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"\[1, 3\]"):
+        environment.step(torch.zeros(1, 4), torch.zeros(1, 3))
+    with pytest.raises(ValueError, match=r"\[1, 33, 3\]"):
+        trade_whole_episodes(prices, trading, torch.tensor([0]), torch.zeros(1, 32, 3), torch.zeros(1, 33, 3))
+    with pytest.raises(RuntimeError, match="not over"):
+        environment.summary()
+    with pytest.raises(RuntimeError, match="record_trades"):
+        environment.trades()
+    recording = TradingEnvironment(prices, trading, record_trades=True)
+    recording.reset(torch.tensor([0]))
+    with pytest.raises(RuntimeError, match="not over"):
+        recording.trades()
+
+
+@pytest.mark.parametrize("broken", ["coefficient", "target", "infinite coefficient", "price"])
+def test_what_is_not_finite_is_an_error(broken: str) -> None:
+    trading = TradingConfig(**SMALL)
+    if broken == "infinite coefficient":
+        trading = trading.model_copy(update={"max_coefficient": None})
+    prices = prices_of(random_panel(2, 60, 3))
+    if broken == "price":
+        prices = dataclasses.replace(prices, last_close=torch.full_like(prices.last_close, torch.inf))
+    coefficients, targets = random_actions(2, 2, 33, 3)
+    if broken == "coefficient":
+        coefficients[1, 4] = torch.nan
+    if broken == "infinite coefficient":
+        coefficients[1, 4] = torch.inf
+    if broken == "target":
+        targets[1, 4] = torch.nan
+    first_days = torch.tensor([3, 9])
+    with pytest.raises(FloatingPointError, match="not a finite number"):
+        play(TradingEnvironment(prices, trading), first_days, coefficients, targets)
+    with pytest.raises(FloatingPointError, match="not a finite number"):
+        trade_whole_episodes(prices, trading, first_days, coefficients, targets)
+
+
+def test_an_episode_without_trades_has_an_empty_list() -> None:
+    environment = TradingEnvironment(prices_of(random_panel(1, 60, 3)), TradingConfig(**SMALL), record_trades=True)
+    play(environment, torch.tensor([0, 3]), torch.zeros(2, 33, 3), torch.zeros(2, 33, 3))
+    table = environment.trades()
+    assert table.empty
+    assert {"episode", "asset", "decision_day", "exit_day", "reason"} <= set(table.columns)
+
+
+def test_nothing_is_kept_of_past_episodes() -> None:
+    def tensors() -> int:
+        gc.collect()
+        return sum(type(thing) is Tensor for thing in gc.get_objects())
+
+    prices = prices_of(random_panel(3, 100, 4))
+    alone = TradingEnvironment(prices, TradingConfig(**SMALL))
+    alone.reset(torch.arange(3))
+    at_reset = tensors()
+    coefficients, targets = random_actions(1, 3, 33, 4)
+    play(alone, torch.arange(3), coefficients, targets)
+    # The actions above and the summary: not one tensor for each step.
+    assert tensors() < at_reset + 15
+
+    recording = TradingEnvironment(prices, TradingConfig(**SMALL), record_trades=True)
+    plain = TradingEnvironment(prices, TradingConfig(credit="marked", **SMALL))
+    weights = torch.ones(4, requires_grad=True)
+    kept = []
+    for episode in range(4):
+        for environment in (plain, recording):
+            coefficients, targets = random_actions(episode, 3, 33, 4)
+            rewards = play(environment, torch.arange(3), coefficients * weights, targets * weights)
+            assert not rewards.requires_grad
+            del rewards, coefficients, targets
+        kept.append(tensors())
+    assert kept[1] == kept[2] == kept[3]
+    recording.reset(torch.arange(3))
+    assert tensors() < kept[-1] - 33 * 5
+
+
+def test_last_close_is_carried_over_gaps_and_ends() -> None:
+    nan = np.nan
+    close = np.array([[nan, 1.0], [2.0, nan], [nan, nan], [3.0, nan]])
+    prices = prices_of(panel_of(close, close, close))
+    np.testing.assert_array_equal(prices.last_close, [[nan, 1.0], [2.0, 1.0], [2.0, 1.0], [3.0, 1.0]])
+    assert prices.tradable.tolist() == [[False, True], [True, False], [False, False], [True, False]]
+    assert (prices.days, prices.assets) == (4, 2)

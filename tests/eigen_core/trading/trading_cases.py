@@ -1,0 +1,224 @@
+"""Markets with every kind of bad price, and the rules of an episode once more: slow, obvious, day by day."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from eigen_core.config import MarketConfig, TradingConfig
+from eigen_core.market.panel import Panel, Splits
+from eigen_core.trading.prices import Prices
+
+CPU = torch.device("cpu")
+Array = NDArray[np.float64]
+
+
+def panel_of(open_: Array, high: Array, close: Array, window: int = 5) -> Panel:
+    """A panel of given prices, float64 `[days, assets]`, with three features that mean nothing."""
+    days, assets = close.shape
+    market = MarketConfig(window=window, validation_days=max(1, days // 5), holdout_days=days // 5)
+    features = np.random.default_rng(3).normal(size=(days, assets, 3)).astype(np.float32)
+    return Panel(
+        features=features,
+        valid=~np.isnan(close),
+        open=open_,
+        high=high,
+        low=close,
+        close=close,
+        dates=np.datetime64("2000-01-03") + np.arange(days),
+        symbols=tuple(f"S{index}" for index in range(assets)),
+        feature_names=("one", "two", "three"),
+        splits=Splits.of_days(days, market),
+        fingerprint="0" * 64,
+    )
+
+
+def random_panel(seed: int, days: int, assets: int) -> Panel:
+    """Prices that jump, with gaps, series that start late and end early, and opens and highs missing on their own."""
+    random = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.04, (days, assets)), axis=0))
+    open_ = close * np.exp(random.normal(0.0, 0.02, (days, assets)))
+    high = np.maximum(open_, close) * np.exp(np.abs(random.normal(0.0, 0.02, (days, assets))))
+    high *= np.where(random.random((days, assets)) < 0.03, 1.4, 1.0)
+    open_[random.random((days, assets)) < 0.15] = np.nan
+    high[random.random((days, assets)) < 0.15] = np.nan
+    for asset in range(assets):
+        closed = random.random(days) < 0.05
+        for _ in range(3):
+            start = random.integers(days)
+            closed[start : start + random.integers(1, 40)] = True
+        if asset % 4 == 1:
+            closed[: random.integers(days)] = True
+        if asset % 4 == 2:
+            closed[random.integers(days) :] = True
+        for prices in (open_, high, close):
+            prices[closed, asset] = np.nan
+    # Days that opened but never closed.
+    stray = np.isnan(close) & (random.random((days, assets)) < 0.3)
+    open_[stray] = random.uniform(30.0, 60.0, (days, assets))[stray]
+    return panel_of(open_, high, close)
+
+
+def prices_of(panel: Panel) -> Prices:
+    return Prices.of_panel(panel, CPU)
+
+
+@dataclass
+class Position:
+    decision: int
+    fill: int
+    at_open: bool
+    entry: float
+    target: float
+    coefficient: float
+    mark: float = 0.0
+
+
+@dataclass
+class SlowEpisode:
+    """One episode by the rules, a day at a time; `decide(step, portfolio)` returns coefficients and targets."""
+
+    panel: Panel
+    trading: TradingConfig
+    first_day: int
+    rewards: list[float] = field(default_factory=list)
+    portfolios: list[list[list[float]]] = field(default_factory=list)
+    trades: list[dict[str, float | str]] = field(default_factory=list)
+    idle_days: int = 0
+    held: dict[int, Position] = field(default_factory=dict)
+    ordered: tuple[int, float, float] | None = None
+
+    def close_known(self, day: int, asset: int) -> float:
+        while math.isnan(self.panel.close[day, asset]):
+            day -= 1
+        return float(self.panel.close[day, asset])
+
+    def gain(self, entry: float, price: float) -> float:
+        cost = self.trading.cost_bps / 10_000
+        return price * (1 - cost) / (entry * (1 + cost)) - 1
+
+    def worth(self, coefficient: float, gain: float) -> float:
+        if gain < 0:
+            return coefficient * gain * 100 * self.trading.loss_multiplier
+        return coefficient * gain * 100
+
+    def market_price(self, price: float, side: int) -> float:
+        return price * (1 + side * self.trading.slippage_bps / 10_000)
+
+    def buy(
+        self, asset: int, price: float, decision: int, fill: int, order: tuple[float, float], at_open: bool
+    ) -> None:
+        entry = self.market_price(price, +1)
+        self.held[asset] = Position(decision, fill, at_open, entry, entry * (1 + order[1]), order[0])
+
+    def fill_order(self, day: int) -> None:
+        if self.ordered is None:
+            return
+        asset, coefficient, target = self.ordered
+        self.ordered = None
+        first, close = float(self.panel.open[day, asset]), float(self.panel.close[day, asset])
+        if self.trading.fill == "next_open" and not math.isnan(first):
+            self.buy(asset, first, day - 1, day, (coefficient, target), at_open=True)
+        elif not math.isnan(close):
+            self.buy(asset, close, day - 1, day, (coefficient, target), at_open=False)
+
+    def close_positions(self, day: int) -> None:
+        for asset in sorted(self.held):
+            position = self.held[asset]
+            high = float(self.panel.high[day, asset])
+            watched = day > position.fill or position.at_open
+            if watched and not math.isnan(high) and high >= position.target:
+                self.sell(asset, position.target, day, "target")
+            elif day == position.decision + self.trading.holding_days:
+                self.sell(asset, self.market_price(self.close_known(day, asset), -1), day, "time")
+
+    def sell(self, asset: int, price: float, day: int, reason: str) -> None:
+        position = self.held.pop(asset)
+        gain = self.gain(position.entry, price)
+        value = self.worth(position.coefficient, gain)
+        cost = self.trading.cost_bps / 10_000
+        self.trades.append(
+            {
+                "asset": asset,
+                "decision_day": position.decision,
+                "fill_day": position.fill,
+                "exit_day": day,
+                "entry": position.entry,
+                "exit": price,
+                "coefficient": position.coefficient,
+                "gain": gain,
+                "value": value,
+                "reason": reason,
+                "fees": position.coefficient * 100 * cost * (1 + price / position.entry),
+            }
+        )
+        if self.trading.credit == "decision":
+            self.rewards[position.decision - self.first_day] += value
+        elif self.trading.credit == "realized":
+            self.rewards[day - self.first_day] += value
+        else:
+            self.rewards[day - self.first_day] += value - position.mark
+
+    def mark_positions(self, day: int) -> None:
+        if self.trading.credit != "marked":
+            return
+        for asset, position in self.held.items():
+            price = self.market_price(self.close_known(day, asset), -1)
+            mark = self.worth(position.coefficient, self.gain(position.entry, price))
+            self.rewards[day - self.first_day] += mark - position.mark
+            position.mark = mark
+
+    def observe(self, day: int) -> list[list[float]]:
+        seen = []
+        for asset in range(self.panel.assets):
+            position = self.held.get(asset)
+            if position is None or not self.trading.observe_portfolio:
+                seen.append([0.0, 0.0, 0.0, 0.0])
+                continue
+            gain = self.close_known(day, asset) / position.entry - 1
+            unit = 1.0 if self.trading.max_coefficient is None else self.trading.max_coefficient
+            age = (day - position.decision) / self.trading.holding_days
+            seen.append([1.0, age, min(max(gain, -5.0), 5.0), min(position.coefficient / unit, 65_504.0)])
+        return seen
+
+    def decide(self, day: int, coefficients: Array, targets: Array) -> None:
+        best, best_coefficient = None, -math.inf
+        for asset in range(self.panel.assets):
+            if math.isnan(self.panel.close[day, asset]):
+                continue
+            coefficient = max(float(coefficients[asset]), 0.0)
+            if self.trading.max_coefficient is not None:
+                coefficient = min(coefficient, self.trading.max_coefficient)
+            if coefficient > best_coefficient:
+                best, best_coefficient = asset, coefficient
+        if best is None or best_coefficient < self.trading.buy_threshold or best in self.held:
+            return
+        target = min(max(float(targets[best]), self.trading.min_target), self.trading.max_target)
+        if self.trading.fill == "same_close":
+            price = float(self.panel.close[day, best])
+            self.buy(best, price, day, day, (best_coefficient, target), at_open=False)
+        else:
+            self.ordered = (best, best_coefficient, target)
+
+    def run(self, coefficients: Array, targets: Array) -> "SlowEpisode":
+        """Trade with actions `[T, assets]`."""
+        trading = self.trading
+        last = trading.trading_days + trading.settlement_days - 1
+        for step in range(last + 1):
+            day = self.first_day + step
+            self.rewards.append(0.0)
+            self.fill_order(day)
+            self.close_positions(day)
+            self.portfolios.append(self.observe(day))
+            if step < trading.trading_days:
+                self.decide(day, coefficients[step], targets[step])
+            self.mark_positions(day)
+            if not self.held:
+                self.idle_days += 1
+                self.rewards[step] -= trading.idle_penalty
+        if not self.trades:
+            self.rewards[last] -= trading.no_trade_penalty
+        assert not self.held
+        return self
