@@ -73,7 +73,9 @@ class Evaluator:
         """The actor's view of the market over all episodes, float32 `[agents, slices, days, assets, width]`."""
         shared = bool((starts == starts[0]).all())
         if not shared:
-            return torch.cat([self._prepare(weights[row : row + 1], starts[row : row + 1]) for row in range(len(starts))])
+            return torch.cat(
+                [self._prepare(weights[row : row + 1], starts[row : row + 1]) for row in range(len(starts))]
+            )
         network = self._network
         critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
         actor = self._actor(weights)
@@ -119,9 +121,7 @@ class Evaluator:
         if noise is not None:
             actions = self._network.explore(actions, noise)
         taken = actions.flatten(0, 1)
-        rewards, summary = trade_whole_episodes(
-            self._prices, self._trading, first_days, taken[..., 0], taken[..., 1]
-        )
+        rewards, summary = trade_whole_episodes(self._prices, self._trading, first_days, taken[..., 0], taken[..., 1])
         batch = None
         if record:
             nothing_seen = torch.empty((len(first_days), days, assets, 0), dtype=torch.float16, device=self._device)

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from eigen_core.config import EvolutionConfig
 from eigen_core.population import Population
-from eigen_core.records import Descent
+from eigen_core.records import Descent, Record
 
 
-class MutationState(BaseModel):
+class MutationState(Record):
     """How strongly mutants are changed, and how long validation has stood still.
 
     Attributes:
@@ -22,8 +21,6 @@ class MutationState(BaseModel):
         reference: validation fitness that the next progress is measured against; None before the first generation.
         generations_without_progress: since the reference was set.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rate: float
     std: float
@@ -43,7 +40,10 @@ class MutationState(BaseModel):
         """
         if self.reference is None:
             return self.model_copy(update={"reference": validation})
-        if validation - self.reference >= config.plateau_improvement * abs(self.reference) and validation > self.reference:
+        if (
+            validation - self.reference >= config.plateau_improvement * abs(self.reference)
+            and validation > self.reference
+        ):
             return MutationState.initial(config).model_copy(update={"reference": validation})
         waited = self.generations_without_progress + 1
         if waited < config.plateau_generations:

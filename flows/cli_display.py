@@ -12,9 +12,11 @@ from rich.table import Column
 from rich.text import Text
 
 from eigen_core.records import GenerationRecord, Telemetry
+from flows.cli_signals import StopSignals
 
 _MB = 1e6
 _REFRESHES_PER_SECOND = 4
+_RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 class Display(Protocol):
@@ -112,10 +114,11 @@ class BarDisplay:
             TextColumn("{task.fields[count]}"),
             console=console,
         )
-        self._overall_task = self._overall.add_task("", total=None, left="")
+        self._overall_task = self._overall.add_task("", total=None, left="", visible=False)
         self._phase_task = self._phase.add_task("starting", total=None, count="")
         self._figures = Text("")
         self._live = Live(self._group(), console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True)
+        self._current = ""
         self._first = 0
         self._generations = 0
         self._started = time.monotonic()
@@ -136,15 +139,17 @@ class BarDisplay:
 
     def update(self, name: str, done: int, total: int) -> None:
         """Show how far the loop `name` is."""
-        self._phase.update(self._phase_task, completed=done, total=total, count=f"{name} {done:,}/{total:,}")
+        kind = "" if name == self._current else f" ({name})"
+        self._phase.update(self._phase_task, completed=done, total=total, count=f"{done:,}/{total:,}{kind}")
 
     def started(self, generation: int, generations: int) -> None:
         """Start the bar of the generations."""
         self._first, self._generations, self._started = generation, generations, time.monotonic()
-        self._overall.reset(self._overall_task, total=generations, completed=generation, left="")
+        self._overall.reset(self._overall_task, total=generations, completed=generation, left="", visible=True)
 
     def phase_started(self, generation: int, phase: str) -> None:
         """Start the phase's bar anew."""
+        self._current = phase
         self._phase.reset(self._phase_task, total=None, description=f"{generation}: {phase}", count="")
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
@@ -162,21 +167,24 @@ class BarDisplay:
 class ConsoleHandler(logging.Handler):
     """Prints warnings and errors on the console that draws the progress bars, so that they do not tear them.
 
+    Prefect reports the error of a run several times; as it also reaches the command line, it is left out here, and so
+    is all that Prefect has to say about a stop that was requested.
+
     Args:
         console: where to print.
-
-    Attributes:
-        muted: drop what Prefect says; set when the user has asked to stop, since it calls that a crash.
+        signals: knows whether a stop was requested.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, signals: StopSignals) -> None:
         super().__init__(logging.WARNING)
         self.console = console
-        self.muted = False
+        self._signals = signals
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record without its traceback, which the history in Prefect keeps."""
-        if self.muted and record.name.startswith("prefect"):
+        if record.name.startswith("prefect") and self._signals.requested:
+            return
+        if record.name.startswith(_RUN_LOGGERS) and record.levelno >= logging.ERROR:
             return
         colour = "red" if record.levelno >= logging.ERROR else "yellow"
         label = Text(f"{record.levelname.lower()}: ", style=colour)

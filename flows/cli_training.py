@@ -1,17 +1,18 @@
 """The commands that train: everything is checked first, then Prefect starts, then the flow runs under a display."""
 
 import logging
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import FrameType
 
 from rich.console import Console
 
 from eigen_core.config import Config
+from eigen_core.config.loading import config_from_values
+from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from flows.cli_display import ConsoleHandler, Display, display_on
+from flows.cli_signals import StopSignals, stop_signals
 from flows.cli_tables import output_console, print_ending, resume_command
 from flows.observer import observed_by
 from flows.prefect_environment import PrefectServer, prepare_environment
@@ -31,20 +32,20 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
 
     Raises:
         InputError: something that was given cannot be used, or the run exists and must be `fresh`.
-        Stopped: the user stopped it.
+        Stopped: it ended early.
     """
-    prepare_environment()
-    from eigen_core.checkpoint import RunDirectory, check_run_name
-    from eigen_core.errors import InputError
-    from flows.runs import require_same_run, run_exists
+    with stop_signals() as signals:
+        prepare_environment()
+        from eigen_core.checkpoint import RunDirectory, check_run_name
+        from flows.runs import require_same_run, run_exists
 
-    check_run_name(name)
-    if run_exists(config.checkpoint.store, name):
-        run = RunDirectory.open(config.checkpoint.store, name)
-        if fresh:
-            raise InputError(f"Run '{name}' exists in {run.store}: choose another name, or leave out --fresh.")
-        require_same_run(run, config)
-    _train(config, name)
+        check_run_name(name)
+        if run_exists(config.checkpoint.store, name):
+            run = RunDirectory.open(config.checkpoint.store, name)
+            if fresh:
+                raise InputError(f"Run '{name}' exists in {run.store}: choose another name, or leave out --fresh.")
+            require_same_run(run, config)
+        _train(config, name, signals)
 
 
 def continue_run(name: str, store: str | None, *, generations: int | None = None, device: str | None = None) -> None:
@@ -52,36 +53,37 @@ def continue_run(name: str, store: str | None, *, generations: int | None = None
 
     Raises:
         InputError: there is no such run, or it cannot be continued so.
-        Stopped: the user stopped it.
+        Stopped: it ended early.
     """
-    prepare_environment()
-    from eigen_core.checkpoint import RunDirectory
-    from eigen_core.config.loading import config_from_values
-    from flows.runs import latest_config
+    with stop_signals() as signals:
+        prepare_environment()
+        from eigen_core.checkpoint import RunDirectory
+        from flows.runs import latest_config
 
-    if store is None:
-        store = Config().checkpoint.store
-    values = latest_config(RunDirectory.open(store, name)).model_dump()
-    values["checkpoint"]["store"] = store
-    if generations is not None:
-        values["generations"] = generations
-    if device is not None:
-        values["device"] = device
-    _train(config_from_values(values), name)
+        if store is None:
+            store = Config().checkpoint.store
+        values = latest_config(RunDirectory.open(store, name)).model_dump()
+        values["checkpoint"]["store"] = store
+        if generations is not None:
+            values["generations"] = generations
+        if device is not None:
+            values["device"] = device
+        _train(config_from_values(values), name, signals)
 
 
-def _train(config: Config, name: str) -> None:
+def _train(config: Config, name: str, signals: StopSignals) -> None:
     from flows.runs import status_of
 
     console = output_console()
     if _is_finished(config, name):
         print_ending(console, status_of(config.checkpoint.store, name), "is finished")
         return
+    signals.before_leaving(lambda: console.show_cursor(True))
     with display_on(console) as display:
         display.waiting_for("reading the data")
-        _check(config, name)
-        with _stopped_by_signals(config, name, ConsoleHandler(_warnings_console(display))) as handler:
-            _run_flow(config, name, display, handler)
+        with progress_to(display):
+            _check(config, name)
+        _run_flow(config, name, display, signals)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
 
 
@@ -106,22 +108,39 @@ def _check(config: Config, name: str) -> None:
         pass
 
 
-def _run_flow(config: Config, name: str, display: Display, handler: ConsoleHandler) -> None:
+def _run_flow(config: Config, name: str, display: Display, signals: StopSignals) -> None:
     display.waiting_for("starting Prefect")
     server = PrefectServer()
+    signals.before_leaving(server.stop)
     server.start()
     from flows.train import train_flow
     from tasks.phase import run_name
 
-    _show_warnings_with(handler)
+    _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     server.wait_until_ready()
-    with progress_to(display), observed_by(display):
-        ended = train_flow(config, name, return_state=True)
-    display.waiting_for("writing the history")
-    flow_run_id = ended.state_details.flow_run_id
-    if flow_run_id is not None:
-        server.wait_until_recorded(flow_run_id, run_name("plot", config.generations))
-    ended.result()
+    with _explained(config, name), signals.raising():
+        with progress_to(display), observed_by(_StoppableObserver(display, signals)):
+            ended = train_flow(config, name, return_state=True)
+        display.waiting_for("writing the history")
+        flow_run_id = ended.state_details.flow_run_id
+        if flow_run_id is not None and ended.is_completed():
+            server.wait_until_recorded(flow_run_id, run_name("plot", config.generations))
+        ended.result()
+
+
+class _StoppableObserver:
+    """Shows a training on a display, and stops it between two phases if that was requested."""
+
+    def __init__(self, display: Display, signals: StopSignals) -> None:
+        self._signals = signals
+        self.started = display.started
+        self.generation_finished = display.generation_finished
+        self._phase_started = display.phase_started
+
+    def phase_started(self, generation: int, phase: str) -> None:
+        """Show that a phase begins."""
+        self._signals.check()
+        self._phase_started(generation, phase)
 
 
 def _warnings_console(display: Display) -> Console:
@@ -142,20 +161,10 @@ def _show_warnings_with(handler: ConsoleHandler) -> None:
 
 
 @contextmanager
-def _stopped_by_signals(config: Config, name: str, handler: ConsoleHandler) -> Iterator[ConsoleHandler]:
-    """Turn Ctrl-C, SIGTERM and the failures of disks and numbers into `Stopped` with a sentence.
-
-    A second Ctrl-C ends the process at once, which is safe too: a checkpoint is there completely or not at all.
-    """
-
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a signal handler
-        handler.muted = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+def _explained(config: Config, name: str) -> Iterator[None]:
+    """Turn Ctrl-C and the failures of disks and numbers into `Stopped`; say with any other error how to go on."""
     try:
-        yield handler
+        yield
     except KeyboardInterrupt:
         raise Stopped(f"Stopped. {_where_it_stands(config, name)}") from None
     except (OSError, FloatingPointError) as error:
@@ -163,9 +172,6 @@ def _stopped_by_signals(config: Config, name: str, handler: ConsoleHandler) -> I
     except Exception as error:
         error.add_note(_where_it_stands(config, name))
         raise
-    finally:
-        for number, former in previous.items():
-            signal.signal(number, former)
 
 
 def _where_it_stands(config: Config, name: str) -> str:

@@ -110,6 +110,12 @@ class PrefectServer:
                 time.sleep(0.1)
         return False
 
+    def stop(self) -> None:
+        """Ask the embedded server to end, without waiting for it."""
+        process = self._embedded.server_process if self._embedded is not None else None
+        if process is not None:
+            process.terminate()
+
     def _start_embedded(self) -> None:
         server = self._embedded
         assert server is not None

@@ -97,7 +97,7 @@ class Config(Section):
             market = self.market
             raise InputError(
                 f"window {market.window} needs at least {self.required_days:,} days for a window, one training episode "
-                f"of {self.trading.episode_days}, {market.validation_days} validation and {market.holdout_days} holdout "
-                f"days; the panel has {days:,}. Give more data or lower market.window, market.validation_days or "
-                "market.holdout_days."
+                f"of {self.trading.episode_days}, {market.validation_days} validation and {market.holdout_days} "
+                f"holdout days; the panel has {days:,}. Give more data or lower market.window, "
+                "market.validation_days or market.holdout_days."
             )

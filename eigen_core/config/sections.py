@@ -122,7 +122,7 @@ class PopulationConfig(Section):
     size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Agents in the population."""
     group_size: Annotated[int, Field(ge=0)] = 0
-    """Agents computed at a time; changes speed and memory, never a bit. 0: all (best on a GPU and for small networks)."""
+    """Agents computed at a time; changes speed and memory, never a bit. 0: all (best on a GPU, and for small ones)."""
 
 
 class ExplorationConfig(Section):
@@ -180,7 +180,7 @@ class LearnerConfig(Section):
     """Decoupled weight decay, times the learning rate."""
     gradient_clip: Positive = 1.0
     """Bound on the norm of each agent's gradient, actor and critic apart."""
-    reward_scale: Positive = 1.0
+    reward_scale: Positive = 0.02
     """Rewards are multiplied by this before learning."""
     reward_clip: Positive | None = None
     """Scaled rewards are clipped to plus or minus this before learning; empty: never."""

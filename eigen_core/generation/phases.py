@@ -131,7 +131,9 @@ def learning_plan(state: TrainingState) -> LearningPlan | None:
         generator = keyed_generator(config.seed, generation, "train", agent, "batches")
         for step, index in np.ndindex(*batches):
             first_day = int(first_days[step, index])
-            slots[agent, step, index] = sampler.draw(generator, learner.batch_size, first_day, first_day + block_days - 1)
+            slots[agent, step, index] = sampler.draw(
+                generator, learner.batch_size, first_day, first_day + block_days - 1
+            )
     return LearningPlan(
         slots=torch.tensor(slots, device=state.device),
         first_days=tuple(tuple(int(day) for day in row) for row in first_days),
@@ -173,7 +175,9 @@ def _learning_statistics(curves: LearningCurves) -> LearningStatistics:
     for name in LearningCurves.FIELDS:
         curve = getattr(curves, name).numpy()
         if not np.isfinite(curve[~np.isnan(curve)]).all() or np.isnan(curves.critic_loss.numpy()).any():
-            raise FloatingPointError(f"learning diverged: {name} is not finite. Lower the learning rates or reward_scale.")
+            raise FloatingPointError(
+                f"learning diverged: {name} is not finite. Lower the learning rates or reward_scale."
+            )
         means[name] = float(np.nanmean(curve)) if not np.isnan(curve).all() else 0.0
     return LearningStatistics(gradient_steps=curves.critic_loss.shape[1], **means)
 

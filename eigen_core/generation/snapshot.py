@@ -2,6 +2,7 @@
 
 import pandas as pd
 import torch
+from pydantic import TypeAdapter
 
 from eigen_core.checkpoint import Snapshot
 from eigen_core.config import Config
@@ -10,9 +11,23 @@ from eigen_core.evolution import Champion, MutationState
 from eigen_core.generation.state import TrainingState
 from eigen_core.market.panel import Panel
 from eigen_core.population import Population
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord, Record, Telemetry
 from eigen_core.replay import Replay
 from eigen_core.reporting import history_frame
+
+
+class _ChampionDocument(Record):
+    validation: float
+    generation: int
+    agent: int
+
+
+class _StateDocument(Record):
+    generation: int
+    noise_scale: float
+    mutation: MutationState
+    champion: _ChampionDocument
+    panel: str
 
 
 def start_training(config: Config, panel: Panel) -> TrainingState:
@@ -33,6 +48,15 @@ def snapshot(state: TrainingState) -> Snapshot:
     champion = state.champion
     if champion is None or state.evaluated is not None:
         raise RuntimeError("a snapshot can be taken only between two generations.")
+    document = _StateDocument(
+        generation=state.generation,
+        noise_scale=state.noise_scale,
+        mutation=state.mutation,
+        champion=_ChampionDocument(
+            validation=champion.validation, generation=champion.generation, agent=champion.agent
+        ),
+        panel=state.panel.fingerprint,
+    )
     return Snapshot(
         generation=state.generation,
         tensors={
@@ -41,17 +65,7 @@ def snapshot(state: TrainingState) -> Snapshot:
             "replay": state.replay.tensors(),
         },
         documents={
-            "state": {
-                "generation": state.generation,
-                "noise_scale": state.noise_scale,
-                "mutation": state.mutation.model_dump(mode="json"),
-                "champion": {
-                    "validation": champion.validation,
-                    "generation": champion.generation,
-                    "agent": champion.agent,
-                },
-                "panel": state.panel.fingerprint,
-            },
+            "state": document.model_dump(mode="json"),
             "history": [record.model_dump(mode="json") for record in state.history],
             "telemetry": [record.model_dump(mode="json") for record in state.telemetry],
         },
@@ -65,8 +79,8 @@ def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
     Raises:
         InputError: the snapshot was taken on another panel.
     """
-    document = saved.documents["state"]
-    if document["panel"] != panel.fingerprint:
+    document = _StateDocument.model_validate(saved.documents["state"])
+    if document.panel != panel.fingerprint:
         raise InputError(
             f"generation {saved.generation} was trained on other data: its panel was {document['panel'][:12]}, "
             f"this one is {panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
@@ -75,11 +89,11 @@ def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
     state.population = Population.from_tensors(saved.tensors["population"], state.device)
     state.replay = Replay.from_tensors(saved.tensors["replay"], state.device)
     weights = saved.tensors["champion"]["weights"].to(state.device, dtype=torch.float32)
-    state.champion = Champion(weights=weights, **document["champion"])
-    state.mutation = MutationState(**document["mutation"])
-    state.noise_scale = document["noise_scale"]
-    state.history = [GenerationRecord.model_validate(record) for record in saved.documents["history"]]
-    state.telemetry = [Telemetry.model_validate(record) for record in saved.documents["telemetry"]]
+    state.champion = Champion(weights, **document.champion.model_dump())
+    state.mutation = document.mutation
+    state.noise_scale = document.noise_scale
+    state.history = TypeAdapter(list[GenerationRecord]).validate_python(saved.documents["history"])
+    state.telemetry = TypeAdapter(list[Telemetry]).validate_python(saved.documents["telemetry"])
     state.generation = saved.generation
     return state
 

@@ -91,8 +91,8 @@ def _check_scale(config: Config, panel: Panel) -> None:
     if per_generation > config.replay.capacity:
         raise InputError(
             f"replay.capacity {config.replay.capacity:,} is below the {per_generation:,} transitions of one generation "
-            f"({config.population.size} agents x {config.evaluation.slices} slices x {config.trading.episode_days} days): "
-            "raise it or lower evaluation.slices."
+            f"({config.population.size} agents x {config.evaluation.slices} slices x {config.trading.episode_days} "
+            "days): raise it or lower evaluation.slices."
         )
     train_days = len(panel.splits.train)
     if config.learner.batch_size > train_days - config.market.window:

@@ -197,6 +197,7 @@ def _adjusted(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Rol
     """Bring prices to the scale of the adjusted close, where there is one; return them and the factors.
 
     A day without an adjusted close takes the factor of the symbol's last day that has one, before the first of them 1.
+    A vendor rescales the whole past at each split and dividend: ratios of prices do not change by it, levels do.
     """
     close = cells["close"]
     own = cells["adjusted_close"] / close

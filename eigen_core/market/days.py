@@ -17,7 +17,7 @@ _DAY_AND_MONTH_FORMATS = ("%m-%d-%Y", "%d-%m-%Y")
 
 _STAMP = (
     r"^(?P<date>.+?)"
-    r"(?:[T ]\s*(?P<hour>\d{1,2}):?\d{2}(?::?\d{2}(?:[.,]\d+)?)?(?:\s*[AaPp][Mm])?"
+    r"(?:(?:[T ]\s*(?P<hour>\d{1,2}):\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s*[AaPp][Mm])?|T(?P<compact>\d{2})\d{2,4})"
     r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?$"
 )
 _UTC_ZONES = ("Z", "UTC", "GMT", "+00:00", "-00:00", "+0000", "-0000", "+00", "-00")
@@ -135,7 +135,7 @@ def _of_unique_texts(texts: "pd.Series[str]", where: str) -> tuple[Days, NDArray
         parts = texts[other].str.extract(_STAMP)
         dates = parts["date"].fillna("").str.strip().str.replace(r"[./]", "-", regex=True)
         days[other] = _parse_dates(dates, where)
-        hours = pd.to_numeric(parts["hour"]).fillna(0).to_numpy()
+        hours = pd.to_numeric(parts["hour"].fillna(parts["compact"])).fillna(0).to_numpy()
         evening[other] = parts["zone"].isin(_UTC_ZONES).to_numpy() & (hours >= _FIRST_EVENING_HOUR)
     return days, evening
 

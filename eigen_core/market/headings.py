@@ -20,10 +20,13 @@ _SPELLINGS: dict[Role, tuple[str, ...]] = {
     "open": ("open", "openprice", "openingprice"),
     "high": ("high", "highprice", "dayhigh"),
     "low": ("low", "lowprice", "daylow"),
-    "close": ("close", "closeprice", "closingprice", "closelast", "price"),
+    "close": ("close", "closeprice", "closingprice", "closelast", "last", "lastprice", "price"),
     "adjusted_close": ("adjclose", "adjustedclose", "closeadj", "closeadjusted", "adjcloseprice"),
     "volume": ("volume", "vol", "tradedvolume", "sharevolume"),
 }
+
+
+_DATE_OR_NUMBER = re.compile(r"[-+]?[0-9][-0-9./: ]*(T[-0-9:.+Z]*)?")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ def read_headings(names: Sequence[str], where: str) -> Headings:
             f"{where} has one column only: give a date, a symbol and prices, or a date and one column of closes a "
             "symbol, separated by commas."
         )
+    if _DATE_OR_NUMBER.fullmatch(names[0].strip()):
+        raise InputError(f"{where} begins with '{names[0]}': write headings into its first line.")
     roles = _roles_of(names)
     if "close" in roles or "adjusted_close" in roles:
         return _long(names, roles, where)
@@ -101,8 +106,10 @@ def _long(names: Sequence[str], roles: dict[Role, int], where: str) -> Headings:
 
 def _wide(names: Sequence[str], roles: dict[Role, int], where: str) -> Headings:
     others = [name.strip() for name in names[1:]]
-    bars: set[Role] = {"open", "high", "low", "volume", "symbol"}
-    if "date" in roles and sum(roles[role] != 0 for role in bars & roles.keys()) >= len(names) - 1:
+    bars: set[Role] = {"open", "high", "low", "volume"}
+    found = sum(roles[role] != 0 for role in bars & roles.keys())
+    # LOW and OPEN are symbols too: a file is taken for a long one only if it has hardly anything else.
+    if (found >= 2 and "symbol" in roles) or ("date" in roles and found >= len(names) - 1):
         raise InputError(f"{where} has no column of closes: name it close; its columns are {_listed(names)}.")
     unnamed = [position for position, name in enumerate(others, 2) if _is_unnamed(name)]
     if unnamed:

@@ -6,7 +6,6 @@ from eigen_core.config import Config
 from eigen_core.market.panel import Panel, panel_of_prices
 from eigen_core.randomness import keyed_generator
 
-
 _EVEN_DAYS = 50
 
 
@@ -70,6 +69,4 @@ def _panel(
     opened, high, low, close = prices
     dates = np.busday_offset("2000-01-03", np.arange(days), roll="forward").astype("datetime64[D]")
     symbols = tuple(f"S{asset:03d}" for asset in range(assets))
-    return panel_of_prices(
-        features, opened, high, low, close, dates, symbols, feature_names, config.market
-    )
+    return panel_of_prices(features, opened, high, low, close, dates, symbols, feature_names, config.market)

@@ -120,7 +120,8 @@ def read_table(content: bytes, form: str, where: str) -> Table:
 
 
 def _read_csv(content: bytes, where: str) -> Table:
-    content = content.removeprefix(b"\xef\xbb\xbf")
+    # Blank lines at the end are no rows.
+    content = content.removeprefix(b"\xef\xbb\xbf").rstrip() + b"\n"
     try:
         first_line = content.split(b"\n", 1)[0].decode().rstrip("\r")
     except UnicodeDecodeError as error:

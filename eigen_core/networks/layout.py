@@ -83,12 +83,16 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
     return _stacked_product(inputs.flatten(1, -2), weight).reshape(*inputs.shape[:-1], weight.shape[2])
 
 
+_FEWEST_ROWS = 16
+
+
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`.
 
-    A stack of one takes another path through the library than a stack of many, and rounds otherwise with few rows and
-    more than one thread; so one agent is computed twice.
+    The bits of a row must not depend on the rows, agents or threads beside it. With fewer than a dozen rows the
+    library's kernels round by all of these, so few rows are filled up with zeros.
     """
-    if len(rows) > 1:
+    count = rows.shape[1]
+    if count >= _FEWEST_ROWS:
         return torch.bmm(rows, weight)
-    return torch.bmm(rows.expand(2, -1, -1), weight.expand(2, -1, -1))[:1]
+    return torch.bmm(torch.nn.functional.pad(rows, (0, 0, 0, _FEWEST_ROWS - count)), weight)[:, :count]

@@ -25,7 +25,7 @@ from eigen_core.reporting.units import count
 # More columns than this cannot be told apart.
 LINEAGE_GENERATIONS = 30
 # More agents than this are a crowd: of their lines, only those that lead to the newest population are drawn.
-_CROWD = 32
+_CROWD = 16
 
 _COLOURS: Mapping[Origin, str] = {
     "initial": "#9A9A9A",
@@ -53,9 +53,9 @@ def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
         axes = figure.add_axes((0.06, 0.115, 0.925, 0.685))
         if history:
             _draw(axes, history)
+            footnote(figure, "Pale: nothing of it lives on in the newest population. Hollow: bred, not evaluated yet.")
         else:
             note(axes, "No generation is complete.")
-        footnote(figure, "Pale: nothing of it lives on in the newest population. Hollow: bred, not evaluated yet.")
     return path
 
 
@@ -114,7 +114,8 @@ def _draw_links(axes: Axes, born: Sequence[Link], alive: set[Member], *, crowded
         width = 0.45 if crowded else 1.3
         strong = LineCollection(lines, colors=tint(colour, 0.35), linewidths=width, antialiaseds=not crowded)
         axes.add_collection(strong).set_zorder(2.1)
-        if not crowded:
+        # Copies of one champion would make a fan of pale lines from a single point: their dots say enough.
+        if not crowded and origin != "champion":
             lines = [(link.parent, link.child) for link in born if link.origin == origin and link.child not in alive]
             pale = LineCollection(lines, colors=tint(colour, 0.8), linewidths=0.8, antialiaseds=False)
             axes.add_collection(pale).set_zorder(2.0)

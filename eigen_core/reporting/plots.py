@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
 from eigen_core.reporting.lineage import plot_lineage
-from eigen_core.reporting.scales import clip_top, compress_beyond, linear_part
+from eigen_core.reporting.scales import clip_top, compress_beyond, linear_part, make_logarithmic
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -31,6 +31,7 @@ from eigen_core.reporting.style import (
     generation_axis,
     label_ends,
     line_width,
+    line_with_gaps,
     note,
     value_axis,
     widen,
@@ -70,7 +71,7 @@ def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Write the fitness of the population and the validation of its best and of the champion (reward)."""
     story = _fitness_story(history[-1]) if history else _NO_GENERATION
     with figure_file(path, "Fitness and validation", story) as figure:
-        axes = figure.add_axes((0.08, 0.125, 0.73, 0.685))
+        axes = figure.add_axes((0.08, 0.125, 0.69, 0.685))
         if history:
             _draw_fitness(axes, history)
             footnote(figure, "Bands: fitness of the middle half of the agents, and of all. Diamonds: a new champion.")
@@ -80,10 +81,13 @@ def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
 
 
 def _fitness_story(record: GenerationRecord) -> str:
+    age = record.generation - record.champion_generation
+    found = f", found {count(age, 'generation')} ago" if age else ""
     return (
         f"Generation {record.generation}: "
         f"best fitness {number(record.best_fitness)}, mean {number(record.mean_fitness)}. "
-        f"Champion: agent {record.champion_agent} of generation {record.champion_generation}, "
+        f"Champion: agent {record.champion_agent} of generation {record.champion_generation}"
+        f"{found}, "
         f"validation {number(record.champion_validation)}."
     )
 
@@ -100,11 +104,13 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     axes.fill_between(x, lines[1], lines[2], color=FITNESS, alpha=0.22, linewidth=0)
     axes.plot(x, lines[5], color=SKY, linewidth=width)
     axes.plot(x, lines[4], color=FITNESS, linewidth=width)
-    axes.plot(x, lines[6], color=VALIDATION, linewidth=0.7 * width, linestyle=(0, (4, 1.5)))
+    axes.plot(x, lines[6], color=VALIDATION, linewidth=0.7 * width, linestyle=(0, (4, 1.5)), zorder=3)
     axes.plot(x, lines[7], color=CHAMPION, linewidth=1.2 * width, drawstyle="steps-post")
     size = 5.0 if len(history) <= MANY_GENERATIONS else 3.5
     found = [index for index, record in enumerate(history) if record.champion_generation == record.generation]
-    axes.plot(generations[found], champion[found], "D", color=CHAMPION, markersize=size, markeredgecolor="white")
+    axes.plot(
+        generations[found], champion[found], "D", color=CHAMPION, markersize=size, markeredgecolor="white", zorder=4
+    )
     generation_axis(axes, history[0].generation, history[-1].generation)
     part = linear_part([best, validation, champion], lines)
     scale = "" if part is None else compress_beyond(axes, part, lines)
@@ -149,7 +155,7 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord]) -> None:
     generations = np.array([record.generation for record in history], dtype=np.float64)
     statistics = [record.learning for record in history]
     panels = figure.subplots(2, 2, sharex=True)
-    figure.subplots_adjust(left=0.06, right=0.905, bottom=0.14, top=0.81, hspace=0.32, wspace=0.45)
+    figure.subplots_adjust(left=0.075, right=0.905, bottom=0.14, top=0.81, hspace=0.32, wspace=0.45)
     contents = (
         ("Critic loss", "scaled reward²", [("critic", "critic_loss", BLUE)]),
         ("Actor loss", "scaled reward", [("actor", "actor_loss", ORANGE)]),
@@ -162,7 +168,8 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord]) -> None:
     )
     for axes, (title, unit, series) in zip(panels.flat, contents, strict=True):
         lines = {name: (_statistic(statistics, field), colour) for name, field, colour in series}
-        _draw_statistics(axes, generations, lines)
+        for values, colour in lines.values():
+            line_with_gaps(axes, generations, values, colour)
         _shade_gaps(axes, history)
         generation_axis(axes, history[0].generation, history[-1].generation, label=axes in panels[1])
         scale = _scale_statistics(axes, np.stack([values for values, _ in lines.values()]))
@@ -174,24 +181,13 @@ def _statistic(statistics: Sequence[LearningStatistics | None], field: str) -> V
     return np.array([np.nan if entry is None else getattr(entry, field) for entry in statistics], dtype=np.float64)
 
 
-def _draw_statistics(axes: Axes, generations: Values, lines: dict[str, tuple[Values, str]]) -> None:
-    for values, colour in lines.values():
-        axes.plot(generations, values, color=colour, linewidth=line_width(len(generations)))
-        known = np.pad(np.isfinite(values), 1)
-        alone = known[1:-1] & ~known[:-2] & ~known[2:]
-        axes.plot(generations[alone], values[alone], "o", color=colour, markersize=4)
-
-
 def _scale_statistics(axes: Axes, values: Values) -> str:
     """Choose a scale on which the newer half of the values can be read; return the words that name it."""
     known = values[:, np.isfinite(values).all(axis=0)]
     if known.min() > 0.0:
         if known.max() <= _FACTOR_FOR_LOGARITHM * known.min():
             return ""
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_minor_locator(NullLocator())
-        return "logarithmic"
+        return make_logarithmic(axes, known)
     part = linear_part(known, known)
     return "" if part is None else compress_beyond(axes, part, known)
 
@@ -312,7 +308,7 @@ def _draw_time(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
         floor = top
     generation_axis(axes, first, last)
     value_axis(axes, "Time of a generation", "seconds")
-    clip_top(axes, np.arange(first, last + 1, dtype=np.float64), floor)
+    clip_top(axes, np.arange(first, last + 1, dtype=np.float64), floor, "s")
     label_ends(axes, middles)
 
 
@@ -323,8 +319,8 @@ def _draw_memory(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
     peak = _by_generation(telemetry, [entry.rss_peak_bytes / BYTES_PER_MB for entry in telemetry])
     x, lines = widen(generations, np.vstack([resident, peak]))
     axes.fill_between(x, lines[0], lines[1], color=SKY, alpha=0.25, linewidth=0)
-    axes.plot(x, lines[0], color=BLUE, linewidth=line_width(len(x)))
-    axes.plot(x, lines[1], color=PURPLE, linewidth=line_width(len(x)))
+    line_with_gaps(axes, x, lines[0], BLUE)
+    line_with_gaps(axes, x, lines[1], PURPLE)
     generation_axis(axes, first, last)
     value_axis(axes, "Resident memory", "MB")
     axes.set_ylim(0.0, 1.12 * float(np.nanmax([resident, peak])) or 1.0)

@@ -16,6 +16,9 @@ _FLATTENING = 2.5
 _COMPRESSION = 0.1
 # Ticks nearer than this share of the axis would touch.
 _TICK_GAP = 0.055
+# The linear part is never shorter than this share of all values.
+_SHORTEST = 1e-6
+_DECADES_WITH_FINE_TICKS = 2.0
 _OUTLIER = 4.0
 
 
@@ -57,14 +60,14 @@ def linear_part(core: ArrayLike, everything: ArrayLike) -> LinearPart | None:
         core: the values that matter, `[series, generations]`.
         everything: all values that are drawn, any shape.
     """
-    values = np.asarray(core, dtype=np.float64)
+    values, drawn = np.asarray(core, dtype=np.float64), np.asarray(everything, dtype=np.float64)
+    span = float(np.ptp(drawn))
     low, high = np.quantile(values[:, values.shape[1] // 2 :], (0.05, 0.95))
     low, high = min(float(low), 0.0), max(float(high), 0.0)
-    length = (high - low) or 1.0
+    length = high - low
     low, high = min(low, max(float(values.min()), low - length)), max(high, min(float(values.max()), high + length))
-    step = _round_up(high - low or 1.0) / 10.0
-    part = LinearPart(step * np.floor(low / step), step * np.ceil(high / step) if high > low else step)
-    span = float(np.ptp(np.asarray(everything, dtype=np.float64)))
+    step = _round_up(max(high - low, _SHORTEST * span, np.finfo(np.float64).tiny)) / 10.0
+    part = LinearPart(step * np.floor(low / step), step * max(np.ceil(high / step), np.floor(low / step) + 1.0))
     return part if span > _FLATTENING * part.length else None
 
 
@@ -113,7 +116,21 @@ def _largest(part: LinearPart, bottom: float, top: float) -> float:
     return float(np.abs(part.expand([bottom, top])).max())
 
 
-def clip_top(axes: Axes, x: Values, y: Values) -> None:
+def make_logarithmic(axes: Axes, values: Values) -> str:
+    """Make y logarithmic, with ticks for `values`, which are positive; return the word that says so."""
+    axes.set_yscale("log")
+    lowest, highest = float(np.log10(values.min())), float(np.log10(values.max()))
+    decades = np.arange(np.floor(lowest), np.ceil(highest) + 1)
+    if highest - lowest > _DECADES_WITH_FINE_TICKS:
+        ticks = 10.0 ** decades[:: int(np.ceil(len(decades) / 7))]
+    else:
+        ticks = np.outer(10.0**decades, (1.0, 2.0, 5.0)).ravel()
+    axes.yaxis.set_major_locator(FixedLocator(ticks.tolist()))
+    axes.yaxis.set_minor_locator(NullLocator())
+    return "logarithmic"
+
+
+def clip_top(axes: Axes, x: Values, y: Values, unit: str) -> None:
     """Start y at 0 and end it where outliers do not flatten the rest; mark each value above it with its number."""
     limit = _OUTLIER * float(np.median(y))
     shown = y[y <= limit] if limit > 0 else y
@@ -122,11 +139,9 @@ def clip_top(axes: Axes, x: Values, y: Values) -> None:
     above = np.flatnonzero(y > top)
     for index in above[np.argsort(-y[above])][:3]:
         axes.annotate(
-            f"▲ {number(float(y[index]))}",
+            f"▲ {number(float(y[index]))} {unit}",
             xy=(float(x[index]), 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(0, -3),
-            textcoords="offset points",
             ha="center",
             va="top",
             fontsize=8,

@@ -175,6 +175,14 @@ def line_width(generations: int) -> float:
     return 1.8 if generations <= MANY_GENERATIONS else 1.2
 
 
+def line_with_gaps(axes: Axes, x: Values, y: Values, colour: str) -> None:
+    """Draw a line that is broken where y is NaN; a value between two gaps becomes a dot."""
+    axes.plot(x, y, color=colour, linewidth=line_width(len(x)))
+    known = np.pad(np.isfinite(y), 1)
+    alone = known[1:-1] & ~known[:-2] & ~known[2:]
+    axes.plot(x[alone], y[alone], "o", color=colour, markersize=4)
+
+
 def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
     """Write above the axes what y is and, at the right, its unit and what is unusual about its scale; draw its grid.
 

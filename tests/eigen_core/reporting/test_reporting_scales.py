@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from eigen_core.reporting.scales import LinearPart, clip_top, compress_beyond, linear_part
+from eigen_core.reporting.scales import LinearPart, clip_top, compress_beyond, linear_part, make_logarithmic
 from eigen_core.reporting.style import EndLabel, label_ends, spread
 from eigen_core.reporting.units import count, duration, number, signed
 
@@ -73,17 +73,28 @@ def test_every_axis_shows_all_values_with_ticks_apart(core: list[float], other: 
             assert heights[index] - heights[index - 1] > 0.05 * (room[1] - room[0])
 
 
+@given(st.lists(st.floats(1e-9, 1e12), min_size=2, max_size=12))
+def test_a_logarithmic_axis_has_ticks_among_its_values(values: list[float]) -> None:
+    if max(values) < 10.0 * min(values):
+        values = [*values, 10.0 * max(values)]
+    axes = Figure().add_subplot()
+    axes.plot(values)
+    make_logarithmic(axes, np.array(values))
+    low, high = axes.get_ylim()
+    assert 1 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 9
+
+
 def test_one_slow_generation_does_not_flatten_the_others_and_keeps_its_number() -> None:
     axes = Figure().add_subplot()
     seconds = np.array([5.0, 6.0, 4_000.0, 5.5])
-    clip_top(axes, np.arange(1.0, 5.0), seconds)
+    clip_top(axes, np.arange(1.0, 5.0), seconds, "s")
     assert 6.0 < axes.get_ylim()[1] < 30.0
-    assert [text.get_text() for text in axes.texts] == ["▲ 4,000"]
+    assert [text.get_text() for text in axes.texts] == ["▲ 4,000 s"]
 
 
 def test_no_time_at_all_still_has_an_axis() -> None:
     axes = Figure().add_subplot()
-    clip_top(axes, np.arange(3.0), np.zeros(3))
+    clip_top(axes, np.arange(3.0), np.zeros(3), "s")
     assert axes.get_ylim() == (0.0, 1.0)
 
 

@@ -1,0 +1,10 @@
+"""Measurements of what the design promises; `python -m benchmarks` runs them and writes `benchmarks/RESULTS.md`.
+
+One thread computes, and threads that wait sleep: on a shared machine spinning threads stall each other, and ratios of
+two such times say nothing. OpenMP reads this when torch is loaded, so it is set before anything else is imported.
+"""
+
+import os
+
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+os.environ["OMP_NUM_THREADS"] = "1"

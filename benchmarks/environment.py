@@ -1,0 +1,123 @@
+"""How many days of episodes the environment trades in a second, in both forms and as a plain loop."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.measure import Times, take_turns
+from benchmarks.results import Section
+from eigen_core.config import TradingConfig
+from eigen_core.market import Panel
+from eigen_core.randomness import keyed_generator
+from eigen_core.trading import Prices, TradingEnvironment, trade_whole_episodes
+
+_EPISODES = (16, 80, 1_024)
+_ASSETS = (20, 108)
+_PANEL_DAYS = 600
+_SLOW_EPISODES = 16
+_ROUNDS = 3
+_RULES = Path(__file__).resolve().parents[1] / "tests"
+
+
+def run() -> Section:
+    """Trade random decisions over random prices with gaps, at several numbers of episodes and assets."""
+    rows: list[list[str]] = []
+    for assets in _ASSETS:
+        rows += _compare(assets)
+    return Section(
+        title="Trading environment",
+        method="Days of episodes traded in a second with the same random decisions at 145 days an episode, by turns: "
+        "step by step (portfolio observed before each decision), whole episodes at once (decisions known), and the "
+        f"tests' slow per-day reference in plain Python, {_SLOW_EPISODES} episodes one after the other; rewards are "
+        "checked to be equal to 1e-9.",
+        columns=("", "step by step", "whole episodes", "plain loop", "steps : plain", "whole : plain"),
+        rows=rows,
+    )
+
+
+class _Market:
+    """Random prices, random decisions, and the three ways to trade them."""
+
+    def __init__(self, assets: int) -> None:
+        self.reference = _reference()
+        self.trading = TradingConfig()
+        self.panel: Panel = self.reference.random_panel(assets, _PANEL_DAYS, assets)
+        self.prices = Prices.of_panel(self.panel, torch.device("cpu"))
+        generator = keyed_generator(1, 0, "benchmarks", "environment", assets)
+        shape = (max(_EPISODES), self.trading.episode_days, assets)
+        self.coefficients = torch.tensor(2.0 * generator.random(shape, dtype="float32"))
+        self.targets = torch.tensor(0.1 + 0.4 * generator.random(shape, dtype="float32"))
+        last = _PANEL_DAYS - self.trading.episode_days
+        self.first_days = torch.tensor(generator.integers(0, last + 1, max(_EPISODES)))
+
+    def step_by_step(self, episodes: int) -> Tensor:
+        environment = TradingEnvironment(self.prices, self.trading)
+        environment.reset(self.first_days[:episodes])
+        rewards = []
+        for step in range(self.trading.episode_days):
+            environment.portfolio()
+            rewards.append(environment.step(self.coefficients[:episodes, step], self.targets[:episodes, step]))
+        return torch.stack(rewards, dim=1)
+
+    def whole(self, episodes: int) -> Tensor:
+        actions = self.coefficients[:episodes], self.targets[:episodes]
+        return trade_whole_episodes(self.prices, self.trading, self.first_days[:episodes], *actions)[0]
+
+    def plain(self) -> NDArray[np.float64]:
+        coefficients, targets = self.coefficients.numpy(), self.targets.numpy()
+        rewards = []
+        for index in range(_SLOW_EPISODES):
+            episode = self.reference.SlowEpisode(self.panel, self.trading, int(self.first_days[index]))
+            rewards.append(episode.run(coefficients[index], targets[index]).rewards)
+        return np.array(rewards)
+
+
+def _compare(assets: int) -> list[list[str]]:
+    market = _Market(assets)
+    expected = market.plain()
+    for rewards in (market.step_by_step(_SLOW_EPISODES), market.whole(_SLOW_EPISODES)):
+        np.testing.assert_allclose(rewards.numpy(), expected, rtol=1e-9, atol=1e-9)
+    works: dict[str, Callable[[], object]] = {"plain": market.plain}
+    for episodes in _EPISODES:
+        works[f"steps {episodes}"] = partial(market.step_by_step, episodes)
+        works[f"whole {episodes}"] = partial(market.whole, episodes)
+    times = take_turns(works, _ROUNDS)
+
+    def row(episodes: int) -> list[str]:
+        steps, whole, plain = times[f"steps {episodes}"], times[f"whole {episodes}"], times["plain"]
+        share = episodes / _SLOW_EPISODES
+        return [
+            f"{assets} assets, {episodes:,} episodes",
+            _speed(steps, episodes),
+            _speed(whole, episodes),
+            _speed(plain, _SLOW_EPISODES),
+            f"{share * plain.over(steps):,.1f}",
+            f"{share * plain.over(whole):,.1f}",
+        ]
+
+    return [row(episodes) for episodes in _EPISODES]
+
+
+def _speed(times: Times, episodes: int) -> str:
+    return f"{episodes * TradingConfig().episode_days / times.median:,.0f}"
+
+
+def _reference() -> ModuleType:
+    """Load the slow rules that the tests compare the environment with."""
+    path = next(_RULES.rglob("trading_cases.py"))
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    # Its dataclasses look their module up.
+    sys.modules[path.stem] = module
+    specification.loader.exec_module(module)
+    return module

@@ -1,0 +1,61 @@
+"""Generations as the training flow runs them, without Prefect: the same functions, checkpoints and plots."""
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.generation import TrainingState, evaluate, evolve, record_telemetry, snapshot, train
+from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
+from eigen_core.records import Telemetry
+from eigen_core.reporting.plots import write_plots
+
+PHASES = ("evaluate", "train", "evolve", "checkpoint", "plot")
+
+
+def is_plotted(state: TrainingState, generation: int) -> bool:
+    """Whether the flow plots after `generation`."""
+    every = state.config.reporting.plot_every
+    return generation == state.config.generations or (every > 0 and generation % every == 0)
+
+
+def run_generation(state: TrainingState, directory: RunDirectory, plotted: bool) -> dict[str, float]:
+    """Run the next generation, commit it to `directory`, plot it if it is to be `plotted`.
+
+    Returns the time of each of `PHASES` (seconds); 0 for `plot` if it is not plotted.
+    """
+    reset_peak()
+    seconds = {
+        "evaluate": _seconds_of(lambda: evaluate(state)),
+        "train": _seconds_of(lambda: train(state)),
+        "evolve": _seconds_of(lambda: evolve(state)),
+    }
+    release_free_memory()
+    telemetry = Telemetry(
+        generation=state.generation,
+        evaluate_seconds=seconds["evaluate"],
+        train_seconds=seconds["train"],
+        evolve_seconds=seconds["evolve"],
+        rss_bytes=psutil.Process().memory_info().rss,
+        rss_peak_bytes=peak_resident_bytes(),
+    )
+    record_telemetry(state, telemetry)
+    seconds["checkpoint"] = _seconds_of(lambda: _save(state, directory))
+    record_telemetry(state, telemetry.model_copy(update={"checkpoint_seconds": seconds["checkpoint"]}))
+    seconds["plot"] = 0.0
+    if plotted:
+        seconds["plot"] = _seconds_of(lambda: write_plots(state.history, state.telemetry, directory.plots))
+    return seconds
+
+
+def _save(state: TrainingState, directory: RunDirectory) -> None:
+    manifest = directory.save(snapshot(state))
+    settings = state.config.checkpoint
+    directory.apply_retention(settings.keep_last, settings.keep_every, manifest.champion_generation)
+
+
+def _seconds_of(phase: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    phase()
+    return time.perf_counter() - started

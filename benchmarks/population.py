@@ -1,0 +1,100 @@
+"""Learning with all agents in one bank, in groups, and one agent after the other."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from benchmarks.measure import take_turns
+from benchmarks.plain import PlainAgent, PlainDdpg
+from benchmarks.results import Section
+from eigen_core.config.loading import load_config
+from eigen_core.generation import TrainingState, evaluate, start_training
+from eigen_core.generation.phases import learning_plan
+from eigen_core.learners import DdpgLearner, LearningPlan
+from eigen_core.market import build_panel
+from eigen_core.population import Population, agent_groups
+
+_GROUP_SIZES = (16, 4, 1)
+_ROUNDS = 3
+_FILTER_BANK = ("learner.gradient_steps=8",)
+_TCN = ("network.encoder=tcn", "learner.gradient_steps=1", "learner.block_days=256")
+
+
+def run() -> Section:
+    """Learn from the same batches with a small and a medium encoder, in four ways."""
+    rows = [
+        *_compare("filter bank", _FILTER_BANK),
+        *_compare("tcn, blocks of 256 days", _TCN),
+    ]
+    return Section(
+        title="The population as one bank",
+        method="Gradient steps (targets, critic and actor: forward, backward, clipping, Adam) of 16 agents of preset "
+        "quickstart on the same batches of 64 transitions, by turns: `DdpgLearner` on groups of 16, 4 and 1 agents, and "
+        "a loop over agents made of `torch.nn` modules with fused `torch.optim.AdamW`.",
+        columns=("", "one step of all agents (ms)", "times the bank of 16", "largest difference of a weight"),
+        rows=rows,
+        remarks=(
+            "The difference is that of the weights after all steps, to the bank of 16; one step of Adam moves a weight "
+            "by up to 0.0003.",
+        ),
+    )
+
+
+def _compare(name: str, assignments: Sequence[str]) -> list[list[str]]:
+    config = load_config("quickstart", assignments)
+    state = start_training(config, build_panel(config)[0])
+    evaluate(state)
+    plan = learning_plan(state)
+    assert plan is not None
+    works: dict[str, Callable[[], object]] = {
+        f"groups of {size}": partial(_learn_in_groups, state, plan, size) for size in _GROUP_SIZES
+    }
+    works["plain loop"] = partial(_learn_one_by_one, state, plan, _plain_agents(state))
+    times = take_turns(works, _ROUNDS)
+    bank = _learn_in_groups(state, plan, _GROUP_SIZES[0])
+    rows = []
+    for work, taken in times.items():
+        rows.append(
+            [
+                f"{name}: {work}",
+                f"{1e3 * taken.median / plan.gradient_steps:,.1f}",
+                f"{taken.over(times[f'groups of {_GROUP_SIZES[0]}']):.2f}",
+                f"{_difference(state, plan, work, bank):.1e}",
+            ]
+        )
+    return rows
+
+
+def _difference(state: TrainingState, plan: LearningPlan, work: str, bank: Population) -> float:
+    if work == "plain loop":
+        agents = _plain_agents(state)
+        _learn_one_by_one(state, plan, agents)
+        return max(
+            agent.largest_difference(state.network, row) for agent, row in zip(agents, bank.weights, strict=True)
+        )
+    groups = _learn_in_groups(state, plan, int(work.split()[-1]))
+    return float((groups.weights - bank.weights).abs().max())
+
+
+def _learn_in_groups(state: TrainingState, plan: LearningPlan, group_size: int) -> Population:
+    population = state.population.clone()
+    learner = DdpgLearner(state.network, state.config, state.replay)
+    for agents in agent_groups(population.size, group_size):
+        part = LearningPlan(plan.slots[agents], plan.first_days, plan.block_days)
+        learner.learn(population.rows(agents), part, lambda: None)
+    return population
+
+
+def _plain_agents(state: TrainingState) -> list[PlainAgent]:
+    agents = []
+    for row in state.population.weights:
+        agent = PlainAgent(state.panel, state.config)
+        agent.load(state.network, row)
+        agents.append(agent)
+    return agents
+
+
+def _learn_one_by_one(state: TrainingState, plan: LearningPlan, agents: list[PlainAgent]) -> None:
+    for agent, slots in zip(agents, plan.slots, strict=True):
+        PlainDdpg(agent, state.config, state.replay).learn(slots[:, 0], plan.first_days, plan.block_days)

@@ -1,0 +1,93 @@
+"""Size of a stored transition, and how fast the whole replay buffer is saved and loaded."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.measure import take_turns
+from benchmarks.results import Section
+from eigen_core.checkpoint import RunDirectory, Snapshot
+from eigen_core.networks import PORTFOLIO_VALUES
+from eigen_core.randomness import keyed_generator
+from eigen_core.replay import EpisodeBatch, Replay
+
+_CPU = torch.device("cpu")
+_TRANSITIONS, _ASSETS = 50_000, 108
+_EPISODES, _DAYS = 400, 125
+_DENSE_BYTES = 2 * 4 * 504 * 669 * 9
+_ROUNDS = 5
+
+
+def run() -> Section:
+    """Fill a replay buffer of the reference size, weigh it, save and load it."""
+    replay = _full_replay()
+    content = b"".join(tensor.contiguous().numpy().tobytes() for tensor in replay.tensors().values())
+    with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as folder:
+        directory = RunDirectory.create(folder, "replay", {})
+        copy = Path(folder) / "copy"
+        generation = 0
+
+        def save() -> None:
+            nonlocal generation
+            generation += 1
+            directory.save(Snapshot(generation, {"replay": replay.tensors()}, {}, 0))
+
+        def save_copy() -> None:
+            copy.unlink(missing_ok=True)
+            with open(copy, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+
+        def load() -> None:
+            loaded = directory.load(generation)
+            Replay.from_tensors(loaded.snapshot.tensors["replay"], _CPU)
+
+        def thin_out() -> None:
+            directory.apply_retention(1, 0, 0)
+
+        with directory.lock():
+            works = {"save": save, "save copy": save_copy, "load": load, "load copy": copy.read_bytes, "-": thin_out}
+            times = take_turns(works, _ROUNDS)
+    each, megabytes = replay.bytes_per_transition, replay.nbytes / 1e6
+    rows = [
+        ["bytes of a transition", f"{each:,.0f}", f"{_DENSE_BYTES:,.0f}", f"{each / _DENSE_BYTES:.6f}"],
+        [f"MB of {_TRANSITIONS:,}", f"{megabytes:,.1f}", f"{_TRANSITIONS * _DENSE_BYTES / 1e6:,.0f}", ""],
+    ]
+    for work in ("save", "load"):
+        checkpoint, plain = times[work], times[f"{work} copy"]
+        rows.append(
+            [
+                f"{work} {_TRANSITIONS:,} (s)",
+                f"{checkpoint.median:.3f} (least {checkpoint.least:.3f})",
+                f"{plain.median:.3f}",
+                f"{checkpoint.over(plain):.1f}",
+            ]
+        )
+    return Section(
+        title="Transitions in the replay buffer",
+        method=f"{_TRANSITIONS:,} transitions of {_ASSETS} assets with their portfolio, saved as a generation (written, "
+        "hashed, fsynced, renamed) and loaded again (every byte verified, buffer rebuilt, file still in the page cache), "
+        f"{_ROUNDS} times by turns with a plain file of the same bytes that is written and fsynced, or read; dense "
+        "means a transition that carries its two windows `[504, 669, 9]`, which is computed.",
+        columns=("", "ours", "dense, or plain file", "ratio"),
+        rows=rows,
+    )
+
+
+def _full_replay() -> Replay:
+    """A buffer filled to its capacity with values that nothing could compress or share."""
+    generator = keyed_generator(1, 0, "benchmarks", "transitions", "values")
+    shape = (_EPISODES, _DAYS, _ASSETS)
+    replay = Replay(_TRANSITIONS, _ASSETS, PORTFOLIO_VALUES, _CPU)
+    replay.append(
+        EpisodeBatch(
+            first_days=torch.tensor(generator.integers(0, 5_000, _EPISODES)),
+            portfolios=torch.tensor(generator.random((*shape, PORTFOLIO_VALUES), dtype="float32")).half(),
+            actions=torch.tensor(generator.random((*shape, 2), dtype="float32")),
+            rewards=torch.tensor(generator.random(shape[:2], dtype="float32")),
+        )
+    )
+    return replay

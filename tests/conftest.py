@@ -1,0 +1,63 @@
+"""What holds for all tests: own caches, a quiet Prefect of their own, one thread."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_TESTS = Path(__file__).parent
+
+# pytest puts this folder first on the path, where its folders would hide the packages whose names they mirror.
+sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support")]
+
+SESSION_FOLDER = Path(tempfile.mkdtemp(prefix="eigen-tests-"))
+
+# All of this must be set before Prefect, torch and the market are imported.
+for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+    del os.environ[name]
+os.environ["PREFECT_HOME"] = str(SESSION_FOLDER / "prefect")
+os.environ["EIGEN_CACHE"] = str(SESSION_FOLDER / "cache")
+os.environ["DO_NOT_TRACK"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+for name in (
+    "LOGGING_TO_API",
+    "SERVER_SERVICES_TASK_RUN_RECORDER",
+    "SERVER_SERVICES_EVENT_PERSISTER",
+    "SERVER_SERVICES_TRIGGERS",
+    "SERVER_SERVICES_SCHEDULER",
+    "SERVER_SERVICES_LATE_RUNS",
+    "SERVER_SERVICES_FOREMAN",
+):
+    os.environ[f"PREFECT_{name}_ENABLED"] = "false"
+os.environ["PREFECT_API_BLOCKS_REGISTER_ON_START"] = "false"
+os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_folder() -> Iterator[None]:
+    yield
+    shutil.rmtree(SESSION_FOLDER, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def session_folder() -> Path:
+    """Folder that lives as long as the tests run."""
+    return SESSION_FOLDER
+
+
+@pytest.fixture(scope="session")
+def prefect_api() -> Iterator[None]:
+    """A Prefect server of this session for flows that run inside the test process."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    with (
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
+        yield

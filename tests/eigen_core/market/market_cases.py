@@ -1,0 +1,64 @@
+"""Small configurations and price files for the tests of the market."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from eigen_core.config import Config
+from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.report import DataReport
+from eigen_core.market.sources import find_source, read_source
+
+REPO_ROOT = Path(__file__).parents[3]
+US5 = REPO_ROOT.parent / "shared" / "data" / "us5_ohlcv_2000_2013_long.csv.gz"
+
+
+def small_config(data: Path | str | None = None, **market: object) -> Config:
+    """Return a configuration that 24 days suffice for: window 5, episodes 3 + 2, validation 8, holdout 6."""
+    settings: dict[str, Any] = {"window": 5, "validation_days": 8, "holdout_days": 6, **market}
+    return Config.model_validate(
+        {
+            "market": settings | {"data": None if data is None else str(data)},
+            "trading": {"trading_days": 3, "settlement_days": 2, "holding_days": 2},
+            "network": {"scales": [1, 5]},
+        }
+    )
+
+
+def business_days(days: int, start: str = "2020-01-01") -> pd.DatetimeIndex:
+    """Return `days` weekdays from `start` on."""
+    return pd.bdate_range(start, periods=days)
+
+
+def random_bars(symbols: list[str], days: int, seed: int) -> pd.DataFrame:
+    """Return long prices (date, symbol, open, high, low, close, volume) of random walks, ordered by symbol and date."""
+    generator = np.random.default_rng(seed)
+    parts = []
+    for symbol in symbols:
+        close = 50.0 * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
+        opened = close * np.exp(0.01 * generator.standard_normal(days))
+        high = np.maximum(opened, close) * np.exp(0.01 * generator.random(days))
+        low = np.minimum(opened, close) * np.exp(-0.01 * generator.random(days))
+        bars = {"open": opened, "high": high, "low": low, "close": close, "volume": generator.integers(1, 1_000, days)}
+        parts.append(pd.DataFrame({"date": business_days(days), "symbol": symbol, **bars}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write `text` and return the path."""
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> Path:
+    """Write `frame` without its index and return the path."""
+    frame.to_csv(path, index=False)
+    return path
+
+
+def cleaned(path: Path | str, context: tuple[str, ...] = ()) -> tuple[CleanPrices, DataReport]:
+    """Read and clean the prices at `path`."""
+    source = find_source(str(path))
+    return clean_prices(read_source(source), str(path), context)

@@ -1,0 +1,127 @@
+"""Prices that cannot be used are refused with a sentence that says what, where, and what to do."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from market_cases import random_bars, small_config, write_csv, write_text
+
+from eigen_core.errors import InputError
+from eigen_core.market import build_panel
+
+LONG = "Date,Ticker,Close\n2020-01-02,A,1\n2020-01-03,A,"
+
+
+def text_case(content: str, name: str = "p.csv") -> Callable[[Path], Path]:
+    return lambda folder: write_text(folder / name, content)
+
+
+def bytes_case(content: bytes, name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    return write
+
+
+def frame_case(frame: pd.DataFrame, name: str = "p.csv") -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = folder / name
+        frame.to_parquet(path) if name.endswith(".parquet") else frame.to_csv(path, index=False)
+        return path
+
+    return write
+
+
+def folder_case(**files: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / "prices").mkdir()
+        for stem, content in files.items():
+            write_text(folder / "prices" / f"{stem}.csv", content)
+        return folder / "prices"
+
+    return write
+
+
+GOOD = random_bars(["A"], 30, seed=1)
+WIDE = pd.DataFrame({"Date": GOOD["date"], "A": GOOD["close"]})
+
+CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "missing file": (lambda folder: folder / "nothing.csv", "no file or folder .*nothing.csv"),
+    "name too long": (lambda folder: folder / ("x" * 300 + ".csv"), "cannot be read"),
+    "unknown kind": (text_case(LONG, "prices.xlsx"), "no known kind.*csv"),
+    "empty file": (text_case(""), "is empty"),
+    "blank file": (text_case("\n \n"), "is empty"),
+    "headings alone": (text_case("Date,Ticker,Close\n"), "no rows"),
+    "one column": (text_case("Close\n1\n2\n"), "one column only"),
+    "only blank dates": (text_case("Date,A\n,1\n,2\n"), "no row with a date"),
+    "text in prices": (text_case(LONG + "abc\n"), r"p\.csv, line 3, column 'Close': 'abc' is no number"),
+    "text far down": (frame_case(WIDE.astype(object).replace({"A": {WIDE["A"][20]: "n.v."}})), "line 22, column 'A'"),
+    "text in volume": (text_case("Date,Close,Volume\n2020-01-02,1,1.2M\n"), "line 2, column 'Volume': '1.2M'"),
+    "truth values": (text_case("Date,Close\n2020-01-02,True\n2020-01-03,False\n"), "is no number"),
+    "decimal comma": (text_case("Date;Close\n2020-01-02;1,5\n"), "'1,5' is no number: write numbers like 1234.5"),
+    "unreadable date": (text_case("Date,A\n2020-01-02,1\nyesterday,2\n"), "line 3, column 'Date': 'yesterday' is no"),
+    "unreadable dates": (text_case("Id,A\nx1,1\nx2,2\n"), "line 2, column 'Id': 'x1' is no date"),
+    "impossible date": (text_case("Date,A\n2020-02-31,1\n"), "'2020-02-31' is no date"),
+    "serial numbers": (text_case("Date,A\n43831,1\n43832,2\n"), "'43831' is no date"),
+    "ambiguous dates": (text_case("Date,A\n01/02/2020,1\n03/04/2020,2\n"), "day-month or month-day"),
+    "absurd year": (text_case("Date,A\n0020-01-02,1\n"), "between 1800"),
+    "no date column": (text_case("Ticker,Close,Open\nA,1,1\n"), "no column of dates.*'Ticker'"),
+    "no headings": (text_case("2020-01-02,1,2\n2020-01-03,1,2\n"), "begins with '2020-01-02': write headings"),
+    "no close but more": (text_case("date,tic,open,low,x\n2020-01-02,A,1,1,1\n"), "no column of closes"),
+    "only bars": (text_case("date,open,high,low,volume\n2020-01-02,1,1,1,1\n"), "no column of closes"),
+    "no close column": (text_case("Date,Ticker,Open,High,Low\n2020-01-02,A,1,1,1\n"), "no column of closes"),
+    "duplicate roles": (text_case("Date,Close,close\n2020-01-02,1,2\n"), "several columns named 'Close', 'close'"),
+    "duplicate symbols": (text_case("Date,A,B,A\n2020-01-02,1,2,3\n"), "several columns named 'A'"),
+    "unnamed symbol": (text_case("Date,A,\n2020-01-02,1,2\n"), "column 3 has no heading"),
+    "too many cells": (text_case("Date,A\n2020-01-02,1\n2020-01-03,1,2\n"), "line 3"),
+    "too many cells in all rows": (text_case("Date,A\n2020-01-02,1,2\n2020-01-03,1,2\n"), "more cells than"),
+    "two levels": (frame_case(WIDE.rename(columns={"A": "('Close', 'A')"}), "p.parquet"), "two levels"),
+    "garbage csv": (bytes_case(bytes(range(256)) * 8, "p.csv"), "not UTF-8 text"),
+    "nul bytes": (bytes_case(b"Date,A\n2020-01-02,\x00\n", "p.csv"), "not UTF-8 text"),
+    "utf-16": (bytes_case(LONG.encode("utf-16"), "p.csv"), "not UTF-8 text"),
+    "garbage parquet": (bytes_case(b"PAR1" + bytes(range(256)) + b"PAR1", "p.parquet"), "no Parquet file"),
+    "csv named parquet": (text_case(LONG, "p.parquet"), "no Parquet file"),
+    "parquet named csv": (lambda folder: frame_case(WIDE, "p.parquet")(folder).rename(folder / "p.csv"), "UTF-8"),
+    "damaged gzip": (bytes_case(gzip.compress(LONG.encode() * 100)[:-20], "p.csv.gz"), "is damaged"),
+    "empty folder": (folder_case(), "holds no price file"),
+    "bad file in folder": (folder_case(A=LONG + "2\n", B="Date,Close\n2020-01-02,x\n"), r"B\.csv, line 2"),
+    "nan-only symbol": (frame_case(GOOD.assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan)), "no usable price"),
+    "all prices bad": (frame_case(WIDE.assign(A=-1.0, B=0.0)), "no usable price.*A, B"),
+    "too few days": (frame_case(GOOD[:23]), "needs at least 24 days.*the panel has 23"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_prices_are_refused_with_a_sentence(tmp_path: Path, case: str) -> None:
+    write, words = CASES[case]
+    path = write(tmp_path)
+    cache = tmp_path / "cache"
+    with pytest.raises(InputError, match=words) as caught:
+        build_panel(small_config(path), cache)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith((".", "?"))
+    assert not list(cache.glob("panels/*"))
+
+
+def test_blank_name_is_refused() -> None:
+    with pytest.raises(InputError, match="blank"):
+        build_panel(small_config(" "))
+
+
+def test_unknown_context_is_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "p.csv", GOOD)
+    with pytest.raises(InputError, match=r"market\.context names 'SPY'"):
+        build_panel(small_config(path, context=["SPY"]), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("variable", ["EIGEN_CACHE", "XDG_CACHE_HOME"])
+def test_unwritable_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.delenv("EIGEN_CACHE", raising=False)
+    monkeypatch.setenv(variable, str(write_text(tmp_path / "file", "in the way")))
+    with pytest.raises(InputError, match=r"cannot be written.*EIGEN_CACHE"):
+        build_panel(small_config(write_csv(tmp_path / "p.csv", GOOD)))

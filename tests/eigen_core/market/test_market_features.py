@@ -1,0 +1,172 @@
+"""Features equal plain versions of their definitions, do not see the price level, and end with their series."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from eigen_core.market.features import CARRIED_DAYS, Bars, carry_forward, column_features, feature_names
+
+Series = NDArray[np.float64]
+
+
+def random_walk(days: int, seed: int = 1) -> Bars:
+    generator = np.random.default_rng(seed)
+    close = 80.0 * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
+    opened = close * np.exp(0.01 * generator.standard_normal(days))
+    high, low = np.maximum(opened, close) * 1.01, np.minimum(opened, close) * 0.98
+    return Bars(opened, high, low, close, generator.integers(0, 5_000, days).astype(np.float64))
+
+
+def returns_of(bars: Bars) -> dict[str, Series]:
+    names = feature_names("returns", True, True)
+    return dict(zip(names, column_features(bars, "returns", True, True).T, strict=True))
+
+
+def classic_of(bars: Bars) -> dict[str, Series]:
+    names = feature_names("classic", True, True)
+    return dict(zip(names, column_features(bars, "classic", True, True).T, strict=True))
+
+
+def exponential_mean(values: Series, days: int) -> Series:
+    """Mean of the first `days` values, then a step of 2 / (days + 1) towards each new one."""
+    result = np.full(len(values), np.nan)
+    result[days - 1] = np.mean(values[:days])
+    for day in range(days, len(values)):
+        result[day] = result[day - 1] + 2.0 / (days + 1) * (values[day] - result[day - 1])
+    return result
+
+
+def plain_rsi(close: Series, days: int) -> Series:
+    rises, falls = np.maximum(np.diff(close), 0.0), np.maximum(-np.diff(close), 0.0)
+    result = np.full(len(close), np.nan)
+    rise, fall = rises[:days].mean(), falls[:days].mean()
+    for day in range(days, len(close)):
+        if day > days:
+            rise = (rise * (days - 1) + rises[day - 1]) / days
+            fall = (fall * (days - 1) + falls[day - 1]) / days
+        result[day] = 100.0 * rise / (rise + fall)
+    return result
+
+
+def plain_macd(close: Series) -> tuple[Series, Series]:
+    """Both means start on the day on which the slow one is first known; the lines on the signal's first day."""
+    slow = exponential_mean(close, 26)
+    fast = np.full(len(close), np.nan)
+    fast[14:] = exponential_mean(close[14:], 12)
+    line = fast - slow
+    signal = np.full(len(close), np.nan)
+    signal[25:] = exponential_mean(line[25:], 9)
+    return np.where(np.isnan(signal), np.nan, line), signal
+
+
+def test_classic_set_equals_plain_definitions() -> None:
+    bars = random_walk(200)
+    classic = classic_of(bars)
+    assert list(classic) == ["open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "mean_distance_20"]
+    for name in ("open", "close", "high", "low"):
+        np.testing.assert_array_equal(classic[name], getattr(bars, name))
+    np.testing.assert_allclose(classic["rsi"], plain_rsi(bars.close, 14), rtol=1e-10)
+    line, signal = plain_macd(bars.close)
+    np.testing.assert_allclose(classic["macd"], line, atol=1e-10)
+    np.testing.assert_allclose(classic["macd_signal"], signal, atol=1e-10)
+    thrice = bars.close
+    for _ in range(3):
+        known = ~np.isnan(thrice)
+        smooth = np.full(len(thrice), np.nan)
+        smooth[known] = exponential_mean(thrice[known], 30)
+        thrice = smooth
+    trix = np.full(200, np.nan)
+    trix[1:] = 100.0 * (thrice[1:] / thrice[:-1] - 1.0)
+    np.testing.assert_allclose(classic["trix"], trix, rtol=1e-8)
+    for day in range(19, 200):
+        mean = bars.close[day - 19 : day + 1].mean()
+        assert classic["mean_distance_20"][day] == pytest.approx(bars.close[day] / mean - 1.0, rel=1e-9)
+
+
+def test_returns_set_equals_plain_definitions() -> None:
+    bars = random_walk(260)
+    returns = returns_of(bars)
+    close, log_close = bars.close, np.log(bars.close)
+    for day in range(260):
+        for days in (1, 5, 20, 60, 120):
+            expected = np.log(close[day] / close[day - days]) if day >= days else np.nan
+            assert returns[f"log_return_{days}"][day] == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
+        for days in (20, 60):
+            expected = np.diff(log_close)[day - days : day].std() if day >= days else np.nan
+            assert returns[f"volatility_{days}"][day] == pytest.approx(expected, rel=1e-9, nan_ok=True)
+        for days in (20, 60, 200):
+            expected = close[day] / close[day - days + 1 : day + 1].mean() - 1.0 if day >= days - 1 else np.nan
+            assert returns[f"mean_distance_{days}"][day] == pytest.approx(expected, rel=1e-8, nan_ok=True)
+        amounts = np.log1p(bars.volume[max(0, day - 59) : day + 1])
+        expected = (amounts[-1] - amounts.mean()) / amounts.std() if day >= 59 else np.nan
+        assert returns["volume"][day] == pytest.approx(expected, rel=1e-9, nan_ok=True)
+    np.testing.assert_array_equal(returns["range"], (bars.high - bars.low) / close)
+    np.testing.assert_allclose(returns["rsi"], plain_rsi(close, 14) / 100.0 - 0.5, atol=1e-12)
+    line, signal = plain_macd(close)
+    np.testing.assert_allclose(returns["macd"], line / close, atol=1e-12)
+    np.testing.assert_allclose(returns["macd_signal"], signal / close, atol=1e-12)
+
+
+def test_no_volume_and_no_range_are_no_features() -> None:
+    with_all = feature_names("returns", True, True)
+    assert set(with_all) - set(feature_names("returns", False, False)) == {"range", "volume"}
+    assert len(feature_names("classic", False, False)) == 9
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-3, 7.0, 1e9])
+def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
+    bars = random_walk(250)
+    scaled = Bars(*(series * scale for series in (bars.open, bars.high, bars.low, bars.close)), bars.volume)
+    one, other = (column_features(each, "returns", True, True) for each in (bars, scaled))
+    np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("feature_set", ["returns", "classic"])
+@pytest.mark.parametrize("days", [1, 2, 14, 15, 33, 34, 60, 61, 89, 120, 121, 200])
+def test_features_do_not_depend_on_how_long_the_series_goes_on(feature_set: str, days: int) -> None:
+    bars = random_walk(320, seed=days)
+    beginning = Bars(*(getattr(bars, name)[:days] for name in ("open", "high", "low", "close", "volume")))
+    whole = column_features(bars, feature_set, True, True)
+    np.testing.assert_array_equal(column_features(beginning, feature_set, True, True), whole[:days])
+
+
+@pytest.mark.parametrize("feature_set", ["returns", "classic"])
+def test_gaps_are_no_days_and_what_is_before_and_after_is_unknown(feature_set: str) -> None:
+    bars = random_walk(250)
+    calendar = np.sort(np.random.default_rng(1).choice(np.arange(50, 350), 250, replace=False))
+    spread = []
+    for name in ("open", "high", "low", "close", "volume"):
+        series = np.full(400, np.nan)
+        series[calendar] = getattr(bars, name)
+        spread.append(series)
+    values = column_features(Bars(*spread), feature_set, True, True)
+    np.testing.assert_array_equal(values[calendar], column_features(bars, feature_set, True, True))
+    assert np.isnan(np.delete(values, calendar, axis=0)).all()
+
+
+def test_classic_open_is_the_close_where_there_is_none() -> None:
+    bars = random_walk(40)
+    bars.open[[3, 7]] = np.nan
+    expected = bars.open.copy()
+    expected[[3, 7]] = bars.close[[3, 7]]
+    np.testing.assert_array_equal(classic_of(bars)["open"], expected)
+
+
+def test_a_column_without_prices_or_movement_has_no_wild_features() -> None:
+    nothing = np.full(300, np.nan)
+    assert np.isnan(column_features(Bars(*[nothing] * 5), "returns", True, True)).all()
+    flat = np.full(300, 3.3)
+    values = returns_of(Bars(flat, flat, flat, flat, np.zeros(300)))
+    for series in values.values():
+        np.testing.assert_allclose(series[200:], 0.0, atol=1e-12)
+
+
+def test_carry_forward_is_bounded() -> None:
+    values = np.full((40, 2), np.nan)
+    values[3, 0], values[5, 0], values[30, 1] = 1.0, 2.0, 3.0
+    carried = carry_forward(values)
+    expected = np.full((40, 2), np.nan)
+    expected[3:5, 0] = 1.0
+    expected[5 : 6 + CARRIED_DAYS, 0] = 2.0
+    expected[30:, 1] = 3.0
+    np.testing.assert_array_equal(carried, expected)

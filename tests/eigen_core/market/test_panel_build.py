@@ -1,0 +1,300 @@
+"""The panel: built, normalised from train days, split, cached, and built again when the cache is damaged."""
+
+import json
+import logging
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from market_cases import US5, business_days, cleaned, random_bars, small_config, write_csv
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.market import Panel, build_panel, panel_of_prices
+from eigen_core.market.build import panel_features
+from eigen_core.market.cache import default_cache_root
+from eigen_core.progress import progress_to
+
+FIELDS = ("features", "valid", "open", "high", "low", "close", "dates")
+
+
+def assert_same_panel(one: Panel, other: Panel) -> None:
+    for field in FIELDS:
+        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+        assert getattr(one, field).dtype == getattr(other, field).dtype
+    for field in ("symbols", "feature_names", "splits", "fingerprint"):
+        assert getattr(one, field) == getattr(other, field)
+
+
+@pytest.fixture
+def prices_file(tmp_path: Path) -> Path:
+    return write_csv(tmp_path / "prices.csv", random_bars(["AAA", "BBB", "IDX"], 400, seed=1))
+
+
+def test_bundled_prices(tmp_path: Path) -> None:
+    panel, report = build_panel(Config(), tmp_path)
+    assert panel.features.shape == (8_313, 20, len(panel.feature_names))
+    assert panel.features.dtype == np.float32
+    assert panel.close.shape == (8_313, 20)
+    assert (str(panel.dates[0]), str(panel.dates[-1])) == ("1990-01-02", "2022-12-28")
+    assert panel.symbols[0] == "AAPL"
+    assert panel.close[0, 0] == 0.264
+    assert panel.valid.all()
+    assert np.isnan(panel.open).all()
+    assert (panel.splits.train.stop, panel.splits.validation.stop) == (8_313 - 503, 8_313 - 251)
+    assert not {"range", "volume"} & set(panel.feature_names)
+    assert report.days == 8_313
+    assert not report.gap_days
+
+
+@pytest.mark.skipif(not US5.exists(), reason="the real long file is not at hand")
+def test_real_long_file_with_context(tmp_path: Path) -> None:
+    config = Config.model_validate({"market": {"data": str(US5), "context": ["IBM"]}})
+    panel, report = build_panel(config, tmp_path)
+    assert panel.symbols == ("AAPL", "FB", "GOOG", "MSFT", "IBM")
+    assert panel.close.shape == (3_270, 4)
+    np.testing.assert_array_equal(panel.valid[:, :4], ~np.isnan(panel.close))
+    assert panel.valid[:, 4].all()
+    assert {"range", "volume"} <= set(panel.feature_names)
+    first_of_goog = int(np.argmax(panel.valid[:, 2]))
+    assert not panel.features[: first_of_goog + 1, 2, 0].any()
+    assert panel.features[first_of_goog + 1 :, 2].any(axis=1).all()
+    assert report.symbols[4].tradable is False
+
+
+@pytest.mark.parametrize("feature_set", ["returns", "classic"])
+def test_normalised_by_mean_and_deviation_of_train_days(tmp_path: Path, prices_file: Path, feature_set: str) -> None:
+    config = small_config(prices_file, features=feature_set, validation_days=80)
+    panel, _ = build_panel(config, tmp_path / "cache")
+    prices, _ = cleaned(prices_file)
+    train = panel.splits.train
+    assert train == range(400 - 86)
+    for column in range(3):
+        raw = panel_features(prices, column, config.market)
+        mean, deviation = np.nanmean(raw[: train.stop], axis=0), np.nanstd(raw[: train.stop], axis=0)
+        expected = np.nan_to_num(np.clip((raw - mean) / deviation, -10.0, 10.0))
+        np.testing.assert_allclose(panel.features[:, column], expected, atol=1e-5)
+
+
+def test_column_with_few_train_days_takes_the_scale_of_all(tmp_path: Path) -> None:
+    bars = random_bars(["AAA", "BBB", "NEW"], 400, seed=2)
+    late = (bars["symbol"] == "NEW") & (bars["date"] < bars["date"].iloc[300])
+    path = write_csv(tmp_path / "p.csv", bars[~late])
+    config = small_config(path)
+    panel, _ = build_panel(config, tmp_path / "cache")
+    prices, _ = cleaned(path)
+    raw = np.stack([panel_features(prices, column, config.market) for column in range(3)], axis=1)
+    train = raw[: panel.splits.train.stop]
+    for feature in ("log_return_60", "mean_distance_60", "volume"):
+        index = panel.feature_names.index(feature)
+        assert 0 < (~np.isnan(train[:, 2, index])).sum() < 60
+        mean, deviation = np.nanmean(train[:, :, index]), np.nanstd(train[:, :, index])
+        expected = np.nan_to_num(np.clip((raw[:, 2, index] - mean) / deviation, -10.0, 10.0))
+        np.testing.assert_allclose(panel.features[:, 2, index], expected, atol=1e-5)
+
+
+def test_days_after_train_do_not_move_the_normalisation(tmp_path: Path) -> None:
+    bars = random_bars(["AAA", "BBB"], 200, seed=3)
+    one, _ = build_panel(small_config(write_csv(tmp_path / "one.csv", bars)), tmp_path / "cache")
+    later = bars["date"] >= one.dates[one.splits.train.stop]
+    bars.loc[later, ["open", "high", "low", "close"]] *= 3.0
+    other, _ = build_panel(small_config(write_csv(tmp_path / "two.csv", bars)), tmp_path / "cache")
+    train = slice(0, one.splits.train.stop)
+    np.testing.assert_array_equal(one.features[train], other.features[train])
+    assert (one.features[train.stop :] != other.features[train.stop :]).any()
+
+
+def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_file: Path) -> None:
+    config = small_config(prices_file, context=["IDX"])
+    built, report = build_panel(config, tmp_path / "cache")
+    manifest = next((tmp_path / "cache" / "panels").glob("*/manifest.json"))
+    written = manifest.stat().st_mtime_ns
+    loaded, loaded_report = build_panel(config, tmp_path / "cache")
+    assert_same_panel(built, loaded)
+    assert report == loaded_report
+    assert manifest.stat().st_mtime_ns == written
+    assert manifest.parent.name == built.fingerprint
+    for panel in (built, loaded):
+        for field in FIELDS[:-1]:
+            array = getattr(panel, field)
+            assert isinstance(array, np.memmap)
+            assert not array.flags.writeable
+    fresh, _ = build_panel(config, tmp_path / "other")
+    assert_same_panel(built, fresh)
+
+
+DAMAGE = {
+    "flipped byte": lambda path: flip(path, path.stat().st_size // 2),
+    "flipped last byte": lambda path: flip(path, path.stat().st_size - 1),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "deleted": lambda path: path.unlink(),
+    "garbage": lambda path: path.write_bytes(b"\x93NUMPY" * 50),
+}
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["features.npy", "close.npy", "dates.npy", "manifest.json"])
+def test_damaged_cache_is_noticed_and_built_again(
+    tmp_path: Path, prices_file: Path, caplog: pytest.LogCaptureFixture, name: str, damage: str
+) -> None:
+    config = small_config(prices_file)
+    cache = tmp_path / "cache"
+    built, report = build_panel(config, cache)
+    folder = cache / "panels" / built.fingerprint
+    expected = {field: np.array(getattr(built, field)) for field in FIELDS}
+    del built
+    DAMAGE[damage](folder / name)
+    with caplog.at_level(logging.WARNING):
+        again, report_again = build_panel(config, cache)
+    assert "is damaged" in caplog.text
+    for field, values in expected.items():
+        np.testing.assert_array_equal(getattr(again, field), values)
+    assert report_again == report
+    caplog.clear()
+    build_panel(config, cache)
+    assert not caplog.records
+    assert [path.name for path in (cache / "panels").iterdir()] == [folder.name]
+
+
+def test_manifest_of_another_panel_is_not_believed(tmp_path: Path, prices_file: Path) -> None:
+    cache = tmp_path / "cache"
+    one, _ = build_panel(small_config(prices_file), cache)
+    other, _ = build_panel(small_config(prices_file, features="classic"), cache)
+    folder = cache / "panels"
+    for path in (folder / one.fingerprint).iterdir():
+        path.unlink()
+    for path in (folder / other.fingerprint).iterdir():
+        (folder / one.fingerprint / path.name).write_bytes(path.read_bytes())
+    again, _ = build_panel(small_config(prices_file), cache)
+    assert "log_return_1" in again.feature_names
+
+
+def test_fingerprint_covers_what_matters_and_nothing_else(tmp_path: Path, prices_file: Path) -> None:
+    def fingerprint(path: Path = prices_file, **market: object) -> str:
+        return build_panel(small_config(path, **market), tmp_path / "cache")[0].fingerprint
+
+    same = fingerprint()
+    assert fingerprint(window=20) == same
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    copy = elsewhere / "prices.csv"
+    copy.write_bytes(prices_file.read_bytes())
+    assert fingerprint(copy) == same
+    assert build_panel(small_config(copy), tmp_path / "cache")[1].source == str(copy)
+    different = [
+        fingerprint(features="classic"),
+        fingerprint(context=["IDX"]),
+        fingerprint(validation_days=9),
+        fingerprint(holdout_days=7),
+    ]
+    flip_digit = prices_file.read_text().replace("1", "2", 1)
+    prices_file.write_text(flip_digit)
+    different.append(fingerprint())
+    assert len({same, *different}) == 6
+
+
+def test_files_of_a_folder_count_in_the_fingerprint(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for symbol, own in random_bars(["AAA", "BBB"], 60, seed=5).groupby("symbol"):
+        write_csv(folder / f"{symbol}.csv", own.drop(columns="symbol"))
+    one, _ = build_panel(small_config(folder), tmp_path / "cache")
+    (folder / "BBB.csv").rename(folder / "CCC.csv")
+    other, _ = build_panel(small_config(folder), tmp_path / "cache")
+    assert one.fingerprint != other.fingerprint
+    assert other.symbols == ("AAA", "CCC")
+
+
+def test_cached_panel_is_still_checked_against_the_configuration(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "p.csv", random_bars(["AAA"], 30, seed=6))
+    build_panel(small_config(path), tmp_path / "cache")
+    with pytest.raises(InputError, match="the panel has 30"):
+        build_panel(small_config(path, window=12), tmp_path / "cache")
+
+
+def test_cache_folder_by_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prices_file: Path) -> None:
+    monkeypatch.delenv("EIGEN_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_cache_root() == tmp_path / ".cache" / "eigen"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_cache_root() == tmp_path / "xdg" / "eigen"
+    monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "own"))
+    panel, _ = build_panel(small_config(prices_file))
+    assert (tmp_path / "own" / "panels" / panel.fingerprint / "manifest.json").exists()
+
+
+def _build(path: str, cache: str) -> str:
+    return build_panel(small_config(path), Path(cache))[0].fingerprint
+
+
+def test_processes_may_build_the_same_panel_at_once(tmp_path: Path, prices_file: Path) -> None:
+    cache = tmp_path / "cache"
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        fingerprints = pool.starmap(_build, [(str(prices_file), str(cache))] * 6, chunksize=1)
+    assert len(set(fingerprints)) == 1
+    assert [path.name for path in (cache / "panels").iterdir()] == fingerprints[:1]
+
+
+def test_progress_runs_to_the_end(tmp_path: Path, prices_file: Path) -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.steps: list[tuple[str, int, int]] = []
+
+        def update(self, name: str, done: int, total: int) -> None:
+            self.steps.append((name, done, total))
+
+    listener = Listener()
+    with progress_to(listener):
+        build_panel(small_config(prices_file), tmp_path / "cache")
+    done = [step for name, step, _ in listener.steps]
+    assert {name for name, _, _ in listener.steps} == {"panel"}
+    assert done == sorted(done)
+    assert listener.steps[-1] == ("panel", 100, 100)
+
+
+def test_manifest_is_plain_json(tmp_path: Path, prices_file: Path) -> None:
+    panel, report = build_panel(small_config(prices_file), tmp_path)
+    folder = tmp_path / "panels" / panel.fingerprint
+    content = json.loads((folder / "manifest.json").read_text())["content"]
+    assert content["symbols"] == list(panel.symbols)
+    assert content["report"]["rows"] == report.rows
+    assert set(content["files"]) == {f"{field}.npy" for field in FIELDS}
+
+
+def test_panel_of_prices() -> None:
+    generator = np.random.default_rng(1)
+    close = 10.0 + generator.random((40, 2))
+    close[5, 1] = np.nan
+    features = generator.standard_normal((40, 3, 4)).astype(np.float32)
+    dates = business_days(40).to_numpy()
+    market = small_config().market
+
+    def panel(prices: np.ndarray = close, days: np.ndarray = dates) -> Panel:
+        return panel_of_prices(features, prices, prices, prices, prices, days, "ABC", "wxyz", market)
+
+    made = panel()
+    assert (made.days, made.columns, made.assets) == (40, 3, 2)
+    assert not made.valid[5, 1]
+    assert made.valid.sum() == 119
+    assert made.splits.holdout == range(34, 40)
+    assert panel().fingerprint == made.fingerprint
+    assert panel(prices=close + 1e-9).fingerprint != made.fingerprint
+    with pytest.raises(ValueError, match="increasing"):
+        panel(days=dates[::-1])
+    with pytest.raises(ValueError, match="do not fit"):
+        panel(prices=close[:30])
+    with pytest.raises(InputError, match="none to train on"):
+        panel_of_prices(
+            features[:14], *[close[:14]] * 4, dates=dates[:14], symbols="ABC", feature_names="wxyz", market=market
+        )
+    assert pd.Timestamp(made.dates[0]) == pd.Timestamp("2020-01-01")

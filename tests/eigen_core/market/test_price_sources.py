@@ -1,0 +1,186 @@
+"""Every usual form of price file gives the same prices."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from market_cases import US5, cleaned, random_bars, write_csv, write_text
+
+from eigen_core.market.cleaning import CleanPrices
+
+SYMBOLS = ["AAA", "BBB", "CCC"]
+
+
+@pytest.fixture(scope="module")
+def bars() -> pd.DataFrame:
+    return random_bars(SYMBOLS, 40, seed=1)
+
+
+def assert_same_prices(prices: CleanPrices, bars: pd.DataFrame, volume: bool = True) -> None:
+    fields = ["open", "high", "low", "close"] + (["volume"] if volume else [])
+    assert list(prices.symbols) == sorted(bars["symbol"].unique())
+    for field in fields:
+        expected = bars.pivot(index="date", columns="symbol", values=field)
+        np.testing.assert_allclose(getattr(prices, field), expected.to_numpy(), rtol=1e-15)
+        np.testing.assert_array_equal(prices.days, expected.index.to_numpy().astype("datetime64[D]"))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"date": "date", "symbol": "symbol"},
+        {"date": "Date", "symbol": "Ticker", "open": "Open", "high": "High", "low": "Low", "close": "Close"},
+        {"date": "timestamp", "symbol": "tic", "volume": "VOLUME"},
+        {"date": "Datetime", "symbol": "Name", "close": "CLOSE", "volume": "Vol."},
+        {"date": "time", "symbol": "SYMBOL", "open": " Open ", "close": "Close Price"},
+        {"date": "Trade Date", "symbol": "Ticker", "high": "day_high", "low": "day low"},
+    ],
+)
+def test_spellings_of_headings(tmp_path: Path, bars: pd.DataFrame, names: dict[str, str]) -> None:
+    prices, report = cleaned(write_csv(tmp_path / "prices.csv", bars.rename(columns=names)))
+    assert_same_prices(prices, bars)
+    assert report.rows == 120
+    assert report.layout == "long"
+    assert not report.ignored_columns
+
+
+@pytest.mark.parametrize("name", ["prices.csv", "prices.csv.gz", "prices.tsv", "prices.parquet", "PRICES.PQ"])
+def test_kinds_of_file(tmp_path: Path, bars: pd.DataFrame, name: str) -> None:
+    path = tmp_path / name
+    if name.lower().endswith((".parquet", ".pq")):
+        bars.to_parquet(path, index=False)
+    else:
+        bars.to_csv(path, index=False, sep="\t" if ".tsv" in name else ",")
+    assert_same_prices(cleaned(path)[0], bars)
+
+
+def test_compressed_parquet_semicolons_and_byte_order_mark(tmp_path: Path, bars: pd.DataFrame) -> None:
+    bars.to_parquet(tmp_path / "plain.parquet")
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "plain.parquet").read_bytes()))
+    assert_same_prices(cleaned(tmp_path / "a.parquet.gz")[0], bars)
+    bars.to_csv(tmp_path / "b.csv", index=False, sep=";", encoding="utf-8-sig", lineterminator="\r\n")
+    assert_same_prices(cleaned(tmp_path / "b.csv")[0], bars)
+
+
+def test_parquet_with_the_date_as_index(tmp_path: Path, bars: pd.DataFrame) -> None:
+    bars.set_index("date").to_parquet(tmp_path / "long.parquet")
+    assert_same_prices(cleaned(tmp_path / "long.parquet")[0], bars)
+    wide = bars.pivot(index="date", columns="symbol", values="close")
+    wide.index.name = None
+    wide.to_parquet(tmp_path / "wide.parquet")
+    np.testing.assert_array_equal(cleaned(tmp_path / "wide.parquet")[0].close, wide.to_numpy())
+
+
+def test_wide_closes_keep_their_order(tmp_path: Path, bars: pd.DataFrame) -> None:
+    wide = bars.pivot(index="date", columns="symbol", values="close")[["CCC", "AAA", "BBB"]]
+    wide.to_csv(tmp_path / "wide.csv")
+    prices, report = cleaned(tmp_path / "wide.csv")
+    assert prices.symbols == ("CCC", "AAA", "BBB")
+    np.testing.assert_allclose(prices.close, wide.to_numpy(), rtol=1e-15)
+    np.testing.assert_array_equal(prices.high, prices.close)
+    np.testing.assert_array_equal(prices.low, prices.close)
+    assert np.isnan(prices.open).all()
+    assert (report.layout, report.rows, report.missing_opens, report.derived_highs) == ("wide", 40, 0, 0)
+
+
+def test_tickers_that_look_like_headings_or_markers(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "wide.csv", "Date,LOW,NA,OPEN,TRUE\n2020-01-02,1,2,3,4\n2020-01-03,2,3,4,5\n\n")
+    assert cleaned(path)[0].symbols == ("LOW", "NA", "OPEN", "TRUE")
+    text = "Date,Ticker,Close\n2020-01-02,NA,1\n2020-01-02,TRUE,2\n2020-01-02,000001,3\n2020-01-02,nan,3\n"
+    assert cleaned(write_text(tmp_path / "long.csv", text))[0].symbols == ("000001", "NA", "TRUE", "nan")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_folder_of_one_file_a_symbol(tmp_path: Path, bars: pd.DataFrame, suffix: str) -> None:
+    for symbol, own in bars.groupby("symbol"):
+        frame = own.drop(columns="symbol")
+        path = tmp_path / f"{symbol}{suffix}"
+        frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
+    write_text(tmp_path / "README.md", "no prices")
+    write_text(tmp_path / ".hidden.csv", "no prices")
+    prices, report = cleaned(tmp_path)
+    assert_same_prices(prices, bars)
+    assert (report.layout, report.files, report.rows) == ("folder", 3, 120)
+
+
+def test_folder_files_with_a_symbol_column_or_an_unnamed_date(tmp_path: Path, bars: pd.DataFrame) -> None:
+    for number, (symbol, own) in enumerate(bars.groupby("symbol")):
+        if number:
+            write_csv(tmp_path / f"file{number}.csv", own)
+        else:
+            indexed = own.drop(columns="symbol").set_index("date")
+            indexed.index.name = None
+            indexed.to_csv(tmp_path / f"{symbol}.csv")
+    assert_same_prices(cleaned(tmp_path)[0], bars)
+
+
+def test_one_file_of_one_symbol_takes_its_name(tmp_path: Path, bars: pd.DataFrame) -> None:
+    own = bars[bars["symbol"] == "BBB"]
+    assert_same_prices(cleaned(write_csv(tmp_path / "BBB.csv", own.drop(columns="symbol")))[0], own)
+
+
+def test_unsorted_rows_are_sorted(tmp_path: Path, bars: pd.DataFrame) -> None:
+    prices, report = cleaned(write_csv(tmp_path / "p.csv", bars.sample(frac=1.0, random_state=3)))
+    assert_same_prices(prices, bars)
+    assert report.unsorted_rows > 0
+    prices, report = cleaned(write_csv(tmp_path / "q.csv", bars))
+    assert report.unsorted_rows == 0
+
+
+def test_of_duplicates_the_last_is_kept(tmp_path: Path, bars: pd.DataFrame) -> None:
+    wrong = bars.iloc[[3, 50, 90]].copy()
+    wrong[["open", "high", "low", "close"]] *= 2.0
+    prices, report = cleaned(write_csv(tmp_path / "p.csv", pd.concat([wrong, wrong, bars])))
+    assert_same_prices(prices, bars)
+    assert report.duplicate_rows == 6
+    wide = "Date,A,B\n2020-01-02,1,2\n2020-01-03,3,4\n2020-01-02,5,\n"
+    prices, report = cleaned(write_text(tmp_path / "w.csv", wide))
+    np.testing.assert_array_equal(prices.close, [[5.0, np.nan], [3.0, 4.0]])
+    assert (report.duplicate_rows, report.unsorted_rows) == (1, 1)
+
+
+def test_rows_without_date_or_symbol_are_left_out(tmp_path: Path) -> None:
+    text = "Date,Ticker,Close\n2020-01-02,A,1\n,A,2\n2020-01-03,,3\n\n2020-01-06,A,4\n"
+    prices, report = cleaned(write_text(tmp_path / "p.csv", text))
+    np.testing.assert_array_equal(prices.close, [[1.0], [4.0]])
+    assert (report.undated_rows, report.rows) == (3, 5)
+
+
+def test_missing_markers_and_spaces(tmp_path: Path) -> None:
+    markers = ["", "NA", "N/A", "n/a", "null", "NULL", "-", "None", "nan", "NaN", " - ", "#N/A"]
+    rows = "".join(
+        f"{day:%Y-%m-%d},{marker}, 5.5 \n"
+        for day, marker in zip(pd.bdate_range("2020", periods=12), markers, strict=True)
+    )
+    prices, report = cleaned(write_text(tmp_path / "w.csv", f"Date,A,B\n{rows}2020-02-03,7,8\n"))
+    assert np.isnan(prices.close[:12, 0]).all()
+    np.testing.assert_array_equal(prices.close[:, 1], [5.5] * 12 + [8.0])
+    assert report.unusable_prices == 0
+
+
+def test_columns_that_are_not_used_are_reported(tmp_path: Path, bars: pd.DataFrame) -> None:
+    extra = bars.assign(Dividends=0.0, Sector="tech")
+    prices, report = cleaned(write_csv(tmp_path / "p.csv", extra))
+    assert_same_prices(prices, bars)
+    assert report.ignored_columns == ("Dividends", "Sector")
+    assert any("Dividends, Sector" in line for line in report.lines())
+
+
+@pytest.mark.skipif(not US5.exists(), reason="the real long file is not at hand")
+def test_real_long_file_with_ragged_histories() -> None:
+    prices, report = cleaned(US5)
+    assert prices.symbols == ("AAPL", "FB", "GOOG", "IBM", "MSFT")
+    histories = {history.symbol: history for history in report.symbols}
+    assert histories["FB"].first_day == "2012-05-18"
+    assert histories["FB"].valid_days == 196
+    assert histories["GOOG"].first_day == "2004-08-19"
+    assert report.rows == sum(history.valid_days for history in report.symbols)
+    frame = pd.read_csv(US5)
+    adjusted = frame.pivot(index="Date", columns="Ticker", values="Adj Close").to_numpy()
+    np.testing.assert_array_equal(prices.close, adjusted)
+    raw = frame.pivot(index="Date", columns="Ticker", values="Open").to_numpy()
+    close = frame.pivot(index="Date", columns="Ticker", values="Close").to_numpy()
+    np.testing.assert_allclose(prices.open / prices.close, raw / close, rtol=1e-12)
+    assert report.adjusted_prices == report.rows

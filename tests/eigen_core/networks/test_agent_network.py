@@ -1,0 +1,117 @@
+"""The networks of an agent: shapes, what they can and cannot see, gradients."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from science_cases import random_panel, small_config
+from torch import Tensor
+
+from eigen_core.networks import AgentNetwork
+from eigen_core.population import Population
+
+CPU = torch.device("cpu")
+
+
+def network_and_weights(assets: int = 6, **sections: Any) -> tuple[AgentNetwork, Tensor]:
+    config = small_config(**sections)
+    network = AgentNetwork(random_panel(config, assets=assets), config, CPU)
+    return network, Population.initial(network, config.population.size, config.seed, CPU).weights
+
+
+def split(network: AgentNetwork, weights: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    size = network.critic_layout.size
+    return network.critic_layout.views(weights[:, :size]), network.actor_layout.views(weights[:, size:])
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_the_number_of_assets_does_not_change_the_number_of_parameters(encoder: str) -> None:
+    small, _ = network_and_weights(assets=3, network={"encoder": encoder})
+    large, _ = network_and_weights(assets=11, network={"encoder": encoder})
+    assert small.parameters == large.parameters
+
+
+def test_actions_are_in_their_bounds_and_noise_keeps_them_there() -> None:
+    network, weights = network_and_weights()
+    critic, actor = split(network, weights * 30.0)
+    sight = network.see_block(critic, 20, 9)
+    actions = network.act(actor, network.prepare_actor(actor, sight, torch.zeros(9, 2)), torch.zeros(5, 9, 6, 4))
+    noisy = network.explore(actions, torch.linspace(-3.0, 3.0, actions.numel()).reshape(actions.shape))
+    for some in (actions, noisy):
+        assert some.shape == (5, 9, 6, 2)
+        assert 0.0 <= some[..., 0].min() <= some[..., 0].max() <= 3.0
+        assert some[..., 1].min() >= 0.1 - 1e-6
+        assert some[..., 1].max() <= 0.5 + 1e-6
+
+
+def test_unbounded_coefficients_stay_positive() -> None:
+    network, weights = network_and_weights(trading={"max_coefficient": None})
+    critic, actor = split(network, weights * 30.0)
+    prepared = network.prepare_actor(actor, network.see_block(critic, 20, 9), torch.zeros(9, 2))
+    actions = network.act(actor, prepared, torch.zeros(5, 9, 6, 4))
+    assert actions[..., 0].min() >= 0.0
+    assert actions[..., 0].max() > 3.0
+    assert network.explore(actions, torch.full_like(actions, -1.0))[..., 0].min() >= 0.0
+
+
+def test_columns_without_a_price_are_in_no_pool() -> None:
+    config = small_config()
+    panel = random_panel(config)
+    day = next(day for day in range(20, 100) if not panel.valid[day].all())
+    column = int((~panel.valid[day]).argmax())
+    changed = panel.features.copy()
+    changed[day, column] += 5.0
+    values = []
+    config = small_config(network={"scales": [1], "encoder": "tcn"}, market={"window": 1})
+    for features in (panel.features, changed):
+        network = AgentNetwork(replace(panel, features=features), config, CPU)
+        weights = Population.initial(network, 3, 1, CPU).weights
+        critic, _ = split(network, weights)
+        sight = network.see_block(critic, day, 1)
+        actions = torch.full((3, 1, 6, 2), 0.3)
+        actions[:, :, column, 0] = 0.0
+        values.append(
+            (sight.context, network.values(critic, sight, torch.zeros(3, 1, 6, 4), torch.zeros(1, 2), actions))
+        )
+    torch.testing.assert_close(values[0][0], values[1][0], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(values[0][1], values[1][1], rtol=1e-6, atol=1e-7)
+
+
+def test_the_value_of_an_action_listens_to_what_will_be_bought() -> None:
+    network, weights = network_and_weights()
+    critic, _ = split(network, weights)
+    sight = network.see_block(critic, 30, 1)
+    actions = torch.zeros(5, 1, 6, 2)
+    actions[:, :, 2, 0] = 3.0
+    other = actions.clone()
+    other[:, :, 2, 0], other[:, :, 4, 0] = 0.0, 3.0
+    portfolio, place = torch.zeros(5, 1, 6, 4), torch.zeros(1, 2)
+    first = network.values(critic, sight, portfolio, place, actions)
+    assert not torch.allclose(first, network.values(critic, sight, portfolio, place, other))
+
+
+def test_without_a_portfolio_in_sight_nothing_depends_on_place() -> None:
+    network, weights = network_and_weights(trading={"observe_portfolio": False})
+    critic, actor = split(network, weights)
+    sight = network.see_block(critic, 30, 4)
+    early, late = torch.zeros(4, 2), torch.ones(4, 2)
+    assert torch.equal(network.prepare_actor(actor, sight, early), network.prepare_actor(actor, sight, late))
+    assert network.portfolio_values == 0
+
+
+def test_all_parameters_can_learn() -> None:
+    network, weights = network_and_weights(learner={"twin_critics": True})
+    size = network.critic_layout.size
+    critic_rows = weights[:, :size].clone().requires_grad_()
+    actor_rows = weights[:, size:].clone().requires_grad_()
+    critic, actor = network.critic_layout.views(critic_rows), network.actor_layout.views(actor_rows)
+    sight = network.see_block(critic, 20, 30)
+    portfolio = torch.linspace(-1.0, 1.0, 5 * 30 * 6 * 4).reshape(5, 30, 6, 4)
+    place = torch.linspace(0.0, 1.0, 60).reshape(30, 2)
+    actions = network.act(actor, network.prepare_actor(actor, sight.detached(), place), portfolio)
+    torch.autograd.backward(network.values(critic, sight, portfolio, place, actions).square().sum())
+    for layout, rows in ((network.critic_layout, critic_rows), (network.actor_layout, actor_rows)):
+        assert rows.grad is not None
+        for name, gradient in layout.views(rows.grad).items():
+            assert (gradient != 0).any(), name

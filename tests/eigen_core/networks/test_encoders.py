@@ -1,0 +1,130 @@
+"""Encoders: one pass equals window after window, the window is the limit of sight, chunks change nothing."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eigen_core.config import NetworkConfig
+from eigen_core.networks import Encoder, FilterBankEncoder, ParameterLayout, Parameters, TcnEncoder
+from eigen_core.networks.encoder import receptive_dilations
+from eigen_core.randomness import keyed_generator
+
+WIDTH = NetworkConfig(channels=16, embedding=8)
+
+
+def features_of(days: int, columns: int, seed: int = 1) -> Tensor:
+    values = keyed_generator(seed, 0, "test", "features").standard_normal((days, columns, 5))
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def parameters_of(encoder: Encoder, agents: int) -> Parameters:
+    layout = ParameterLayout(tuple(encoder.shapes))
+    rows = [layout.initial_row(keyed_generator(2, 0, "test", agent, "weights")) for agent in range(agents)]
+    return layout.views(torch.tensor(np.stack(rows)))
+
+
+@pytest.mark.parametrize(("window", "columns", "agents"), [(64, 6, 3), (504, 3, 2), (1, 4, 2), (5, 4, 1)])
+def test_one_pass_equals_window_by_window_to_the_bit(window: int, columns: int, agents: int) -> None:
+    features = features_of(window + 30, columns)
+    encoder = TcnEncoder(features, window, WIDTH)
+    parameters = parameters_of(encoder, agents)
+    first_day = window - 1
+    at_once = encoder.encode_block(parameters, first_day, 25)
+    for day in range(first_day, first_day + 25):
+        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], window, WIDTH)
+        assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
+
+
+def test_days_before_the_panel_count_as_zeros() -> None:
+    features = features_of(20, 3)
+    padded = torch.cat([torch.zeros(15, 3, 5), features])
+    encoder, longer = TcnEncoder(features, 16, WIDTH), TcnEncoder(padded, 16, WIDTH)
+    parameters = parameters_of(encoder, 2)
+    assert torch.equal(encoder.encode_block(parameters, 0, 20), longer.encode_block(parameters, 15, 20))
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 20])
+def test_a_tcn_sees_its_window_and_nothing_else(window: int) -> None:
+    features, day = features_of(40, 3), 30
+    parameters = parameters_of(TcnEncoder(features, window, WIDTH), 2)
+
+    def seen(panel: Tensor) -> Tensor:
+        return TcnEncoder(panel, window, WIDTH).encode_block(parameters, day, 1)
+
+    outside, first = features.clone(), features.clone()
+    outside[day + 1 :] += 1.0
+    outside[: day - window + 1] -= 1.0
+    first[day - window + 1] += 1.0
+    assert torch.equal(seen(features), seen(outside))
+    assert not torch.equal(seen(features), seen(first))
+
+
+@given(st.integers(1, 3_000))
+def test_dilations_cover_the_window_without_a_hole(window: int) -> None:
+    reach = 1
+    for dilation in receptive_dilations(window):
+        assert 1 <= dilation <= reach
+        reach += dilation
+    assert reach == window
+
+
+def test_the_reference_window_has_the_known_dilations() -> None:
+    assert receptive_dilations(504) == (1, 2, 4, 8, 16, 32, 64, 128, 248)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 2**31))
+def test_filters_are_moving_means_scaled_by_training_days(scales: list[int], seed: int) -> None:
+    features, training_days = features_of(50, 2, seed), 30
+    bank = FilterBankEncoder(features, training_days, WIDTH.model_copy(update={"scales": tuple(scales)})).bank
+    values = features.double().numpy()
+    for index, scale in enumerate(scales):
+        means = np.stack([values[max(day - scale + 1, 0) : day + 1].sum(0) / scale for day in range(50)])
+        spread = np.sqrt((means[:training_days] ** 2).mean(axis=(0, 1)))
+        np.testing.assert_allclose(bank[..., index * 5 : index * 5 + 5].numpy(), means / spread, rtol=2e-4, atol=2e-5)
+
+
+def test_filters_do_not_see_the_future() -> None:
+    features = features_of(50, 2)
+    later = features.clone()
+    later[40:] *= 3.0
+    config = WIDTH.model_copy(update={"scales": (1, 5, 20)})
+    before, after = FilterBankEncoder(features, 30, config).bank, FilterBankEncoder(later, 30, config).bank
+    assert torch.equal(before[:40], after[:40])
+
+
+def encoder_of(kind: str, features: Tensor, chunk: int) -> Encoder:
+    config = WIDTH.model_copy(update={"column_chunk": chunk, "scales": (1, 5)})
+    return TcnEncoder(features, 9, config) if kind == "tcn" else FilterBankEncoder(features, len(features), config)
+
+
+@pytest.mark.parametrize("kind", ["tcn", "filter_bank"])
+def test_picked_days_equal_the_same_days_of_a_block(kind: str) -> None:
+    encoder = encoder_of(kind, features_of(60, 5), 0)
+    parameters = parameters_of(encoder, 2)
+    block = encoder.encode_block(parameters, 10, 40)
+    days = torch.tensor([[12, 49, 30], [10, 11, 48]])
+    picked = encoder.encode_days(parameters, days, 10, 40)
+    for agent in range(2):
+        assert torch.equal(picked[agent], block[agent, days[agent] - 10])
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+def test_column_chunks_change_no_bit_of_embeddings_and_gradients_but_by_rounding(chunk: int) -> None:
+    features, days = features_of(60, 5), torch.tensor([[12, 49, 30], [10, 11, 48]])
+    results = []
+    for size in (0, chunk):
+        encoder = encoder_of("tcn", features, size)
+        layout = ParameterLayout(tuple(encoder.shapes))
+        rows = [layout.initial_row(keyed_generator(2, 0, "test", agent, "weights")) for agent in range(2)]
+        weights = torch.tensor(np.stack(rows)).requires_grad_()
+        embeddings = encoder.encode_days(layout.views(weights), days, 10, 40)
+        torch.autograd.backward((embeddings * embeddings).sum())
+        results.append((embeddings.detach(), weights.grad))
+    assert torch.equal(results[0][0], results[1][0])
+    assert results[0][1] is not None
+    assert results[1][1] is not None
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)

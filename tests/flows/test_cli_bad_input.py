@@ -1,0 +1,149 @@
+"""Bad input of the command line: exit code 2, one or two sentences, no traceback, nothing half-written."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from flow_cases import eigen_environment, run_eigen, small_settings
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import Config
+
+
+@pytest.fixture(scope="module")
+def environment(session_folder: Path) -> dict[str, str]:
+    """A user's environment."""
+    return eigen_environment(session_folder / "cli")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a file that is no folder, unusable price files, and a store with one run."""
+    folder = tmp_path_factory.mktemp("bad-input")
+    (folder / "file").write_text("not a folder")
+    (folder / "empty.csv").write_text("")
+    (folder / "one-column.csv").write_text("close\n1\n2\n")
+    (folder / "text.csv").write_text("date,AAA,BBB\n2001-01-01,one,two\n2001-01-02,three,four\n")
+    RunDirectory.create(str(folder / "store"), "known", Config().model_dump(mode="json"))
+    broken = RunDirectory.create(str(folder / "store"), "broken", Config().model_dump(mode="json"))
+    (broken.path / "config.json").write_text('{"preset": "quickstart", "learner": {"gamma": 7}}')
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """All that lies below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+CASES: dict[str, tuple[list[str], str]] = {
+    "unknown key": (["--set", "learner.batchsize=3"], "did you mean learner.batch_size?"),
+    "key without its section": (["--set", "gamma=0.5"], "did you mean learner.gamma?"),
+    "wrong type": (["--set", "learner.batch_size=many"], "give a whole number from 1 to 65,536"),
+    "no equals sign": (["--set", "learner.batch_size"], "write it as key=value"),
+    "a section": (["--set", "learner=3"], "is a section of settings"),
+    "not a number": (["--set", "trading.cost_bps=.nan"], "'nan' cannot be used"),
+    "negative cost": (["--set", "trading.cost_bps=-1"], "give a number of at least 0"),
+    "capacity below minimum": (["--set", "replay.capacity=10"], "is below replay.minimum"),
+    "capacity below one generation": (["--set", "replay.capacity=3000"], "transitions of one generation"),
+    "batch larger than training": (["--set", "learner.batch_size=60000"], "lower it"),
+    "filter longer than the window": (["--set", "network.scales=[1,100]"], "may not see further back"),
+    "window too long for the data": (["--set", "market.window=5000", "--set", "market.validation_days=3000"], "days"),
+    "validation shorter than an episode": (["--set", "market.validation_days=9"], "shorter than an episode"),
+    "no generations": (["--generations", "0"], "a whole number of at least 1"),
+    "negative seed": (["--seed", "-1"], "a whole number of at least 0"),
+    "a key twice": (["--seed", "1", "--set", "seed=2"], "seed is given twice"),
+    "unknown preset": (["--preset", "huge"], "there is no preset 'huge'"),
+    "unknown device": (["--device", "tpu"], "give one of auto, cpu, cuda"),
+    "run name with a slash": (["--run", "../x"], "cannot be named"),
+    "run name with a space": (["--run", "a b"], "cannot be named"),
+    "empty run name": (["--run", ""], "cannot be named"),
+    "missing data": (["--data", "nowhere.csv"], "nowhere.csv"),
+    "empty data": (["--data", "empty.csv"], "empty.csv"),
+    "data of one column": (["--data", "one-column.csv"], "one-column.csv"),
+    "text in prices": (["--data", "text.csv"], "text.csv"),
+    "store in the place of a file": (["--store", "file"], "file"),
+    "store below a file": (["--store", "file/store"], "file"),
+    "store elsewhere": (["--store", "s3://bucket/runs"], "folder"),
+    "an existing run with other settings": (["--store", "store", "--run", "known", "--seed", "9"], "seed differs"),
+    "an existing run, but fresh": (["--store", "store", "--run", "known", "--fresh"], "leave out --fresh"),
+    "a run with a broken configuration": (["--store", "store", "--run", "broken"], "learner.gamma"),
+}
+
+
+@pytest.mark.parametrize(("options", "part"), CASES.values(), ids=CASES.keys())
+def test_train_refuses_bad_input(environment: dict[str, str], folder: Path, options: list[str], part: str) -> None:
+    before = contents(folder)
+    ended = run_eigen(["train", *options], environment=environment, folder=folder)
+    assert_refused(ended.returncode, ended.stderr, part)
+    assert contents(folder) == before
+
+
+OTHER_CASES: dict[str, tuple[list[str], str]] = {
+    "resume an unknown run": (["resume", "nope", "--store", "store"], "There is no run 'nope'"),
+    "resume in a store that is a file": (["resume", "nope", "--store", "file"], "file"),
+    "resume to no generation": (["resume", "known", "--store", "store", "--generations", "0"], "at least 1"),
+    "show an unknown run": (["show", "nope"], "There is no run 'nope'"),
+    "show an impossible name": (["show", "a/b"], "cannot be named"),
+    "show a run with a broken configuration": (["show", "broken", "--store", "store"], "learner.gamma"),
+    "list a file": (["runs", "--store", "file"], "file"),
+    "explain an unknown preset": (["presets", "huge"], "there is no preset 'huge'"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "part"), OTHER_CASES.values(), ids=OTHER_CASES.keys())
+def test_the_other_commands_refuse_bad_input(
+    environment: dict[str, str], folder: Path, arguments: list[str], part: str
+) -> None:
+    before = contents(folder)
+    ended = run_eigen(arguments, environment=environment, folder=folder)
+    assert_refused(ended.returncode, ended.stderr, part)
+    assert contents(folder) == before
+
+
+def test_an_api_that_does_not_answer_is_named_before_anything_starts(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    ended = run_eigen(
+        ["train", "--run", "x", *small_settings()],
+        environment={**environment, "PREFECT_API_URL": "http://127.0.0.1:9/api"},
+        folder=tmp_path,
+    )
+    assert_refused(ended.returncode, ended.stderr, "http://127.0.0.1:9/api does not answer")
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["train", "--frsh"], ["train", "--seed", "x"], ["show"]])
+def test_a_wrong_command_line_is_bad_input_too(environment: dict[str, str], folder: Path, arguments: list[str]) -> None:
+    ended = run_eigen(arguments, environment=environment, folder=folder)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+
+
+def assert_refused(code: int, errors: str, part: str) -> None:
+    """Assert exit code 2 and one or two sentences that hold `part`."""
+    assert code == 2, errors
+    assert "Traceback" not in errors
+    assert errors.startswith("eigen: ")
+    assert part in errors
+    assert errors.count("\n") == 1, errors
+    assert len(re.findall(r"[.?!](?:\s|$)", errors)) <= 3, errors
+
+
+def test_help_and_presets_need_neither_torch_nor_prefect(environment: dict[str, str], folder: Path) -> None:
+    for arguments in (["--help"], ["train", "--help"], ["presets"], ["presets", "eigen2"], ["--version"]):
+        blocked = {**environment, "PYTHONPROFILEIMPORTTIME": "1"}
+        ended = run_eigen(arguments, environment=blocked, folder=folder)
+        assert ended.returncode == 0
+        imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+        assert not imported & {"torch", "prefect", "pandas", "numpy"}
+
+
+def test_help_gives_examples_and_presets_explain_every_setting(environment: dict[str, str], folder: Path) -> None:
+    helped = run_eigen(["train", "--help"], environment=environment, folder=folder).stdout
+    assert "eigen train --preset quickstart" in helped
+    explained = run_eigen(["presets", "eigen2", "--json"], environment=environment, folder=folder)
+    rows = json.loads(explained.stdout)
+    assert {"key", "value", "default", "source", "accepts", "unit", "meaning"} == set(rows[0])
+    assert next(row for row in rows if row["key"] == "market.window")["value"] == 504
+    listed = json.loads(run_eigen(["presets", "--json"], environment=environment, folder=folder).stdout)
+    assert [row["preset"] for row in listed] == ["eigen2", "eigen2-classic", "quickstart"]

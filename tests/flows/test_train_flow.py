@@ -1,0 +1,266 @@
+"""The training flow: exact under retries and resumes, and not stopped by what is not training."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from flow_cases import small_flow_config
+from prefect.states import State
+
+import flows.artifacts
+import flows.train
+import tasks.plot
+from eigen_core import generation as phases
+from eigen_core.checkpoint import RunDirectory, RunLockedError
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.records import GenerationRecord
+from eigen_core.reporting.plots import write_plots
+from flows.observer import SilentObserver, observed_by
+from flows.runs import status_of
+from flows.train import FINISHED_NAME, train_flow
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.usefixtures("prefect_api", "_quick")
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No back-off, no drawing: neither is what most tests are about."""
+    for name in ("evaluate", "train", "evolve", "checkpoint"):
+        monkeypatch.setattr(getattr(flows.train, name), "retry_delay_seconds", [0])
+    monkeypatch.setattr(tasks.plot, "write_plots", lambda history, telemetry, folder: [])
+
+
+def train(config: Config, name: str = "run") -> State[Any]:
+    """Run the flow to its end and return the end state."""
+    return train_flow(config, name, return_state=True)
+
+
+def records(config: Config, name: str = "run") -> tuple[GenerationRecord, ...]:
+    """What the store says of the run."""
+    return status_of(config.checkpoint.store, name).history
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
+    """The records of three generations without any disturbance."""
+    config = small_flow_config(tmp_path_factory.mktemp("undisturbed"))
+    assert train(config).is_completed()
+    return records(config)
+
+
+def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -> Callable[..., T]:
+    """Return `function` with its second call failing, before or after it has done its work."""
+    calls = 0
+
+    def failing(*args: Any) -> T:
+        nonlocal calls
+        calls += 1
+        if calls == 2 and not after:
+            raise error
+        result = function(*args)
+        if calls == 2:
+            raise error
+        return result
+
+    return failing
+
+
+def test_a_run_completes_with_its_records_plots_and_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+) -> None:
+    monkeypatch.setattr(tasks.plot, "write_plots", write_plots)
+    config = small_flow_config(tmp_path)
+    assert train(config).is_completed()
+    status = status_of(str(tmp_path), "run")
+    assert status.state == "finished"
+    assert status.generation == 3
+    assert status.history == expected
+    assert [entry.generation for entry in status.telemetry] == [1, 2, 3]
+    assert all(entry.checkpoint_seconds for entry in status.telemetry[:-1])
+    run = RunDirectory.open(str(tmp_path), "run")
+    assert run.generations() == [1, 2, 3]
+    assert {path.suffix for path in run.plots.iterdir()} == {".png"}
+    assert not run.is_locked()
+
+
+@pytest.mark.parametrize("phase", ["evaluate", "train", "evolve"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_phase_that_fails_once_leaves_no_trace_in_the_result(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: tuple[GenerationRecord, ...],
+    phase: str,
+    after: bool,
+) -> None:
+    error = OSError("a passing trouble")
+    monkeypatch.setattr(phases, phase, failing_once(getattr(phases, phase), error, after=after))
+    config = small_flow_config(tmp_path)
+    assert train(config).is_completed()
+    assert records(config) == expected
+
+
+def test_a_checkpoint_that_fails_once_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+) -> None:
+    monkeypatch.setattr(RunDirectory, "save", failing_once(RunDirectory.save, OSError("a passing trouble"), after=True))
+    config = small_flow_config(tmp_path)
+    assert train(config).is_completed()
+    assert records(config) == expected
+
+
+def test_a_phase_that_always_fails_ends_the_run_which_then_goes_on_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+) -> None:
+    config = small_flow_config(tmp_path)
+    learn = phases.train
+    attempts = 0
+
+    def failing(state: phases.TrainingState) -> object:
+        nonlocal attempts
+        if state.generation == 0:
+            return learn(state)
+        attempts += 1
+        raise RuntimeError("for good")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(phases, "train", failing)
+        assert train(config).is_failed()
+    assert attempts == 3
+    assert not RunDirectory.open(str(tmp_path), "run").is_locked()
+    assert status_of(str(tmp_path), "run").generation == 1
+    assert train(config).is_completed()
+    assert records(config) == expected
+
+
+@pytest.mark.parametrize("error", [InputError("no"), FloatingPointError("learning diverged")])
+def test_what_cannot_get_better_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    calls = 0
+
+    def failing(state: phases.TrainingState) -> None:  # noqa: ARG001
+        nonlocal calls
+        calls += 1
+        raise error
+
+    monkeypatch.setattr(phases, "evaluate", failing)
+    ended = train(small_flow_config(tmp_path))
+    assert ended.is_failed()
+    assert ended.result(raise_on_failure=False) is error
+    assert calls == 1
+
+
+def test_resuming_equals_not_stopping(tmp_path: Path, expected: tuple[GenerationRecord, ...]) -> None:
+    config = small_flow_config(tmp_path)
+    assert train(config.model_copy(update={"generations": 1})).is_completed()
+    assert status_of(str(tmp_path), "run").state == "finished"
+    assert train(config.model_copy(update={"generations": 2})).is_completed()
+    assert train(config).is_completed()
+    assert records(config) == expected
+
+
+def test_groups_threads_and_devices_do_not_change_the_run(
+    tmp_path: Path, expected: tuple[GenerationRecord, ...]
+) -> None:
+    config = small_flow_config(tmp_path, population={"group_size": 4}, threads=1)
+    assert train(config).is_completed()
+    assert records(config) == expected
+
+
+def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    assert train(config).name == "Completed"
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*.safetensors"))
+    assert train(config).name == FINISHED_NAME
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*.safetensors")) == before
+
+
+def test_a_failing_plot_is_a_failed_task_and_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+) -> None:
+    def failing(*args: object) -> None:  # noqa: ARG001
+        raise ValueError("no ink")
+
+    monkeypatch.setattr(tasks.plot, "write_plots", failing)
+    seen: list[State[Any]] = []
+    plot = flows.train.plot
+
+    def watched(*args: Any, **options: Any) -> State[Any]:
+        seen.append(plot(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(flows.train, "plot", watched)
+    config = small_flow_config(tmp_path, reporting={"plot_every": 1})
+    assert train(config).is_completed()
+    assert [state.is_failed() for state in seen] == [True, True, True]
+    assert records(config) == expected
+
+
+def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+) -> None:
+    def failing(**options: object) -> None:  # noqa: ARG001
+        raise httpx.ConnectError("nobody there")
+
+    monkeypatch.setattr(flows.artifacts, "create_table_artifact", failing)
+    monkeypatch.setattr(flows.artifacts, "create_markdown_artifact", failing)
+    config = small_flow_config(tmp_path)
+    assert train(config).is_completed()
+    assert records(config) == expected
+
+
+def test_a_run_of_other_settings_is_refused_and_left_alone(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    assert train(config).is_completed()
+    ended = train(small_flow_config(tmp_path, generations=2, seed=2, learner={"gamma": 0.5}))
+    assert ended.is_failed()
+    error = ended.result(raise_on_failure=False)
+    assert isinstance(error, InputError)
+    assert "seed, learner.gamma differ" in str(error)
+    assert status_of(str(tmp_path), "run").generation == 1
+
+
+def test_what_cannot_be_trained_makes_no_run(tmp_path: Path) -> None:
+    ended = train(small_flow_config(tmp_path, replay={"capacity": 250, "minimum": 200}))
+    assert isinstance(ended.result(raise_on_failure=False), InputError)
+    assert list(tmp_path.iterdir()) == []
+    ended = train_flow(small_flow_config(tmp_path), "run", resume=True, return_state=True)
+    assert isinstance(ended.result(raise_on_failure=False), InputError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    run = RunDirectory.create(str(tmp_path), "run", config.model_dump(mode="json"))
+    with run.lock():
+        ended = train(config)
+    assert isinstance(ended.result(raise_on_failure=False), RunLockedError)
+
+
+def test_an_observer_hears_of_every_phase_and_can_stop_between_two(tmp_path: Path) -> None:
+    heard: list[tuple[int, str]] = []
+
+    class Observer(SilentObserver):
+        def phase_started(self, generation: int, phase: str) -> None:
+            heard.append((generation, phase))
+            if (generation, phase) == (2, "train"):
+                raise KeyboardInterrupt
+
+    config = small_flow_config(tmp_path)
+    with observed_by(Observer()), pytest.raises(KeyboardInterrupt):
+        train(config)
+    assert heard == [
+        (1, "evaluate"),
+        (1, "train"),
+        (1, "evolve"),
+        (1, "checkpoint"),
+        (2, "evaluate"),
+        (2, "train"),
+    ]
+    status = status_of(str(tmp_path), "run")
+    assert (status.state, status.generation) == ("unfinished", 1)

@@ -1,0 +1,60 @@
+"""A run that takes a second, on the bundled prices, and the command line as a process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eigen_core.config import Config, merge
+
+SMALL: dict[str, Any] = {
+    "device": "cpu",
+    "market": {"window": 20, "validation_days": 60, "holdout_days": 0},
+    "trading": {"trading_days": 30, "settlement_days": 10, "holding_days": 10},
+    "network": {"scales": [1, 5], "channels": 8, "embedding": 4, "queries": 2, "head_width": 8},
+    "population": {"size": 4, "group_size": 2},
+    "replay": {"capacity": 2_000, "minimum": 200},
+    "learner": {"gradient_steps": 4, "batch_size": 16},
+    "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 1, "validation_lowest": 1},
+    "reporting": {"plot_every": 0},
+}
+
+
+def small_flow_config(store: Path, **sections: Any) -> Config:
+    """A configuration that trains a generation in a fraction of a second."""
+    values = merge(SMALL, {"generations": 3, "checkpoint": {"store": str(store)}})
+    return Config(**merge(values, sections))
+
+
+def small_settings() -> list[str]:
+    """The same as options of `eigen train`."""
+    options = []
+    for section, values in SMALL.items():
+        for key, value in values.items() if isinstance(values, dict) else [("", values)]:
+            options += ["--set", f"{section}.{key}={value}".replace(".=", "=")]
+    return options
+
+
+def eigen_environment(home: Path, **extra: str) -> dict[str, str]:
+    """The environment of a user: Prefect as it comes, in a home of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    # None of these services has anything to do here, and each makes the server's start slower.
+    idle = ("TRIGGERS", "SCHEDULER", "LATE_RUNS", "FOREMAN")
+    services = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in idle}
+    return {**kept, **services, "PREFECT_HOME": str(home), "COLUMNS": "120", **extra}
+
+
+def eigen_command(arguments: Sequence[str]) -> list[str]:
+    """The command that a user's shell would find as `eigen`."""
+    return [sys.executable, "-m", "flows.cli", *arguments]
+
+
+def run_eigen(
+    arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end in `folder`."""
+    return subprocess.run(
+        eigen_command(arguments), env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout
+    )

@@ -1,0 +1,44 @@
+"""Small markets and configurations on which the science is tested."""
+
+from typing import Any
+
+import numpy as np
+
+from eigen_core.config import Config, merge
+from eigen_core.market import Panel, panel_of_prices
+from eigen_core.randomness import keyed_generator
+
+_SMALL: dict[str, Any] = {
+    "seed": 3,
+    "device": "cpu",
+    "market": {"window": 8, "validation_days": 30, "holdout_days": 24},
+    "trading": {"trading_days": 12, "settlement_days": 5, "holding_days": 5},
+    "network": {"scales": [1, 3, 8], "channels": 8, "embedding": 6, "queries": 2, "head_width": 8},
+    "population": {"size": 5},
+    "replay": {"capacity": 400, "minimum": 100},
+    "learner": {"gradient_steps": 3, "batch_size": 7, "accumulation_steps": 2, "block_days": 40},
+    "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 2, "validation_lowest": 1},
+}
+
+
+def small_config(**sections: Any) -> Config:
+    """A configuration that trains in a fraction of a second, with sections laid over it."""
+    return Config(**merge(_SMALL, sections))
+
+
+def random_panel(config: Config, days: int = 160, assets: int = 6, context: int = 2, seed: int = 5) -> Panel:
+    """Random prices with gaps, late starts and early ends, random features, and context columns."""
+    generator = keyed_generator(seed, 0, "test", "panel")
+    close = 50.0 * np.exp(np.cumsum(0.02 * generator.standard_normal((days, assets)), axis=0))
+    opened = close * np.exp(0.01 * generator.standard_normal((days, assets)))
+    high, low = np.maximum(opened, close) * 1.01, np.minimum(opened, close) * 0.99
+    missing = generator.random((days, assets)) < 0.05
+    missing[:10, 0] = True
+    missing[-20:, assets - 1] = True
+    for prices in (opened, high, low, close):
+        prices[missing] = np.nan
+    opened[generator.random((days, assets)) < 0.05] = np.nan
+    features = generator.standard_normal((days, assets + context, 4)).astype(np.float32)
+    dates = np.datetime64("2001-01-01") + np.arange(days)
+    symbols = [f"S{column}" for column in range(assets + context)]
+    return panel_of_prices(features, opened, high, low, close, dates, symbols, ["a", "b", "c", "d"], config.market)
