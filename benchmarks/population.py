@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
-
 from benchmarks.measure import take_turns
 from benchmarks.plain import PlainAgent, PlainDdpg
 from benchmarks.results import Section
@@ -30,8 +28,8 @@ def run() -> Section:
     return Section(
         title="The population as one bank",
         method="Gradient steps (targets, critic and actor: forward, backward, clipping, Adam) of 16 agents of preset "
-        "quickstart on the same batches of 64 transitions, by turns: `DdpgLearner` on groups of 16, 4 and 1 agents, and "
-        "a loop over agents made of `torch.nn` modules with fused `torch.optim.AdamW`.",
+        "quickstart on the same batches of 64 transitions, by turns: `DdpgLearner` on groups of 16, 4 and 1 agents, "
+        "and a loop over agents made of `torch.nn` modules with fused `torch.optim.AdamW`.",
         columns=("", "one step of all agents (ms)", "times the bank of 16", "largest difference of a weight"),
         rows=rows,
         remarks=(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.measure import take_turns
+from benchmarks.measure import Times, take_turns
 from benchmarks.results import Section
 from eigen_core.checkpoint import RunDirectory, Snapshot
 from eigen_core.networks import PORTFOLIO_VALUES
@@ -23,58 +23,58 @@ _ROUNDS = 5
 def run() -> Section:
     """Fill a replay buffer of the reference size, weigh it, save and load it."""
     replay = _full_replay()
-    content = b"".join(tensor.contiguous().numpy().tobytes() for tensor in replay.tensors().values())
     with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as folder:
-        directory = RunDirectory.create(folder, "replay", {})
-        copy = Path(folder) / "copy"
-        generation = 0
-
-        def save() -> None:
-            nonlocal generation
-            generation += 1
-            directory.save(Snapshot(generation, {"replay": replay.tensors()}, {}, 0))
-
-        def save_copy() -> None:
-            copy.unlink(missing_ok=True)
-            with open(copy, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-
-        def load() -> None:
-            loaded = directory.load(generation)
-            Replay.from_tensors(loaded.snapshot.tensors["replay"], _CPU)
-
-        def thin_out() -> None:
-            directory.apply_retention(1, 0, 0)
-
-        with directory.lock():
-            works = {"save": save, "save copy": save_copy, "load": load, "load copy": copy.read_bytes, "-": thin_out}
-            times = take_turns(works, _ROUNDS)
-    each, megabytes = replay.bytes_per_transition, replay.nbytes / 1e6
+        times = _save_and_load(replay, Path(folder))
+    each = replay.bytes_per_transition
     rows = [
-        ["bytes of a transition", f"{each:,.0f}", f"{_DENSE_BYTES:,.0f}", f"{each / _DENSE_BYTES:.6f}"],
-        [f"MB of {_TRANSITIONS:,}", f"{megabytes:,.1f}", f"{_TRANSITIONS * _DENSE_BYTES / 1e6:,.0f}", ""],
+        ["bytes of a transition", f"{each:,.0f}", f"{_DENSE_BYTES:,.0f}", f"1 : {_DENSE_BYTES / each:,.0f}"],
+        [f"MB of {_TRANSITIONS:,}", f"{replay.nbytes / 1e6:,.1f}", f"{_TRANSITIONS * _DENSE_BYTES / 1e6:,.0f}", ""],
+        *(_time_row(work, times) for work in ("save", "load")),
     ]
-    for work in ("save", "load"):
-        checkpoint, plain = times[work], times[f"{work} copy"]
-        rows.append(
-            [
-                f"{work} {_TRANSITIONS:,} (s)",
-                f"{checkpoint.median:.3f} (least {checkpoint.least:.3f})",
-                f"{plain.median:.3f}",
-                f"{checkpoint.over(plain):.1f}",
-            ]
-        )
     return Section(
         title="Transitions in the replay buffer",
-        method=f"{_TRANSITIONS:,} transitions of {_ASSETS} assets with their portfolio, saved as a generation (written, "
-        "hashed, fsynced, renamed) and loaded again (every byte verified, buffer rebuilt, file still in the page cache), "
-        f"{_ROUNDS} times by turns with a plain file of the same bytes that is written and fsynced, or read; dense "
-        "means a transition that carries its two windows `[504, 669, 9]`, which is computed.",
-        columns=("", "ours", "dense, or plain file", "ratio"),
+        method=f"{_TRANSITIONS:,} transitions of {_ASSETS} assets with their portfolio, saved as a generation "
+        "(written, hashed, fsynced, renamed) and loaded again (every byte verified, buffer rebuilt, file still in the "
+        f"page cache), {_ROUNDS} times by turns with a plain file of the same bytes that is written and fsynced, or "
+        "read; dense is a transition that carries its two windows `[504, 669, 9]`, which is computed.",
+        columns=("", "ours (least)", "dense, or plain file (least)", "ratio"),
         rows=rows,
     )
+
+
+def _time_row(work: str, times: dict[str, Times]) -> list[str]:
+    checkpoint, plain = times[work], times[f"{work} plain"]
+    cells = [f"{side.median:.3f} ({side.least:.3f})" for side in (checkpoint, plain)]
+    return [f"seconds to {work} {_TRANSITIONS:,}", *cells, f"{checkpoint.over(plain):.1f} : 1"]
+
+
+def _save_and_load(replay: Replay, folder: Path) -> dict[str, Times]:
+    content = b"".join(tensor.contiguous().numpy().tobytes() for tensor in replay.tensors().values())
+    directory = RunDirectory.create(str(folder), "replay", {})
+    plain = folder / "plain"
+    generation = 0
+
+    def save() -> None:
+        nonlocal generation
+        generation += 1
+        directory.save(Snapshot(generation, {"replay": replay.tensors()}, {}, 0))
+
+    def save_plain() -> None:
+        with open(plain, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def load() -> None:
+        loaded = directory.load(generation)
+        Replay.from_tensors(loaded.snapshot.tensors["replay"], _CPU)
+
+    def thin_out() -> None:
+        directory.apply_retention(1, 0, 0)
+
+    works = {"save": save, "save plain": save_plain, "load": load, "load plain": plain.read_bytes, "": thin_out}
+    with directory.lock():
+        return take_turns(works, _ROUNDS)
 
 
 def _full_replay() -> Replay:

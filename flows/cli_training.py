@@ -81,9 +81,10 @@ def _train(config: Config, name: str, signals: StopSignals) -> None:
     signals.before_leaving(lambda: console.show_cursor(True))
     with display_on(console) as display:
         display.waiting_for("reading the data")
+        server = PrefectServer()
         with progress_to(display):
-            _check(config, name)
-        _run_flow(config, name, display, signals)
+            _check(config, name, server)
+        _run_flow(config, name, display, signals, server)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
 
 
@@ -94,7 +95,7 @@ def _is_finished(config: Config, name: str) -> bool:
     return run_exists(store, name) and status_of(store, name).generation >= config.generations
 
 
-def _check(config: Config, name: str) -> None:
+def _check(config: Config, name: str, server: PrefectServer) -> None:
     """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave."""
     from eigen_core.generation import start_training
     from eigen_core.market import build_panel
@@ -102,15 +103,15 @@ def _check(config: Config, name: str) -> None:
 
     panel, _ = build_panel(config)
     start_training(config, panel)
+    server.check()
     run = open_or_create(config, name)
     with run.lock():
         # Held for an instant: it shows that no other process trains this run before Prefect takes its time to start.
         pass
 
 
-def _run_flow(config: Config, name: str, display: Display, signals: StopSignals) -> None:
+def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
     display.waiting_for("starting Prefect")
-    server = PrefectServer()
     signals.before_leaving(server.stop)
     server.start()
     from flows.train import train_flow

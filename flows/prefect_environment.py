@@ -55,22 +55,29 @@ class PrefectServer:
         self._starting: threading.Thread | None = None
         self._error: RuntimeError | None = None
 
-    def start(self) -> None:
-        """Begin to start the embedded server, or check that the user's own answers.
+    def check(self) -> None:
+        """Refuse an API that cannot be used, before anything is started or written.
 
         Raises:
             InputError: Prefect is configured with an API that does not answer, or with none.
         """
         from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
 
-        if PREFECT_API_URL.value():
-            _require_answer(str(PREFECT_API_URL.value()))
-            return
-        if not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+        url = PREFECT_API_URL.value()
+        if url:
+            _require_answer(str(url))
+        elif not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
             raise InputError(
                 "Prefect has no API: its embedded server is switched off and PREFECT_API_URL is not set. "
                 "Set PREFECT_API_URL, or PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=true."
             )
+
+    def start(self) -> None:
+        """Begin to start the embedded server if no other API is configured."""
+        from prefect.settings import PREFECT_API_URL
+
+        if PREFECT_API_URL.value():
+            return
         from prefect.server.api.server import SubprocessASGIServer
 
         self._embedded = SubprocessASGIServer()

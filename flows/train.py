@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import psutil
@@ -19,9 +18,9 @@ from eigen_core.generation import TrainingState, record_telemetry, restore, star
 from eigen_core.market import Panel, build_panel
 from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
 from eigen_core.records import Telemetry
-from flows.artifacts import publish_data_report, publish_plots, publish_population, publish_summary
 from flows.observer import observer
 from flows.runs import open_or_create, remember_config, run_exists
+from tasks.artifacts import publish_data_report, publish_population, publish_summary
 from tasks.checkpoint import checkpoint
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
@@ -67,7 +66,7 @@ def train_flow(
         observer().started(state.generation, config.generations)
         for generation in range(state.generation + 1, config.generations + 1):
             _run_generation(state, directory, generation)
-        publish_summary(run, config, state.history, state.telemetry, directory.path)
+        publish_summary(run, state.history, state.telemetry, directory.path)
     return None
 
 
@@ -121,8 +120,6 @@ def _plot(state: TrainingState, directory: RunDirectory, generation: int) -> Non
     ended = plot(state, directory, generation, return_state=True)
     if not ended.is_completed():
         get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
-        return
-    publish_plots(directory.name, generation, sorted(Path(directory.plots).glob("*.png")))
 
 
 def _resident_bytes() -> int:

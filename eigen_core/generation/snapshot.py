@@ -82,7 +82,7 @@ def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
     document = _StateDocument.model_validate(saved.documents["state"])
     if document.panel != panel.fingerprint:
         raise InputError(
-            f"generation {saved.generation} was trained on other data: its panel was {document['panel'][:12]}, "
+            f"generation {saved.generation} was trained on other data: its panel was {document.panel[:12]}, "
             f"this one is {panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
         )
     state = TrainingState(config, panel)

@@ -9,7 +9,7 @@ from eigen_core.randomness import keyed_generator
 _EVEN_DAYS = 50
 
 
-def leaking_market(config: Config, days: int, assets: int, seed: int, drift: float = 0.0018) -> Panel:
+def leaking_market(config: Config, days: int, assets: int, seed: int, drift: float = 0.002) -> Panel:
     """A random walk whose first feature leaks each asset's return after the fill.
 
     The leak of day t is log(close[t + holding days] / open[t + 1]), in units of its standard deviation; two more

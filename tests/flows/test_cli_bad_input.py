@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from flow_cases import eigen_environment, run_eigen, small_settings
+from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
+from flows.cli import app
+from flows.prefect_environment import PrefectServer
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,8 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-CASES: dict[str, tuple[list[str], str]] = {
+# Refused before torch is imported: cheap enough for a process each.
+SETTINGS: dict[str, tuple[list[str], str]] = {
     "unknown key": (["--set", "learner.batchsize=3"], "did you mean learner.batch_size?"),
     "key without its section": (["--set", "gamma=0.5"], "did you mean learner.gamma?"),
     "wrong type": (["--set", "learner.batch_size=many"], "give a whole number from 1 to 65,536"),
@@ -45,59 +49,76 @@ CASES: dict[str, tuple[list[str], str]] = {
     "not a number": (["--set", "trading.cost_bps=.nan"], "'nan' cannot be used"),
     "negative cost": (["--set", "trading.cost_bps=-1"], "give a number of at least 0"),
     "capacity below minimum": (["--set", "replay.capacity=10"], "is below replay.minimum"),
-    "capacity below one generation": (["--set", "replay.capacity=3000"], "transitions of one generation"),
-    "batch larger than training": (["--set", "learner.batch_size=60000"], "lower it"),
     "filter longer than the window": (["--set", "network.scales=[1,100]"], "may not see further back"),
-    "window too long for the data": (["--set", "market.window=5000", "--set", "market.validation_days=3000"], "days"),
     "validation shorter than an episode": (["--set", "market.validation_days=9"], "shorter than an episode"),
     "no generations": (["--generations", "0"], "a whole number of at least 1"),
     "negative seed": (["--seed", "-1"], "a whole number of at least 0"),
     "a key twice": (["--seed", "1", "--set", "seed=2"], "seed is given twice"),
     "unknown preset": (["--preset", "huge"], "there is no preset 'huge'"),
     "unknown device": (["--device", "tpu"], "give one of auto, cpu, cuda"),
-    "run name with a slash": (["--run", "../x"], "cannot be named"),
-    "run name with a space": (["--run", "a b"], "cannot be named"),
-    "empty run name": (["--run", ""], "cannot be named"),
-    "missing data": (["--data", "nowhere.csv"], "nowhere.csv"),
-    "empty data": (["--data", "empty.csv"], "empty.csv"),
-    "data of one column": (["--data", "one-column.csv"], "one-column.csv"),
-    "text in prices": (["--data", "text.csv"], "text.csv"),
-    "store in the place of a file": (["--store", "file"], "file"),
-    "store below a file": (["--store", "file/store"], "file"),
-    "store elsewhere": (["--store", "s3://bucket/runs"], "folder"),
-    "an existing run with other settings": (["--store", "store", "--run", "known", "--seed", "9"], "seed differs"),
-    "an existing run, but fresh": (["--store", "store", "--run", "known", "--fresh"], "leave out --fresh"),
-    "a run with a broken configuration": (["--store", "store", "--run", "broken"], "learner.gamma"),
+}
+
+# Refused by what the configuration meets: data, store, run.
+SURROUNDINGS: dict[str, tuple[list[str], str]] = {
+    "run name with a slash": (["train", "--run", "../x"], "cannot be named"),
+    "run name with a space": (["train", "--run", "a b"], "cannot be named"),
+    "empty run name": (["train", "--run", ""], "cannot be named"),
+    "missing data": (["train", "--data", "nowhere.csv"], "nowhere.csv"),
+    "empty data": (["train", "--data", "empty.csv"], "empty.csv"),
+    "data of one column": (["train", "--data", "one-column.csv"], "one-column.csv"),
+    "text in prices": (["train", "--data", "text.csv"], "text.csv"),
+    "window too long for the data": (
+        ["train", "--set", "market.window=5000", "--set", "market.validation_days=3000"],
+        "the panel has",
+    ),
+    "capacity below one generation": (
+        ["train", "--set", "replay.capacity=3000", "--set", "replay.minimum=3000"],
+        "transitions of one generation",
+    ),
+    "batch larger than training": (["train", "--set", "learner.batch_size=60000"], "lower it"),
+    "store in the place of a file": (["train", "--store", "file"], "file"),
+    "store below a file": (["train", "--store", "file/store"], "file"),
+    "store elsewhere": (["train", "--store", "s3://bucket/runs"], "folder"),
+    "other settings": (["train", "--store", "store", "--run", "known", "--seed", "9"], "seed differs"),
+    "not fresh": (["train", "--store", "store", "--run", "known", "--fresh"], "leave out --fresh"),
+    "broken configuration": (["train", "--store", "store", "--run", "broken"], "learner.gamma"),
+    "resume an unknown run": (["resume", "nope", "--store", "store"], "There is no run 'nope'"),
+    "resume in a store that is a file": (["resume", "nope", "--store", "file"], "file"),
+    "resume to no generation": (["resume", "known", "--store", "store", "--generations", "0"], "at least 1"),
+    "show an unknown run": (["show", "nope"], "There is no run 'nope'"),
+    "show an impossible name": (["show", "a/b"], "cannot be named"),
+    "show a broken configuration": (["show", "broken", "--store", "store"], "learner.gamma"),
+    "list a file": (["runs", "--store", "file"], "file"),
+    "explain an unknown preset": (["presets", "huge"], "there is no preset 'huge'"),
 }
 
 
-@pytest.mark.parametrize(("options", "part"), CASES.values(), ids=CASES.keys())
-def test_train_refuses_bad_input(environment: dict[str, str], folder: Path, options: list[str], part: str) -> None:
+@pytest.mark.parametrize(("options", "part"), SETTINGS.values(), ids=SETTINGS.keys())
+def test_bad_settings_are_refused(environment: dict[str, str], folder: Path, options: list[str], part: str) -> None:
     before = contents(folder)
     ended = run_eigen(["train", *options], environment=environment, folder=folder)
     assert_refused(ended.returncode, ended.stderr, part)
     assert contents(folder) == before
 
 
-OTHER_CASES: dict[str, tuple[list[str], str]] = {
-    "resume an unknown run": (["resume", "nope", "--store", "store"], "There is no run 'nope'"),
-    "resume in a store that is a file": (["resume", "nope", "--store", "file"], "file"),
-    "resume to no generation": (["resume", "known", "--store", "store", "--generations", "0"], "at least 1"),
-    "show an unknown run": (["show", "nope"], "There is no run 'nope'"),
-    "show an impossible name": (["show", "a/b"], "cannot be named"),
-    "show a run with a broken configuration": (["show", "broken", "--store", "store"], "learner.gamma"),
-    "list a file": (["runs", "--store", "file"], "file"),
-    "explain an unknown preset": (["presets", "huge"], "there is no preset 'huge'"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "part"), OTHER_CASES.values(), ids=OTHER_CASES.keys())
-def test_the_other_commands_refuse_bad_input(
-    environment: dict[str, str], folder: Path, arguments: list[str], part: str
-) -> None:
+@pytest.mark.parametrize("case", ["missing data", "store below a file", "other settings", "show an unknown run"])
+def test_bad_surroundings_are_refused_by_the_process(environment: dict[str, str], folder: Path, case: str) -> None:
+    arguments, part = SURROUNDINGS[case]
     before = contents(folder)
     ended = run_eigen(arguments, environment=environment, folder=folder)
     assert_refused(ended.returncode, ended.stderr, part)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(("arguments", "part"), SURROUNDINGS.values(), ids=SURROUNDINGS.keys())
+def test_bad_surroundings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, arguments: list[str], part: str
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
+    before = contents(folder)
+    ended = CliRunner().invoke(app, arguments)
+    assert_refused(ended.exit_code, ended.stderr, part)
     assert contents(folder) == before
 
 
@@ -110,6 +131,7 @@ def test_an_api_that_does_not_answer_is_named_before_anything_starts(
         folder=tmp_path,
     )
     assert_refused(ended.returncode, ended.stderr, "http://127.0.0.1:9/api does not answer")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["train", "--frsh"], ["train", "--seed", "x"], ["show"]])

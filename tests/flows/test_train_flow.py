@@ -9,8 +9,8 @@ import pytest
 from flow_cases import small_flow_config
 from prefect.states import State
 
-import flows.artifacts
 import flows.train
+import tasks.artifacts
 import tasks.plot
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory, RunLockedError
@@ -32,7 +32,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No back-off, no drawing: neither is what most tests are about."""
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(getattr(flows.train, name), "retry_delay_seconds", [0])
-    monkeypatch.setattr(tasks.plot, "write_plots", lambda history, telemetry, folder: [])
+    monkeypatch.setattr(tasks.plot, "write_plots", lambda *_: [])
 
 
 def train(config: Config, name: str = "run") -> State[Any]:
@@ -207,11 +207,13 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     def failing(**options: object) -> None:  # noqa: ARG001
         raise httpx.ConnectError("nobody there")
 
-    monkeypatch.setattr(flows.artifacts, "create_table_artifact", failing)
-    monkeypatch.setattr(flows.artifacts, "create_markdown_artifact", failing)
+    monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
+    monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
+    monkeypatch.setattr(tasks.plot, "write_plots", write_plots)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     assert records(config) == expected
+    assert RunDirectory.open(str(tmp_path), "run").plots.is_dir()
 
 
 def test_a_run_of_other_settings_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""What a training shows on its page in Prefect: data report, population, plots, summary.
+
+An artifact that cannot be stored is logged and left out: it must not stop a training.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
+
+from eigen_core.market import Panel
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.reporting import (
+    champion_card,
+    markdown_card,
+    markdown_table,
+    plots_markdown,
+    population_table,
+    summary_rows,
+)
+
+_SUMMARY_GENERATIONS = 50
+
+
+def artifact_key(run: str, kind: str) -> str:
+    """Return the key of a run's artifact: lower case, digits and dashes. Different runs have different keys."""
+    slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
+    if slug != run:
+        slug = f"{slug}-{hashlib.sha256(run.encode()).hexdigest()[:6]}".lstrip("-")
+    return f"{slug}-{kind}"
+
+
+def publish_data_report(run: str, panel: Panel, lines: Sequence[str]) -> None:
+    """Show what data the run trains on and what was found in it."""
+    text = "\n".join(f"- {line}" for line in lines)
+    _publish_markdown(
+        artifact_key(run, "data"),
+        f"# Data of run {run}\n\n{panel.days:,} days from {panel.dates[0]} to {panel.dates[-1]}, "
+        f"{panel.columns} columns, {panel.assets} of them tradable, {len(panel.feature_names)} features.\n\n{text}\n",
+        f"Data of run {run}",
+    )
+
+
+def publish_population(run: str, history: Sequence[GenerationRecord]) -> None:
+    """Show the agents of the newest generation by rank."""
+    rows = population_table(history)
+    description = f"Run {run}, generation {history[-1].generation}: the agents, the fittest first"
+    key = artifact_key(run, "population")
+    _guarded(key, lambda: create_table_artifact(table=rows, key=key, description=description))
+
+
+def publish_plots(run: str, history: Sequence[GenerationRecord], paths: Sequence[Path]) -> None:
+    """Show champion and plots of a run; a new version of the same page each time."""
+    title = f"Run {run} after generation {history[-1].generation}"
+    page = f"# {title}\n\n{markdown_card(champion_card(history))}\n\n{plots_markdown(paths)}"
+    _publish_markdown(artifact_key(run, "plots"), page, title)
+
+
+def publish_summary(
+    run: str, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry], folder: Path
+) -> None:
+    """Show how a run ended: the champion, the last generations, where everything lies."""
+    last = history[-1]
+    page = [
+        f"# Run {run} has its {last.generation} generations",
+        markdown_card(champion_card(history)),
+        f"Time in generations: {sum(entry.seconds for entry in telemetry):,.1f} s. Checkpoints and plots: `{folder}`.",
+        f"Weights `{last.weights_sha256}`, replay `{last.replay_sha256}`.",
+        markdown_table(summary_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),
+    ]
+    _publish_markdown(artifact_key(run, "summary"), "\n\n".join(page), f"Summary of run {run}")
+
+
+def _publish_markdown(key: str, markdown: str, description: str) -> None:
+    _guarded(key, lambda: create_markdown_artifact(markdown=markdown, key=key, description=description))
+
+
+def _guarded(key: str, publish: Callable[[], object]) -> None:
+    try:
+        publish()
+    except (httpx.HTTPError, PrefectException, OSError) as error:
+        get_run_logger().warning("The artifact %s could not be stored: %s: %s", key, type(error).__name__, error)

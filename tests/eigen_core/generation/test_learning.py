@@ -1,0 +1,67 @@
+"""The learners learn: on a market that leaks the return after the fill, and on one with a planted edge."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from benchmarks.learning import LEARNING, SEEDS, learning_curve, random_reward
+from eigen_core.config import Config
+from eigen_core.generation import HoldoutResult, evaluate, evolve, hold_out, start_training, train
+from eigen_core.market.synthetic import planted_edge_market
+
+
+def last_rewards(seed: int) -> dict[str, float]:
+    return {learning: list(learning_curve(learning, "decision", seed))[-1] for learning in LEARNING}
+
+
+def holds(seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        floor, reached = random_reward(seed), last_rewards(seed)
+        assert floor > 0.0, "a ratio to agents that lose says nothing"
+        assert min(reached.values()) >= 5.0 * floor, (seed, floor, reached)
+        assert reached["gradients alone"] >= reached["evolution alone"], (seed, reached)
+        assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
+
+
+def test_evolution_gradients_and_both_learn_a_leak() -> None:
+    holds(SEEDS[:1])
+
+
+@pytest.mark.slow
+def test_evolution_gradients_and_both_learn_a_leak_on_every_seed() -> None:
+    holds(SEEDS)
+
+
+def planted_result(seed: int, generations: int, agents: int) -> HoldoutResult:
+    config = Config(
+        preset="quickstart",
+        seed=seed,
+        device="cpu",
+        market={"window": 2},
+        network={"scales": [1]},
+        population={"size": agents},
+        replay={"minimum": 1_000},
+        learner={"gradient_steps": 16},
+    )
+    state = start_training(config, planted_edge_market(config, 1_200, 8, seed))
+    for _ in range(generations):
+        evaluate(state)
+        train(state)
+        evolve(state)
+    result = hold_out(state)
+    assert result is not None
+    return result
+
+
+def beats_random_clearly(result: HoldoutResult) -> bool:
+    return result.champion_reward > max(2.0 * result.random_reward, float(np.max(result.random_rewards)))
+
+
+def test_the_champion_finds_a_planted_edge() -> None:
+    assert beats_random_clearly(planted_result(seed=2, generations=8, agents=8))
+
+
+@pytest.mark.slow
+def test_the_champion_finds_a_planted_edge_on_every_seed() -> None:
+    assert all(beats_random_clearly(planted_result(seed, generations=25, agents=16)) for seed in SEEDS)

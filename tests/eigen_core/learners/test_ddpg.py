@@ -1,0 +1,279 @@
+"""The learner of stacked agents equals a plain one for each agent; targets, delay, accumulation, bounds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_ddpg import PlainDdpg, PlainTransition
+from science_cases import random_panel, small_config
+from torch import Tensor
+from training_cases import random_episodes
+
+from eigen_core.config import Config
+from eigen_core.generation import start_training
+from eigen_core.generation.phases import learning_plan
+from eigen_core.learners import DdpgLearner, LearningCurves, LearningPlan
+from eigen_core.market import Panel
+from eigen_core.networks import AgentNetwork
+from eigen_core.population import Population
+from eigen_core.randomness import keyed_generator
+from eigen_core.replay import DistinctDaySampler, Replay
+
+CPU = torch.device("cpu")
+WIDE: dict[str, Any] = {"gradient_clip": 1e6, "weight_decay": 0.0}
+
+
+class Case:
+    """A network, agents whose targets are not their weights, and a replay of random episodes."""
+
+    def __init__(self, agents: int = 3, **sections: Any) -> None:
+        self.config: Config = small_config(**sections)
+        self.panel: Panel = random_panel(self.config)
+        self.network = AgentNetwork(self.panel, self.config, CPU)
+        self.population = Population.initial(self.network, agents, 1, CPU)
+        self.population.targets.copy_(Population.initial(self.network, agents, 2, CPU).weights)
+        self.replay = Replay(400, self.panel.assets, self.network.portfolio_values, CPU)
+        self.last_day = self.panel.splits.train.stop
+        starts = self.panel.training_starts(self.config)
+        first_days = keyed_generator(1, "first days").integers(starts.start, starts.stop, 20)
+        # The last transition of the training days has no day after it to learn from.
+        first_days[:2] = starts[-1]
+        self.replay.append(random_episodes(self.config, first_days, self.panel.assets, self.network.portfolio_values))
+
+    def plan(
+        self, steps: int, accumulation: int, batch_size: int, block: tuple[int, int] | None = None
+    ) -> LearningPlan:
+        """Batches of different days from `block` (first day, days), by default the whole training range."""
+        first_day, block_days = block or (0, self.last_day)
+        sampler = DistinctDaySampler(self.replay.stored_days())
+        generator = keyed_generator(1, "plan")
+        shape = (self.population.size, steps, accumulation)
+        slots = np.empty((*shape, batch_size), dtype=np.int64)
+        for place in np.ndindex(*shape):
+            slots[place] = sampler.draw(generator, batch_size, first_day, first_day + block_days - 1)
+        first_days = tuple((first_day,) * accumulation for _ in range(steps))
+        return LearningPlan(torch.tensor(slots), first_days, block_days)
+
+    def learn(self, plan: LearningPlan, population: Population | None = None) -> LearningCurves:
+        learner = DdpgLearner(self.network, self.config, self.replay)
+        return learner.learn(population or self.population, plan, lambda: None)
+
+    def plain_transition(self, slot: int) -> PlainTransition:
+        picked = self.replay.pick(torch.tensor([[slot]]))
+        return PlainTransition(
+            day=int(picked.days),
+            step=int(picked.steps),
+            portfolio=picked.portfolios[0, 0].double(),
+            next_portfolio=picked.next_portfolios[0, 0].double(),
+            action=picked.actions[0, 0].double(),
+            reward=float(picked.rewards),
+            terminal=bool(picked.terminal),
+        )
+
+    def plain_plan(self, plan: LearningPlan, agent: int) -> list[list[list[PlainTransition]]]:
+        return [
+            [[self.plain_transition(slot) for slot in batch] for batch in step] for step in plan.slots[agent].tolist()
+        ]
+
+
+def assert_equals_plain_learner(case: Case, plan: LearningPlan) -> LearningCurves:
+    before = case.population.clone()
+    curves = case.learn(plan)
+    plain = PlainDdpg(case.config, case.panel, case.network)
+    for agent in range(before.size):
+        weights, targets, moments, expected = plain.learn(
+            before.weights[agent], before.targets[agent], case.plain_plan(plan, agent)
+        )
+        for name in LearningCurves.FIELDS:
+            np.testing.assert_allclose(
+                getattr(curves, name)[agent].numpy(), getattr(expected, name), rtol=2e-4, atol=1e-6, err_msg=name
+            )
+        for name, power in (("first_moment", 1), ("second_moment", 2)):
+            moment = getattr(case.population, name)[agent].double()
+            assert (moment - moments[name]).norm() <= power * 1e-4 * moments[name].norm()
+        # Adam divides by the gradient's own size, which blows up the rounding of the smallest: hence the norms.
+        moved = (weights - before.weights[agent].double()).norm()
+        assert (case.population.weights[agent].double() - weights).norm() <= 1e-2 * moved
+        followed = (targets - before.targets[agent].double()).norm()
+        assert (case.population.targets[agent].double() - targets).norm() <= 1e-4 * followed
+    return curves
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"network": {"encoder": "tcn"}},
+    {"learner": {"twin_critics": True, "policy_delay": 2}},
+    {"trading": {"observe_portfolio": False, "max_coefficient": None}},
+    {"network": {"encoder": "tcn"}, "learner": {"twin_critics": True}, "trading": {"observe_portfolio": False}},
+    {"learner": {"gradient_clip": 0.05, "weight_decay": 0.3, "gamma": 0.5, "tau": 0.3, "reward_scale": 0.1}},
+    {"learner": {"reward_clip": 0.4, "gamma": 0.0}},
+]
+
+
+@pytest.mark.parametrize("sections", CASES)
+def test_stacked_agents_learn_as_each_would_alone(sections: dict[str, Any]) -> None:
+    case = Case(**sections)
+    plan = case.plan(steps=3, accumulation=2, batch_size=5)
+    curves = assert_equals_plain_learner(case, plan)
+    limit = case.config.learner.gradient_clip
+    if limit < 1.0:
+        assert (curves.critic_gradient_norm > limit).all()
+
+
+def test_the_day_after_a_blocks_last_day_is_seen() -> None:
+    """A block ends where it was drawn, the market does not: what follows its last day still counts."""
+    case = Case(network={"encoder": "tcn"}, learner={"block_days": 9, "batch_size": 7, "reward_scale": 1e-3})
+    case.population.targets.mul_(2.0)
+    state = start_training(case.config, case.panel)
+    state.replay = case.replay
+    plan = learning_plan(state)
+    assert plan is not None
+    assert plan.block_days == 9
+    few = LearningPlan(plan.slots[: case.population.size], plan.first_days, plan.block_days)
+    days = torch.tensor(case.replay.stored_days())[few.slots]
+    first_days = torch.tensor(few.first_days)[:, :, None]
+    assert ((days >= first_days) & (days < first_days + few.block_days)).all()
+    assert_equals_plain_learner(case, few)
+
+
+def slots_where(case: Case, chosen: Tensor, count: int) -> LearningPlan:
+    """A plan of one batch with the first `count` of the chosen transitions that are of different days."""
+    days, slots = case.replay.stored_days(), []
+    for slot in chosen.nonzero()[:, 0].tolist():
+        if days[slot] not in [days[taken] for taken in slots]:
+            slots.append(slot)
+    assert len(slots) >= count
+    picked = torch.tensor(slots[:count]).expand(case.population.size, 1, 1, count)
+    return LearningPlan(picked, ((0,),), case.last_day)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_targets_count_unless_the_episode_ends(ends: bool) -> None:
+    case = Case()
+    terminal = case.replay.terminal[: case.replay.size]
+    plan = slots_where(case, terminal if ends else ~terminal, 6)
+    other = case.population.clone()
+    other.targets.mul_(3.0)
+    first, second = case.learn(plan), case.learn(plan, other)
+    assert torch.equal(first.critic_loss, second.critic_loss) == ends
+
+
+def test_the_last_training_day_is_learned_from() -> None:
+    """Its transition ends an episode, and nothing of the day after it, which validates, is used."""
+    case = Case()
+    last = torch.tensor(case.replay.stored_days()) == case.last_day - 1
+    plan = slots_where(case, last, 1)
+    assert case.replay.terminal[plan.slots].all()
+    assert_equals_plain_learner(case, plan)
+
+
+def test_targets_follow_by_tau_and_only_where_told() -> None:
+    case = Case(learner={"tau": 0.25})
+    before = case.population.clone()
+    case.learn(case.plan(steps=1, accumulation=1, batch_size=5))
+    expected = 0.75 * before.targets + 0.25 * case.population.weights
+    torch.testing.assert_close(case.population.targets, expected, rtol=1e-6, atol=1e-7)
+    assert (case.population.targets != before.targets).float().mean() > 0.99
+
+
+def test_tau_one_copies() -> None:
+    case = Case(learner={"tau": 1.0})
+    case.learn(case.plan(steps=2, accumulation=1, batch_size=5))
+    torch.testing.assert_close(case.population.targets, case.population.weights, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_actor_and_targets_move_only_every_nth_step(delay: int) -> None:
+    case = Case(learner={"policy_delay": delay, "twin_critics": True})
+    case.population.critic_steps.copy_(torch.tensor([10, 0, 7]))
+    case.population.actor_steps.copy_(torch.tensor([5, 0, 7]))
+    size, steps = case.network.critic_layout.size, 5
+    seen = [case.population.clone()]
+    learner = DdpgLearner(case.network, case.config, case.replay)
+    curves = learner.learn(case.population, case.plan(steps, 2, 5), lambda: seen.append(case.population.clone()))
+    assert len(seen) == steps + 1
+    for step in range(1, steps + 1):
+        before, after = seen[step - 1], seen[step]
+        actor_moves = step % delay == 0
+        assert (before.weights[:, :size] != after.weights[:, :size]).any(dim=1).all()
+        for name, columns in (
+            ("weights", slice(size, None)),
+            ("targets", slice(None)),
+            ("first_moment", slice(size, None)),
+        ):
+            moved = (getattr(before, name)[:, columns] != getattr(after, name)[:, columns]).any(dim=1)
+            assert (moved == actor_moves).all(), name
+        for curve in (curves.actor_loss, curves.actor_gradient_norm):
+            assert (curve[:, step - 1].isnan() != actor_moves).all()
+    for name in LearningCurves.FIELDS:
+        curve = getattr(curves, name)
+        assert curve.shape == (3, steps)
+        assert curve.dtype == torch.float64
+    for name in ("critic_loss", "value", "critic_gradient_norm"):
+        assert getattr(curves, name).isfinite().all()
+    assert case.population.critic_steps.tolist() == [10 + steps, steps, 7 + steps]
+    assert case.population.actor_steps.tolist() == [5 + steps // delay, steps // delay, 7 + steps // delay]
+
+
+def gradient_after_one_step(case: Case, plan: LearningPlan) -> tuple[Tensor, LearningCurves]:
+    """The gradient that a first step took, which Adam's first moment tells."""
+    population = case.population.clone()
+    curves = case.learn(plan, population)
+    return population.first_moment / 0.1, curves
+
+
+def test_accumulated_batches_are_averaged() -> None:
+    """With a resting actor, whose critic would else have moved in between."""
+    case = Case(learner={**WIDE, "policy_delay": 9})
+    both = case.plan(steps=1, accumulation=2, batch_size=6)
+    parts = [LearningPlan(both.slots[:, :, index : index + 1], ((0,),), both.block_days) for index in range(2)]
+    gradient, curves = gradient_after_one_step(case, both)
+    (first, first_curves), (second, second_curves) = (gradient_after_one_step(case, part) for part in parts)
+    torch.testing.assert_close(gradient, (first + second) / 2, rtol=1e-4, atol=1e-7)
+    for name in ("critic_loss", "value"):
+        mean = (getattr(first_curves, name) + getattr(second_curves, name)) / 2
+        torch.testing.assert_close(getattr(curves, name), mean, rtol=1e-6, atol=1e-7)
+    assert not torch.allclose(first, second, rtol=1e-2)
+
+
+def test_the_same_batch_twice_is_the_batch_once() -> None:
+    case = Case(learner=WIDE)
+    once = case.plan(steps=1, accumulation=1, batch_size=6)
+    twice = LearningPlan(once.slots.expand(-1, -1, 2, -1), ((0, 0),), once.block_days)
+    torch.testing.assert_close(
+        gradient_after_one_step(case, twice)[0], gradient_after_one_step(case, once)[0], rtol=1e-4, atol=1e-7
+    )
+
+
+def test_rewards_are_scaled_then_clipped() -> None:
+    """Without a future, a loss of clipped rewards is that of a replay whose rewards lie at the clip."""
+    scaled = Case(learner={"gamma": 0.0, "reward_scale": 0.5, "reward_clip": 3.0})
+    plan = scaled.plan(steps=1, accumulation=1, batch_size=8)
+    by_hand = Case(learner={"gamma": 0.0, "reward_scale": 1.0})
+    by_hand.replay.reward.mul_(0.5).clamp_(-3.0, 3.0)
+    clipped = by_hand.replay.reward[plan.slots].abs() == 3.0
+    assert clipped.any()
+    assert not clipped.all()
+    assert torch.equal(scaled.learn(plan).critic_loss, by_hand.learn(plan).critic_loss)
+
+
+def test_repeated_steps_on_one_batch_lower_the_loss() -> None:
+    case = Case(learner={"critic_learning_rate": 3e-3, "gamma": 0.0, "tau": 1.0})
+    once = case.plan(steps=1, accumulation=1, batch_size=8)
+    curves = case.learn(LearningPlan(once.slots.expand(-1, 60, -1, -1), ((0,),) * 60, once.block_days))
+    assert (curves.critic_loss[:, -1] < 0.5 * curves.critic_loss[:, 0]).all()
+
+
+def test_the_actor_climbs_what_the_critic_values() -> None:
+    case = Case(learner={"actor_learning_rate": 3e-3, "critic_learning_rate": 0.0, "weight_decay": 0.0})
+    once = case.plan(steps=1, accumulation=1, batch_size=8)
+    curves = case.learn(LearningPlan(once.slots.expand(-1, 30, -1, -1), ((0,),) * 30, once.block_days))
+    assert (curves.actor_loss[:, -1] < curves.actor_loss[:, 0]).all()
+
+
+def test_curves_of_groups_are_joined_in_order() -> None:
+    parts = [LearningCurves(*(torch.full((2, 3), float(value + field)) for field in range(5))) for value in (0, 10)]
+    joined = LearningCurves.of_groups(parts)
+    assert joined.critic_loss[:, 0].tolist() == [0.0, 0.0, 10.0, 10.0]
+    assert joined.actor_gradient_norm[:, 2].tolist() == [4.0, 4.0, 14.0, 14.0]

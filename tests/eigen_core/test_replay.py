@@ -1,0 +1,269 @@
+"""The ring equals a list of whole transitions; batches are of different days, uniform, and reach everything."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from eigen_core.errors import InputError
+from eigen_core.randomness import keyed_generator
+from eigen_core.replay import DistinctDaySampler, EpisodeBatch, Replay
+
+CPU = torch.device("cpu")
+ASSETS = 3
+
+
+def episodes_of(seed: int, count: int, days: int, portfolio_values: int = 4) -> EpisodeBatch:
+    generator = keyed_generator(seed, 0, "test", "episodes")
+    return EpisodeBatch(
+        first_days=torch.tensor(generator.integers(0, 50, count)),
+        portfolios=torch.tensor(
+            generator.standard_normal((count, days, ASSETS, portfolio_values)), dtype=torch.float16
+        ),
+        actions=torch.tensor(generator.standard_normal((count, days, ASSETS, 2)), dtype=torch.float32),
+        rewards=torch.tensor(generator.standard_normal((count, days)), dtype=torch.float32),
+    )
+
+
+class SlowReplay:
+    """Every transition ever appended, with its next portfolio in it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.transitions: list[dict[str, Any]] = []
+
+    def append(self, episodes: EpisodeBatch) -> None:
+        count, days = episodes.rewards.shape
+        for episode in range(count):
+            for step in range(days):
+                last = step == days - 1
+                self.transitions.append(
+                    {
+                        "days": int(episodes.first_days[episode]) + step,
+                        "steps": step,
+                        "portfolios": episodes.portfolios[episode, step].tolist(),
+                        "next_portfolios": None if last else episodes.portfolios[episode, step + 1].tolist(),
+                        "actions": episodes.actions[episode, step].tolist(),
+                        "rewards": episodes.rewards[episode, step].item(),
+                        "terminal": last,
+                    }
+                )
+
+    @property
+    def by_slot(self) -> dict[int, dict[str, Any]]:
+        return {number % self.capacity: transition for number, transition in enumerate(self.transitions)}
+
+
+def assert_equal(replay: Replay, slow: SlowReplay) -> None:
+    expected = slow.by_slot
+    assert replay.size == len(expected)
+    assert sorted(expected) == list(range(replay.size))
+    assert replay.stored_days().tolist() == [expected[slot]["days"] for slot in range(replay.size)]
+    if not expected:
+        return
+    picked = replay.pick(torch.arange(replay.size).reshape(1, -1))
+    for slot, transition in expected.items():
+        for name, value in transition.items():
+            if value is not None:
+                assert getattr(picked, name)[0, slot].tolist() == value, name
+
+
+APPENDS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), max_size=8)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(24, 60), APPENDS)
+def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tuple[int, int]]) -> None:
+    replay, slow = Replay(capacity, ASSETS, 4, CPU), SlowReplay(capacity)
+    assert_equal(replay, slow)
+    for number, (count, days) in enumerate(appends):
+        episodes = episodes_of(number, count, days)
+        replay.append(episodes)
+        slow.append(episodes)
+        assert_equal(replay, slow)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(24, 40), APPENDS, APPENDS)
+def test_a_saved_ring_goes_on_as_if_nothing_had_happened(
+    capacity: int, before: list[tuple[int, int]], after: list[tuple[int, int]]
+) -> None:
+    replay = Replay(capacity, ASSETS, 4, CPU)
+    for number, (count, days) in enumerate(before):
+        replay.append(episodes_of(number, count, days))
+    saved = {name: tensor.clone() for name, tensor in replay.tensors().items()}
+    assert all(len(tensor) == replay.size for name, tensor in saved.items() if name != "position")
+    restored = Replay.from_tensors(saved, CPU)
+    for number, (count, days) in enumerate([(1, 1), *after]):
+        for ring in (replay, restored):
+            ring.append(episodes_of(100 + number, count, days))
+        assert (restored.size, restored.cursor, restored.capacity) == (replay.size, replay.cursor, replay.capacity)
+        assert restored.stored_days().tolist() == replay.stored_days().tolist()
+        for name, tensor in replay.tensors().items():
+            assert torch.equal(restored.tensors()[name], tensor), name
+            assert restored.tensors()[name].dtype == tensor.dtype
+        first, second = (
+            DistinctDaySampler(ring.stored_days()).draw(keyed_generator(1, number), 1, 0, 100)
+            for ring in (replay, restored)
+        )
+        assert first.tolist() == second.tolist()
+
+
+def test_a_restored_ring_shares_nothing_with_what_it_was_restored_from() -> None:
+    replay = Replay(24, ASSETS, 4, CPU)
+    replay.append(episodes_of(1, 4, 6))
+    before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
+    Replay.from_tensors(replay.tensors(), CPU).append(episodes_of(2, 3, 5))
+    for name, tensor in replay.tensors().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_without_a_portfolio_in_sight_nothing_is_stored_of_it() -> None:
+    replay = Replay(24, ASSETS, 0, CPU)
+    replay.append(episodes_of(1, 2, 6, portfolio_values=0))
+    picked = replay.pick(torch.arange(12).reshape(2, 6))
+    assert picked.portfolios.shape == picked.next_portfolios.shape == (2, 6, ASSETS, 0)
+    assert Replay.from_tensors(replay.tensors(), CPU).portfolio.shape == (24, ASSETS, 0)
+
+
+def test_picked_transitions_have_their_documented_types() -> None:
+    replay = Replay(24, ASSETS, 4, CPU)
+    replay.append(episodes_of(1, 2, 6))
+    picked = replay.pick(torch.tensor([[0, 3], [5, 11]]))
+    kinds = {name: (tuple(value.shape), value.dtype) for name, value in vars(picked).items()}
+    assert kinds == {
+        "days": ((2, 2), torch.int64),
+        "steps": ((2, 2), torch.int64),
+        "portfolios": ((2, 2, ASSETS, 4), torch.float32),
+        "next_portfolios": ((2, 2, ASSETS, 4), torch.float32),
+        "actions": ((2, 2, ASSETS, 2), torch.float32),
+        "rewards": ((2, 2), torch.float32),
+        "terminal": ((2, 2), torch.bool),
+    }
+
+
+def test_a_transition_at_full_scale_takes_at_most_2000_bytes() -> None:
+    replay = Replay(100, 108, 4, CPU)
+    assert replay.bytes_per_transition <= 2_000
+    full = replay.tensors()
+    full.pop("position")
+    assert sum(column.nbytes for column in full.values()) == 0
+    for _ in range(10):
+        episodes = episodes_of(1, 2, 5)
+        wide = torch.zeros(2, 5, 108, 1)
+        replay.append(
+            EpisodeBatch(
+                episodes.first_days,
+                wide.expand(-1, -1, -1, 4).to(torch.float16),
+                wide.expand(-1, -1, -1, 2),
+                episodes.rewards,
+            )
+        )
+    saved = replay.tensors()
+    saved.pop("position")
+    assert replay.nbytes == sum(column.nbytes for column in saved.values())
+    assert replay.bytes_per_transition == replay.nbytes / 100
+
+
+def test_more_than_the_ring_can_hold_is_refused_and_changes_nothing() -> None:
+    replay = Replay(24, ASSETS, 4, CPU)
+    replay.append(episodes_of(1, 4, 5))
+    before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
+    with pytest.raises(InputError, match=r"replay\.capacity 24 is below the 25 transitions"):
+        replay.append(episodes_of(2, 5, 5))
+    for name, tensor in replay.tensors().items():
+        assert torch.equal(tensor, before[name])
+    assert (replay.size, replay.cursor) == (20, 20)
+
+
+STORED = st.lists(st.integers(0, 30), min_size=1, max_size=60).map(lambda days: np.array(days, dtype=np.int32))
+
+
+@settings(deadline=None)
+@given(STORED, st.integers(0, 30), st.integers(0, 30), st.data())
+def test_a_batch_has_different_days_within_its_bounds(
+    stored: NDArray[np.int32], first_day: int, last_day: int, data: st.DataObject
+) -> None:
+    there = sorted({day for day in stored.tolist() if first_day <= day <= last_day})
+    sampler = DistinctDaySampler(stored)
+    generator = keyed_generator(data.draw(st.integers(0, 5)), "draws")
+    with pytest.raises(ValueError, match=".+"):
+        sampler.draw(generator, len(there) + 1, first_day, last_day)
+    if there:
+        batch_size = data.draw(st.integers(1, len(there)))
+        days = stored[sampler.draw(generator, batch_size, first_day, last_day)].tolist()
+        assert len(days) == len(set(days)) == batch_size
+        assert set(days) <= set(there)
+
+
+@settings(deadline=None)
+@given(STORED)
+def test_every_stored_transition_can_be_drawn(stored: NDArray[np.int32]) -> None:
+    sampler = DistinctDaySampler(stored)
+    generator = keyed_generator(1, "reach")
+    days = len(set(stored.tolist()))
+    left = set(range(len(stored)))
+    for _ in range(3_000):
+        left -= set(sampler.draw(generator, days, 0, 30).tolist())
+        if not left:
+            break
+    assert not left
+
+
+def chi_square(counts: NDArray[np.int64], expected: NDArray[np.float64]) -> float:
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+# Chi-square's 99.9 % points for the degrees of freedom used below.
+LIMITS = {7: 24.3, 23: 49.7}
+
+
+def test_days_are_drawn_uniformly_however_often_they_are_stored() -> None:
+    stored = np.repeat(np.arange(10, 18, dtype=np.int32), [1, 2, 3, 40, 1, 5, 1, 1])
+    sampler, draws = DistinctDaySampler(stored), 4_000
+    for batch_size in (1, 3):
+        generator = keyed_generator(2, "days", batch_size)
+        days = np.concatenate([stored[sampler.draw(generator, batch_size, 10, 17)] for _ in range(draws)])
+        counts = np.bincount(days - 10, minlength=8)
+        assert chi_square(counts, np.full(8, draws * batch_size / 8)) < LIMITS[7]
+
+
+def test_transitions_of_a_day_are_drawn_uniformly() -> None:
+    stored = np.full(24, 5, dtype=np.int32)
+    sampler, generator, draws = DistinctDaySampler(stored), keyed_generator(3, "slots"), 6_000
+    slots = np.concatenate([sampler.draw(generator, 1, 0, 9) for _ in range(draws)])
+    assert chi_square(np.bincount(slots, minlength=24), np.full(24, draws / 24)) < LIMITS[23]
+
+
+def test_bounds_of_a_draw_are_included() -> None:
+    stored = np.arange(10, dtype=np.int32)
+    drawn = DistinctDaySampler(stored).draw(keyed_generator(1), 4, 3, 6)
+    assert sorted(stored[drawn].tolist()) == [3, 4, 5, 6]
+
+
+def slow_block_starts(
+    stored: NDArray[np.int32], block_days: int, stop: int, enough: Callable[[int], bool]
+) -> list[int]:
+    starts = []
+    for start in range(max(stop - block_days, 0) + 1):
+        inside = {day for day in stored.tolist() if start <= day < start + block_days}
+        if enough(len(inside)):
+            starts.append(start)
+    return starts
+
+
+@settings(deadline=None)
+@given(STORED, st.integers(1, 40), st.integers(1, 45), st.integers(1, 12))
+def test_blocks_hold_enough_different_days(
+    stored: NDArray[np.int32], block_days: int, stop: int, batch_size: int
+) -> None:
+    sampler = DistinctDaySampler(stored)
+    starts = sampler.block_starts(block_days, stop, batch_size).tolist()
+    assert starts == slow_block_starts(stored, block_days, stop, lambda days: days >= batch_size)
+    for start in starts:
+        assert len(sampler.draw(keyed_generator(1), batch_size, start, start + block_days - 1)) == batch_size

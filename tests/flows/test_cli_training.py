@@ -1,0 +1,257 @@
+"""The command line as a user runs it: a whole run, a run stopped in every way, and what is shown of them."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import eigen_command, eigen_environment, run_eigen, small_settings
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunDirectory
+from flows.cli import app
+from flows.cli_tables import run_document
+from flows.prefect_environment import PrefectServer
+from flows.runs import status_of
+
+GENERATIONS = 8
+SHOWN_KEYS = ["run", "state", "generation", "generations", "config", "store", "history"]
+HISTORY_KEYS = [
+    "generation",
+    "best_fitness",
+    "mean_fitness",
+    "validation",
+    "champion_validation",
+    "seconds",
+    "rss_peak_bytes",
+    "transitions",
+    "weights_sha256",
+    "replay_sha256",
+]
+SAME_IN_EQUAL_RUNS = [key for key in HISTORY_KEYS if key not in ("seconds", "rss_peak_bytes")]
+
+
+@pytest.fixture(scope="module")
+def environment(session_folder: Path) -> dict[str, str]:
+    """A user's environment."""
+    return eigen_environment(session_folder / "cli")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's working folder."""
+    return tmp_path_factory.mktemp("training")
+
+
+def train_arguments(name: str) -> list[str]:
+    """The command that trains a small run."""
+    return ["train", "--run", name, "--generations", str(GENERATIONS), *small_settings()]
+
+
+def shown(name: str, folder: Path) -> dict[str, Any]:
+    """What `eigen show --json` would say."""
+    return run_document(status_of(str(folder / "runs"), name))
+
+
+def outcome(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The part of a history that equal runs share."""
+    return [{key: row[key] for key in SAME_IN_EQUAL_RUNS} for row in document["history"]]
+
+
+@pytest.fixture(scope="module")
+def whole(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A run that nobody disturbs."""
+    ended = run_eigen(train_arguments("whole"), environment=environment, folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+@contextmanager
+def started(arguments: list[str], environment: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command line in a process group of its own, as a terminal would start it; nothing of it survives."""
+    process = subprocess.Popen(
+        eigen_command(arguments),
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+
+
+@contextmanager
+def halted(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Hold a process still."""
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def wait_for_generation(process: subprocess.Popen[str], store: Path, name: str, generation: int) -> None:
+    """Wait until a generation is in the store."""
+    manifest = store / name / f"generation-{generation:04d}" / "manifest.json"
+    end = time.monotonic() + 120.0
+    while not manifest.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def processes_of_group(group: int) -> list[int]:
+    """The living processes of a process group, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, of_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of_group) == group and state != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
+    whole: subprocess.CompletedProcess[str], folder: Path
+) -> None:
+    lines = whole.stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines[:GENERATIONS]] == [
+        f"generation {generation}/{GENERATIONS}" for generation in range(1, GENERATIONS + 1)
+    ]
+    for word in ("best fitness", "mean fitness", "champion", "buffer", "time", "RSS"):
+        assert word in whole.stdout
+    assert str(folder / "runs" / "whole" / "plots") in whole.stdout
+    assert "eigen show whole" in whole.stdout
+    assert whole.stderr == ""
+
+
+@pytest.mark.usefixtures("whole")
+def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) -> None:
+    ended = run_eigen(["show", "whole", "--json"], environment=environment, folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document == shown("whole", folder)
+    assert list(document) == SHOWN_KEYS
+    assert [list(row) for row in document["history"]] == [HISTORY_KEYS] * GENERATIONS
+    assert document["run"] == "whole"
+    assert document["state"] == "finished"
+    assert document["generation"] == document["generations"] == GENERATIONS
+    assert document["store"] == str(folder / "runs")
+    assert document["config"]["population"]["size"] == 4
+    manifest = RunDirectory.open(str(folder / "runs"), "whole").manifest(GENERATIONS)
+    last = document["history"][-1]
+    assert last["replay_sha256"] == manifest.entry("replay.safetensors").content_sha256
+    assert last["seconds"] > 0
+    assert last["rss_peak_bytes"] > 10**8
+
+
+@pytest.mark.usefixtures("whole")
+def test_the_history_in_prefect_has_every_task_run(session_folder: Path) -> None:
+    with closing(sqlite3.connect(session_folder / "cli" / "prefect.db")) as database:
+        rows = database.execute(
+            "select task_run.name, task_run.state_type from task_run join flow_run on flow_run.id = flow_run_id "
+            "where flow_run.name = 'whole' order by task_run.name"
+        ).fetchall()
+        artifacts = database.execute("select key, count(*) from artifact group by key").fetchall()
+    phases = ("checkpoint", "evaluate", "evolve", "train")
+    expected = [f"{phase}-{generation:03d}" for phase in phases for generation in range(1, GENERATIONS + 1)]
+    expected.append(f"plot-{GENERATIONS:03d}")
+    assert rows == [(name, "COMPLETED") for name in sorted(expected)]
+    assert {key: count for key, count in artifacts if key.startswith("whole")} == {
+        "whole-data": 1,
+        "whole-population": GENERATIONS,
+        "whole-plots": 1,
+        "whole-summary": 1,
+    }
+
+
+def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
+    whole: subprocess.CompletedProcess[str],  # noqa: ARG001 - the other run
+    environment: dict[str, str],
+    folder: Path,
+) -> None:
+    store = folder / "runs"
+
+    # Ctrl-C in a terminal reaches every process of the group.
+    with started(train_arguments("stopped"), environment, folder) as process:
+        wait_for_generation(process, store, "stopped", 1)
+        with halted(process):
+            assert shown("stopped", folder)["state"] == "running"
+            refused = run_eigen(["resume", "stopped"], environment=environment, folder=folder)
+            assert refused.returncode == 2
+            assert f"in use by process {process.pid}" in refused.stderr
+            os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.startswith("eigen: Stopped. The last checkpoint is generation ")
+    assert "eigen resume stopped" in errors
+    assert errors.count("\n") == 1
+    document = shown("stopped", folder)
+    assert document["state"] == "unfinished"
+    assert f"generation {document['generation']} in" in errors
+
+    # The same command goes on; nothing can be done about SIGKILL, and the embedded server must not outlive it.
+    with started(train_arguments("stopped"), environment, folder) as process:
+        wait_for_generation(process, store, "stopped", document["generation"] + 1)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+        end = time.monotonic() + 20.0
+        while processes_of_group(process.pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert processes_of_group(process.pid) == []
+    assert shown("stopped", folder)["state"] == "unfinished"
+
+    resumed = run_eigen(["resume", "stopped"], environment=environment, folder=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "continuing after generation" in resumed.stdout
+    ended = shown("stopped", folder)
+    assert ended["state"] == "finished"
+    assert outcome(ended) == outcome(shown("whole", folder))
+
+
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize("arguments", [["resume", "whole"], train_arguments("whole")], ids=["resume", "train"])
+def test_a_finished_run_is_shown_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0
+    assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in again.stdout
+
+
+@pytest.mark.usefixtures("whole")
+def test_runs_lists_every_run_of_a_store(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.chdir(folder)
+    listed = json.loads(CliRunner().invoke(app, ["runs", "--json"]).stdout)
+    row = next(row for row in listed if row["run"] == "whole")
+    assert (row["state"], row["generation"], row["generations"]) == ("finished", GENERATIONS, GENERATIONS)
+    assert "whole" in CliRunner().invoke(app, ["runs"]).stdout
+    assert "There are no runs in none" in CliRunner().invoke(app, ["runs", "--store", "none"]).stdout
+    assert not (folder / "none").exists()
+
+
+@pytest.mark.usefixtures("whole")
+def test_show_prints_a_table_and_how_to_go_on(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.chdir(folder)
+    text = CliRunner().invoke(app, ["show", "whole"]).stdout
+    assert "best fitness" in text
+    assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in text

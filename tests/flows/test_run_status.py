@@ -1,0 +1,181 @@
+"""Continuing a run with other settings, and telling how far it is, whatever happened to its files."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from flow_cases import small_flow_config
+
+from eigen_core.checkpoint import RunDirectory, Snapshot
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.records import Descent, GenerationRecord, Telemetry, TradingStatistics
+from flows.cli_tables import resume_command
+from flows.runs import latest_config, open_or_create, remember_config, require_same_run, run_exists, status_of
+
+
+def record(generation: int) -> GenerationRecord:
+    """A record of a made-up generation."""
+    return GenerationRecord(
+        generation=generation,
+        fitness=(1.0, 2.0),
+        best_fitness=2.0,
+        mean_fitness=1.5,
+        validations=(0.5, 0.25),
+        validation=0.5,
+        champion_validation=0.5,
+        champion_generation=1,
+        champion_agent=0,
+        learning=None,
+        trading=TradingStatistics(trades=1.0, win_rate=0.5, idle_days=3.0, fees=0.1),
+        transitions=10 * generation,
+        replay_capacity=100,
+        noise_scale=0.1,
+        mutation_rate=0.1,
+        mutation_std=0.01,
+        descent=(Descent(agent=0, origin="elite", parents=(0,)), Descent(agent=1, origin="elite", parents=(1,))),
+        weights_sha256="a" * 64,
+        replay_sha256="b" * 64,
+    )
+
+
+def telemetry(generation: int) -> Telemetry:
+    """What a made-up generation took."""
+    return Telemetry(
+        generation=generation,
+        evaluate_seconds=1.0,
+        train_seconds=2.0,
+        evolve_seconds=0.5,
+        rss_bytes=10**8,
+        rss_peak_bytes=2 * 10**8,
+    )
+
+
+def save(run: RunDirectory, generation: int) -> None:
+    """Save a made-up generation."""
+    numbers = range(1, generation + 1)
+    documents = {
+        "history": [record(number).model_dump(mode="json") for number in numbers],
+        "telemetry": [telemetry(number).model_dump(mode="json") for number in numbers],
+    }
+    run.save(Snapshot(generation, {"population": {"weights": torch.zeros(2)}}, documents, 1))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A configuration of three generations."""
+    return small_flow_config(tmp_path / "store")
+
+
+def test_a_run_is_made_once_and_opened_afterwards(config: Config) -> None:
+    assert not run_exists(config.checkpoint.store, "run")
+    with pytest.raises(InputError, match="There is no run"):
+        open_or_create(config, "run", must_exist=True)
+    made = open_or_create(config, "run")
+    assert open_or_create(config, "run").path == made.path
+    assert open_or_create(config, "run", must_exist=True).path == made.path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generations": 9},
+        {"threads": 2},
+        {"device": "auto"},
+        {"population": {"group_size": 1}},
+        {"checkpoint": {"keep_last": 9, "keep_every": 0}},
+        {"reporting": {"plot_every": 3}},
+    ],
+)
+def test_what_changes_no_bit_may_change_while_a_run_goes_on(config: Config, changes: dict[str, object]) -> None:
+    run = open_or_create(config, "run")
+    require_same_run(run, small_flow_config(Path(config.checkpoint.store), **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"seed": 4}, "seed"),
+        ({"population": {"size": 6}}, "population.size"),
+        ({"learner": {"gamma": 0.5}}, "learner.gamma"),
+        ({"market": {"data": "other.csv"}}, "market.data"),
+    ],
+)
+def test_what_changes_bits_may_not(config: Config, changes: dict[str, object], key: str) -> None:
+    run = open_or_create(config, "run")
+    with pytest.raises(InputError, match=f"other settings: {key} differs"):
+        require_same_run(run, small_flow_config(Path(config.checkpoint.store), **changes))
+
+
+def test_the_latest_configuration_is_remembered_beside_the_first(config: Config) -> None:
+    run = open_or_create(config, "run")
+    first = (run.path / "config.json").read_bytes()
+    longer = config.model_copy(update={"generations": 9})
+    with run.lock():
+        remember_config(run, config)
+        assert [path.name for path in run.path.glob("*.json")] == ["config.json"]
+        remember_config(run, longer)
+    assert latest_config(run) == longer
+    assert (run.path / "config.json").read_bytes() == first
+    with run.lock():
+        remember_config(run, config)
+    assert latest_config(run) == config
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"seed": -1}'])
+def test_a_broken_note_of_the_latest_configuration_is_named(config: Config, content: str) -> None:
+    run = open_or_create(config, "run")
+    (run.path / "continued.json").write_text(content)
+    with pytest.raises(InputError):
+        latest_config(run)
+
+
+def test_the_status_follows_the_run(config: Config) -> None:
+    store = config.checkpoint.store
+    run = open_or_create(config, "run")
+    status = status_of(store, "run")
+    assert (status.state, status.generation, status.history) == ("unfinished", 0, ())
+    save(run, 1)
+    save(run, 2)
+    status = status_of(store, "run")
+    assert (status.state, status.generation) == ("unfinished", 2)
+    assert status.history == (record(1), record(2))
+    assert status.telemetry == (telemetry(1), telemetry(2))
+    with run.lock():
+        assert status_of(store, "run").state == "running"
+    save(run, 3)
+    assert status_of(store, "run").state == "finished"
+    with run.lock():
+        remember_config(run, config.model_copy(update={"generations": 5}))
+    assert status_of(store, "run").state == "unfinished"
+
+
+@pytest.mark.parametrize("name", ["history.json", "telemetry.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name: str, damage: str) -> None:
+    run = open_or_create(config, "run")
+    save(run, 1)
+    save(run, 2)
+    path = run.path / "generation-0002" / name
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-7] if damage == "cut" else content.replace(b"2", b"3"))
+    status = status_of(config.checkpoint.store, "run")
+    assert (status.generation, status.history) == (1, (record(1),))
+
+
+def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -> None:
+    run = open_or_create(config, "run")
+    values = json.loads((run.path / "config.json").read_text())
+    values["learner"]["gama"] = 1
+    (run.path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"did you mean learner\.gamma\?"):
+        status_of(config.checkpoint.store, "run")
+
+
+def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:
+    assert resume_command(Config(), "a") == "eigen resume a"
+    assert resume_command(small_flow_config(tmp_path / "x y"), "a") == f"eigen resume a --store '{tmp_path}/x y'"

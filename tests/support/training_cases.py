@@ -1,0 +1,76 @@
+"""Training states in small: run some generations, and everything that a state knows as values to compare."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from science_cases import random_panel, small_config
+
+from eigen_core.checkpoint import tensors_sha256
+from eigen_core.config import Config
+from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.randomness import keyed_generator
+from eigen_core.replay import EpisodeBatch
+
+
+def small_state(**sections: Any) -> TrainingState:
+    """The state before the first generation of a small run."""
+    config = small_config(**sections)
+    return start_training(config, random_panel(config))
+
+
+def advance(state: TrainingState, generations: int) -> TrainingState:
+    """Run whole generations; return the same state."""
+    for _ in range(generations):
+        evaluate(state)
+        train(state)
+        evolve(state)
+    return state
+
+
+def content_of(state: TrainingState) -> dict[str, Any]:
+    """Everything that a state knows beside its configuration and panel; equal states have equal contents."""
+    champion, evaluated = state.champion, state.evaluated
+    return {
+        "generation": state.generation,
+        "population": tensors_sha256(state.population.tensors()),
+        "replay": tensors_sha256(state.replay.tensors()),
+        "stored_days": state.replay.stored_days().tolist(),
+        "champion": champion
+        and (
+            tensors_sha256({"weights": champion.weights}),
+            champion.validation,
+            champion.generation,
+            champion.agent,
+        ),
+        "mutation": state.mutation.model_dump(),
+        "noise_scale": state.noise_scale,
+        "evaluated": evaluated
+        and (
+            evaluated.generation,
+            evaluated.fitness.tolist(),
+            evaluated.validations.tolist(),
+            evaluated.trading.model_dump(),
+        ),
+        "learned": state.learned and (state.learned[0], state.learned[1] and state.learned[1].model_dump()),
+        "history": [record.model_dump() for record in state.history],
+        "telemetry": [telemetry.model_dump() for telemetry in state.telemetry],
+    }
+
+
+def random_episodes(
+    config: Config, first_days: NDArray[np.int64], assets: int, portfolio_values: int, seed: int = 1
+) -> EpisodeBatch:
+    """Episodes with portfolios, actions inside their bounds and rewards that mean nothing."""
+    trading = config.trading
+    generator = keyed_generator(seed, 0, "test", "episodes")
+    shape = (len(first_days), trading.episode_days, assets)
+    coefficients = generator.uniform(0.0, trading.max_coefficient or 3.0, shape)
+    targets = generator.uniform(trading.min_target, trading.max_target, shape)
+    return EpisodeBatch(
+        first_days=torch.tensor(first_days),
+        portfolios=torch.tensor(generator.uniform(-1.0, 1.0, (*shape, portfolio_values)), dtype=torch.float16),
+        actions=torch.tensor(np.stack([coefficients, targets], axis=-1), dtype=torch.float32),
+        rewards=torch.tensor(generator.normal(0.0, 50.0, shape[:2]), dtype=torch.float32),
+    )
