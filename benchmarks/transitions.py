@@ -9,9 +9,9 @@ import torch
 from benchmarks.measure import Times, take_turns
 from benchmarks.results import Section
 from eigen_core.checkpoint import RunDirectory, Snapshot
-from eigen_core.networks import PORTFOLIO_VALUES
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import EpisodeBatch, Replay
+from eigen_core.trading import PORTFOLIO_VALUES
 
 _CPU = torch.device("cpu")
 _TRANSITIONS, _ASSETS = 50_000, 108

@@ -11,7 +11,7 @@ from eigen_core.config import Config
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.layout import Parameters
 from eigen_core.replay import EpisodeBatch
-from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, episode_place, trade_whole_episodes
+from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, episode_places, trade_whole_episodes
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class Evaluator:
         self._prices = prices
         self._trading = config.trading
         self._device = device
-        places = [episode_place(step, config.trading) for step in range(config.trading.episode_days)]
-        self._places = torch.tensor(places, dtype=torch.float32, device=device)
+        self._places = episode_places(config.trading, device)[:-1]
 
     @torch.no_grad()
     def roll_out(

@@ -119,8 +119,9 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
 
     _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     server.wait_until_ready()
-    with _explained(config, name), signals.raising():
-        with progress_to(display), observed_by(_StoppableObserver(display, signals)):
+    observer = _StoppableObserver(display, signals)
+    with _explained(config, name, observer), signals.raising():
+        with progress_to(display), observed_by(observer):
             ended = train_flow(config, name, return_state=True)
         display.waiting_for("writing the history")
         flow_run_id = ended.state_details.flow_run_id
@@ -130,18 +131,27 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
 
 
 class _StoppableObserver:
-    """Shows a training on a display, and stops it between two phases if that was requested."""
+    """Shows a training on a display, and stops it between two phases if that was requested.
+
+    Attributes:
+        training: generations are being trained.
+    """
 
     def __init__(self, display: Display, signals: StopSignals) -> None:
+        self._display = display
         self._signals = signals
-        self.started = display.started
+        self.training = False
         self.generation_finished = display.generation_finished
-        self._phase_started = display.phase_started
+
+    def started(self, generation: int, generations: int) -> None:
+        """Show the training's start."""
+        self.training = True
+        self._display.started(generation, generations)
 
     def phase_started(self, generation: int, phase: str) -> None:
         """Show that a phase begins."""
         self._signals.check()
-        self._phase_started(generation, phase)
+        self._display.phase_started(generation, phase)
 
 
 def _warnings_console(display: Display) -> Console:
@@ -162,12 +172,17 @@ def _show_warnings_with(handler: ConsoleHandler) -> None:
 
 
 @contextmanager
-def _explained(config: Config, name: str) -> Iterator[None]:
+def _explained(config: Config, name: str, observer: _StoppableObserver) -> Iterator[None]:
     """Turn Ctrl-C and the failures of disks and numbers into `Stopped`; say with any other error how to go on."""
     try:
         yield
     except KeyboardInterrupt:
         raise Stopped(f"Stopped. {_where_it_stands(config, name)}") from None
+    except InputError as error:
+        if observer.training:
+            # What was given was good: a disk has filled up since, for example.
+            raise Stopped(f"{error} {_where_it_stands(config, name)}") from error
+        raise
     except (OSError, FloatingPointError) as error:
         raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(config, name)}") from error
     except Exception as error:

@@ -40,6 +40,8 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
     # Threads that spin while they wait stall each other on a shared machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # This process has started without it; the embedded server has many threads and few allocations.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 
 
 class PrefectServer:
@@ -144,8 +146,8 @@ def _require_answer(url: str) -> None:
         problem = client.api_healthcheck()
     if problem is not None:
         raise InputError(
-            f"Prefect's API at {url} does not answer ({type(problem).__name__}). Start it, or unset PREFECT_API_URL "
-            "to use the embedded server."
+            f"Prefect's API at {url} does not answer ({type(problem).__name__}). Start it, or take its URL out of "
+            "environment and profile to use the embedded server."
         )
 
 

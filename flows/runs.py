@@ -134,6 +134,8 @@ def status_of(store: str, name: str) -> RunStatus:
     """
     run = RunDirectory.open(store, name)
     config = latest_config(run)
+    # A store may have been moved since.
+    config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": store})})
     history, telemetry = _records_of(run)
     generation = history[-1].generation if history else 0
     state: RunState = "unfinished"

@@ -1,5 +1,6 @@
 """The training flow: evaluate, train, evolve, checkpoint and plot, generation after generation."""
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -118,6 +119,8 @@ def _is_due(generation: int, config: Config) -> bool:
 def _plot(state: TrainingState, directory: RunDirectory, generation: int) -> None:
     observer().phase_started(generation, "plot")
     ended = plot(state, directory, generation, return_state=True)
+    # Figures and pages are full of circular references, which would stay until the next full collection.
+    gc.collect()
     if not ended.is_completed():
         get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
 

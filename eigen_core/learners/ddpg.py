@@ -16,6 +16,7 @@ from eigen_core.learners.adam import adam_step, clip_rows
 from eigen_core.networks import AgentNetwork, MarketSight
 from eigen_core.population import Population
 from eigen_core.replay import Replay, TransitionBatch
+from eigen_core.trading import episode_places
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class DdpgLearner:
     def __init__(self, network: AgentNetwork, config: Config, replay: Replay) -> None:
         self._network = network
         self._learner = config.learner
-        self._trading = config.trading
+        self._places = episode_places(config.trading, replay.day.device)
         self._replay = replay
         self._critic = slice(0, network.critic_layout.size)
         self._actor = slice(network.critic_layout.size, network.parameters)
@@ -116,14 +117,10 @@ class DdpgLearner:
         transitions = self._replay.pick(plan.slots[:, step, index])
         return _Batch(
             transitions,
-            self._place(transitions.steps),
-            self._place(transitions.steps + 1),
+            self._places[transitions.steps],
+            self._places[transitions.steps + 1],
             plan.first_days[step][index],
         )
-
-    def _place(self, steps: Tensor) -> Tensor:
-        share = steps.float() / self._trading.episode_days
-        return torch.stack([share, (steps < self._trading.trading_days).float()], dim=-1)
 
     def _observed(self, portfolio: Tensor) -> Tensor | None:
         return portfolio if self._network.portfolio_values else None

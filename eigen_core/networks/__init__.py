@@ -2,8 +2,6 @@
 
 from eigen_core.networks.agent import (
     ACTION_VALUES,
-    PLACE_VALUES,
-    PORTFOLIO_VALUES,
     AgentNetwork,
     MarketSight,
 )
@@ -12,8 +10,6 @@ from eigen_core.networks.layout import ParameterLayout, Parameters
 
 __all__ = [
     "ACTION_VALUES",
-    "PLACE_VALUES",
-    "PORTFOLIO_VALUES",
     "AgentNetwork",
     "Encoder",
     "FilterBankEncoder",

@@ -14,13 +14,10 @@ from eigen_core.config import Config
 from eigen_core.market.panel import Panel
 from eigen_core.networks.encoder import Encoder, FilterBankEncoder, TcnEncoder
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
+from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
 
-PORTFOLIO_VALUES = 4
-"""Values of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
 ACTION_VALUES = 2
 """Values of an asset's action: coefficient, sale target."""
-PLACE_VALUES = 2
-"""Values of a day's place in its episode: share of the days passed, whether positions may be opened."""
 
 _SELECTION_SHARPNESS = 30.0
 _MASKED = -1e9

@@ -13,8 +13,10 @@ from eigen_core.trading.orders import Orders, combine_orders, fill_offset, gain_
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary, account
 
-PORTFOLIO_FEATURES = 4
-"""Values of the portfolio per asset: held, days held, unrealised gain, coefficient."""
+PORTFOLIO_VALUES = 4
+"""Values of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
+PLACE_VALUES = 2
+"""Values of a day's place in its episode: share of the days passed, whether positions may be opened."""
 GAIN_LIMIT = 5.0
 """Bound of the unrealised gain that is observed, as a fraction."""
 _LARGEST_HALF = float(torch.finfo(torch.float16).max)
@@ -31,6 +33,12 @@ def episode_place(step_index: int, trading: TradingConfig) -> tuple[float, float
     if not trading.observe_portfolio:
         return 0.0, 0.0
     return step_index / trading.episode_days, 1.0 if step_index < trading.trading_days else 0.0
+
+
+def episode_places(trading: TradingConfig, device: torch.device) -> Tensor:
+    """Return `episode_place` of every step and of the end, float32 `[episode days + 1, 2]`."""
+    places = [episode_place(step, trading) for step in range(trading.episode_days + 1)]
+    return torch.tensor(places, dtype=torch.float32, device=device)
 
 
 def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
@@ -129,7 +137,7 @@ class TradingEnvironment:
         `trading.observe_portfolio` is false. A position that closes on day t is not held on it any more.
         """
         episodes, assets, step = len(self._first_days), self.prices.assets, self._step_index
-        shape = (episodes, assets, PORTFOLIO_FEATURES)
+        shape = (episodes, assets, PORTFOLIO_VALUES)
         seen = torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
         if self.done or not self.trading.observe_portfolio:
             return seen

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
-from eigen_core.trading.environment import PORTFOLIO_FEATURES, TradingEnvironment, episode_place
+from eigen_core.trading.environment import PORTFOLIO_VALUES, TradingEnvironment, episode_place
 from eigen_core.trading.prices import Prices
 
 Observation = dict[str, Any]
@@ -43,7 +43,7 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
         self.observation_space = spaces.Dict(
             {
                 "window": spaces.Box(-infinity, infinity, window_shape, np.float32),
-                "portfolio": spaces.Box(-infinity, infinity, (panel.assets, PORTFOLIO_FEATURES), np.float32),
+                "portfolio": spaces.Box(-infinity, infinity, (panel.assets, PORTFOLIO_VALUES), np.float32),
                 "place": spaces.Box(0.0, 1.0, (2,), np.float32),
             }
         )

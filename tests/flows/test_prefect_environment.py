@@ -29,10 +29,14 @@ def test_only_what_the_user_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_first_signal_of_a_training_raises_and_is_remembered() -> None:
-    with stop_signals() as signals:
-        with pytest.raises(KeyboardInterrupt), signals.raising():
+    def training() -> None:
+        with signals.raising():
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
+
+    with stop_signals() as signals:
+        with pytest.raises(KeyboardInterrupt):
+            training()
         assert signals.requested
         with pytest.raises(KeyboardInterrupt):
             signals.check()

@@ -151,6 +151,13 @@ def test_the_status_follows_the_run(config: Config) -> None:
     assert status_of(store, "run").state == "unfinished"
 
 
+def test_a_store_can_be_moved(config: Config, tmp_path: Path) -> None:
+    save(open_or_create(config, "run"), 1)
+    moved = Path(config.checkpoint.store).rename(tmp_path / "moved")
+    status = status_of(str(moved), "run")
+    assert (status.generation, status.store, status.config.checkpoint.store) == (1, moved, str(moved))
+
+
 @pytest.mark.parametrize("name", ["history.json", "telemetry.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name: str, damage: str) -> None:

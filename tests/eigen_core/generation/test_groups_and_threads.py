@@ -1,0 +1,87 @@
+"""Groups and threads change speed and memory, never a bit."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from training_cases import advance, content_of, small_state
+
+THREADS = [1, 2]
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def bits(threads: int, **sections: Any) -> dict[str, Any]:
+    """Content after two generations, of which both learn: weights, moments, replay, history."""
+    torch.set_num_threads(threads)
+    state = advance(small_state(**sections), 2)
+    assert all(record.learning is not None for record in state.history)
+    return content_of(state)
+
+
+def kind(encoder: str, twin: bool, observe: bool) -> dict[str, Any]:
+    classic = {"observe_portfolio": False, "fill": "same_close", "credit": "realized", "max_coefficient": None}
+    return {
+        "network": {"encoder": encoder},
+        "learner": {"twin_critics": twin, "gradient_steps": 2},
+        "trading": {} if observe else classic,
+        "evaluation": {"shared_slices": observe},
+    }
+
+
+@cache
+def reference(encoder: str, twin: bool, observe: bool) -> dict[str, Any]:
+    return bits(1, **kind(encoder, twin, observe))
+
+
+@pytest.mark.parametrize("group_size", [0, 1, 2, 3])
+@pytest.mark.parametrize("observe", [True, False], ids=["portfolio", "classic"])
+@pytest.mark.parametrize("twin", [False, True], ids=["one critic", "twin critics"])
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_groups_and_threads_change_no_bit(encoder: str, twin: bool, observe: bool, group_size: int) -> None:
+    expected = reference(encoder, twin, observe)
+    sections = kind(encoder, twin, observe) | {"population": {"group_size": group_size}}
+    for threads in THREADS:
+        assert bits(threads, **sections) == expected
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_sixteen_agents_in_groups_of_any_size(encoder: str) -> None:
+    def sixteen(threads: int, group_size: int) -> dict[str, Any]:
+        return bits(
+            threads,
+            network={"encoder": encoder},
+            population={"size": 16, "group_size": group_size},
+            replay={"capacity": 1_000},
+            learner={"gradient_steps": 1},
+        )
+
+    expected = sixteen(1, 16)
+    for threads, group_size in ((2, 8), (1, 4), (2, 1)):
+        assert sixteen(threads, group_size) == expected
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_columns_may_be_encoded_some_at_a_time(chunk: int) -> None:
+    """The forward pass to the bit; gradients of chunks are sums in another order, but groups still change nothing."""
+    whole, chunked, grouped = (
+        bits(
+            threads,
+            network={"encoder": "tcn", "column_chunk": columns},
+            population={"group_size": group_size},
+            learner={"gradient_steps": 1, "accumulation_steps": 1},
+        )
+        for threads, columns, group_size in ((1, 0, 0), (1, chunk, 0), (2, chunk, 2))
+    )
+    assert chunked == grouped
+    assert chunked["history"][0]["fitness"] == whole["history"][0]["fitness"]
+    assert chunked["history"][0]["replay_sha256"] == whole["history"][0]["replay_sha256"]
+    loss = whole["history"][0]["learning"]["critic_gradient_norm"]
+    assert chunked["history"][0]["learning"]["critic_gradient_norm"] == pytest.approx(loss, rel=1e-5)

@@ -1,0 +1,230 @@
+"""A phase that fails anywhere leaves the state as it was, and called again leaves what it would have left."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from training_cases import advance, content_of, small_state
+
+import eigen_core.generation.phases
+import eigen_core.learners.ddpg
+from eigen_core.generation import TrainingState, evaluate, evolve, train
+from eigen_core.networks import AgentNetwork, FilterBankEncoder, TcnEncoder
+from eigen_core.progress import progress_to
+from eigen_core.replay import Replay
+from eigen_core.trading import TradingEnvironment
+
+Phase = Callable[[TrainingState], object]
+
+TINY: dict[str, Any] = {
+    "trading": {"trading_days": 4, "settlement_days": 3, "holding_days": 3},
+    "population": {"size": 3, "group_size": 2},
+    "learner": {"gradient_steps": 2, "batch_size": 4, "accumulation_steps": 2, "policy_delay": 2},
+    "replay": {"capacity": 100, "minimum": 20},
+    "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 1, "validation_lowest": 1},
+}
+
+
+class BrokenError(Exception):
+    """What a test lets a phase fail with."""
+
+
+class Fuse:
+    """Counts calls, and fails at one of them."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.calls = 0
+
+    def burn(self) -> None:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise BrokenError
+
+    def update(self, name: str, done: int, total: int) -> None:
+        assert name
+        assert 0 < done <= total
+        self.burn()
+
+
+@contextmanager
+def fused(place: tuple[object, str] | None, fuse: Fuse) -> Iterator[None]:
+    """Let every call of a function, or without one every report of progress, burn at `fuse` first."""
+    if place is None:
+        with progress_to(fuse):
+            yield
+        return
+    owner, name = place
+    original = getattr(owner, name)
+
+    def burning(*arguments: Any, **named: Any) -> Any:
+        fuse.burn()
+        return original(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, burning)
+        yield
+
+
+phases, ddpg = eigen_core.generation.phases, eigen_core.learners.ddpg
+
+# Where a phase can fail: in its reports of progress, or in the calls of a function.
+PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
+    "evaluate, progress": (evaluate, None),
+    "evaluate, environment": (evaluate, (TradingEnvironment, "step")),
+    "evaluate, actor": (evaluate, (AgentNetwork, "act")),
+    "evaluate, noise": (evaluate, (phases, "keyed_generator")),
+    "evaluate, fitness": (evaluate, (phases, "mean_of_lowest")),
+    "evaluate, statistics": (evaluate, (phases, "_trading_statistics")),
+    "evaluate, champion": (evaluate, (phases, "_champion_after")),
+    "evaluate, append": (evaluate, (Replay, "append")),
+    "train, progress": (train, None),
+    "train, values": (train, (AgentNetwork, "values")),
+    "train, pick": (train, (Replay, "pick")),
+    "train, adam": (train, (ddpg, "adam_step")),
+    "train, clip": (train, (ddpg, "clip_rows")),
+    "train, draws": (train, (phases, "keyed_generator")),
+    "train, statistics": (train, (phases, "_learning_statistics")),
+    "evolve, breed": (evolve, (phases, "breed")),
+    "evolve, draws": (evolve, (phases, "keyed_generator")),
+    "evolve, hash": (evolve, (phases, "tensors_sha256")),
+    "evolve, record": (evolve, (phases, "GenerationRecord")),
+}
+
+ORDER: tuple[Phase, ...] = (evaluate, train, evolve)
+
+
+def state_before(phase: Phase, generations: int) -> TrainingState:
+    """The tiny state after so many generations and the phases before `phase`."""
+    state = advance(small_state(**TINY), generations)
+    for earlier in ORDER[: ORDER.index(phase)]:
+        earlier(state)
+    return state
+
+
+def complete(state: TrainingState, phase: Phase) -> dict[str, Any]:
+    """Run `phase` and the rest of its generation; return the content."""
+    for later in ORDER[ORDER.index(phase) :]:
+        later(state)
+    return content_of(state)
+
+
+def comparable(returned: object) -> object:
+    """What a phase returned, as something that `==` compares by value."""
+    return {name: str(value) for name, value in vars(returned).items()} if returned is not None else None
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_phase_that_failed_anywhere_is_made_good_by_calling_it_again(place: str) -> None:
+    """In the generation that fills the ring of the replay and begins it anew."""
+    phase, where = PLACES[place]
+    prepared = state_before(phase, 2)
+    untouched, undisturbed, counting = content_of(prepared), copy.deepcopy(prepared), Fuse()
+    with fused(where, counting):
+        expected = phase(undisturbed)
+    expected_content = content_of(undisturbed)
+    assert counting.calls > 0
+    for fails_at in range(1, counting.calls + 1):
+        state = copy.deepcopy(prepared)
+        with fused(where, Fuse(fails_at)), pytest.raises(BrokenError):
+            phase(state)
+        assert content_of(state) == untouched
+        assert comparable(phase(state)) == comparable(expected)
+        assert content_of(state) == expected_content
+        if fails_at == 1:
+            assert complete(state, phase) == complete(copy.deepcopy(prepared), phase)
+
+
+@pytest.mark.parametrize("phase", ORDER, ids=lambda phase: phase.__name__)
+def test_so_is_one_that_failed_in_the_first_generation(phase: Phase) -> None:
+    prepared = state_before(phase, 0)
+    places: dict[Phase, tuple[tuple[object, str], int]] = {
+        evaluate: ((Replay, "append"), 1),
+        train: ((ddpg, "adam_step"), 5),
+        evolve: ((phases, "GenerationRecord"), 1),
+    }
+    where, fails_at = places[phase]
+    expected = complete(copy.deepcopy(prepared), phase)
+    untouched = content_of(prepared)
+    with fused(where, Fuse(fails_at)), pytest.raises(BrokenError):
+        phase(prepared)
+    assert content_of(prepared) == untouched
+    assert complete(prepared, phase) == expected
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.parametrize("observe", [True, False])
+def test_every_kind_of_agent_is_retried_exactly(encoder: str, observe: bool) -> None:
+    sections = {
+        "network": {"encoder": encoder, "column_chunk": 3},
+        "trading": {**TINY["trading"], "observe_portfolio": observe},
+        "evaluation": {**TINY["evaluation"], "shared_slices": False},
+    }
+    encode = (TcnEncoder if encoder == "tcn" else FilterBankEncoder, "encode_block")
+    learn = (encode[0], "encode_days")
+    expected = content_of(advance(small_state(**{**TINY, **sections}), 2))
+    state = small_state(**{**TINY, **sections})
+    failures: list[tuple[Phase, tuple[object, str], int]] = [
+        (evaluate, encode, 3),
+        (train, learn, 5),
+        (evolve, (phases, "breed"), 1),
+    ]
+    for _ in range(2):
+        for phase, where, fails_at in failures:
+            with fused(where, Fuse(fails_at)), pytest.raises(BrokenError):
+                phase(state)
+            phase(state)
+    assert content_of(state) == expected
+
+
+def test_failing_many_times_is_no_worse_than_failing_once() -> None:
+    state = state_before(train, 1)
+    expected = complete(copy.deepcopy(state), train)
+    for fails_at in (4, 1, 3, 2):
+        with fused((ddpg, "adam_step"), Fuse(fails_at)), pytest.raises(BrokenError):
+            train(state)
+    assert complete(state, train) == expected
+
+
+def test_a_phase_that_has_committed_does_nothing_when_called_again() -> None:
+    state = small_state(**TINY)
+    for _ in range(2):
+        for phase in ORDER:
+            returned = phase(state)
+            content = content_of(state)
+            weights = state.population.weights
+            assert comparable(phase(state)) == comparable(returned)
+            assert content_of(state) == content
+            assert state.population.weights is weights
+
+
+def test_phases_do_not_change_what_was_committed_before_them() -> None:
+    """Whoever still holds the former population (a checkpoint being written) sees no phase at work on it."""
+    state = state_before(train, 1)
+    former = state.population
+    before = {name: tensor.clone() for name, tensor in former.tensors().items()}
+    train(state)
+    evolve(state)
+    assert state.population is not former
+    for name, tensor in former.tensors().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_learning_that_diverges_leaves_the_state_as_it_was() -> None:
+    state = small_state(**{**TINY, "learner": {**TINY["learner"], "critic_learning_rate": 1e30}})
+    evaluate(state)
+    before = content_of(state)
+    with pytest.raises(FloatingPointError, match="learning diverged"):
+        train(state)
+    assert content_of(state) == before
+
+
+def test_evolve_before_evaluate_is_refused() -> None:
+    state = small_state(**TINY)
+    before = content_of(state)
+    with pytest.raises(RuntimeError, match="before evaluate"):
+        evolve(state)
+    assert content_of(state) == before

@@ -1,0 +1,359 @@
+"""The phases of a generation: what they read, what they commit, and what depends on what."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from science_cases import random_panel, small_config
+from training_cases import advance, content_of, small_state
+
+from eigen_core.errors import InputError
+from eigen_core.evaluation import mean_of_lowest
+from eigen_core.generation import (
+    TrainingState,
+    evaluate,
+    evolve,
+    record_telemetry,
+    snapshot,
+    start_training,
+    train,
+    training_frame,
+)
+from eigen_core.generation.phases import learning_plan, training_slices, validation_slices
+from eigen_core.records import Telemetry
+
+
+def weights_of(state: TrainingState) -> torch.Tensor:
+    return state.population.weights.clone()
+
+
+def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones() -> None:
+    first, second, other = (content_of(advance(small_state(seed=seed), 3)) for seed in (3, 3, 4))
+    assert first == second
+    for name in ("population", "replay", "champion"):
+        assert first[name] != other[name]
+
+
+def test_a_run_reads_and_moves_no_global_generator() -> None:
+    expected = content_of(advance(small_state(), 2))
+    with torch.random.fork_rng(devices=[]):
+        torch.random.manual_seed(99)
+        before = torch.random.get_rng_state()
+        assert content_of(advance(small_state(), 2)) == expected
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_history_says_what_happened() -> None:
+    state = small_state(exploration={"scale": 0.2, "decay": 0.99, "minimum": 0.15}, replay={"minimum": 171})
+    noise = 0.2
+    for generation in range(1, 5):
+        result = evaluate(state)
+        assert state.noise_scale == noise
+        statistics = train(state)
+        record = evolve(state)
+        assert state.history[-1] == record
+        assert record.generation == state.generation == generation == len(state.history)
+        assert record.fitness == tuple(result.fitness.tolist())
+        assert (record.best_fitness, record.mean_fitness) == (max(record.fitness), np.mean(record.fitness))
+        assert record.validations == tuple(result.validations.tolist())
+        assert record.validation == max(record.validations)
+        assert record.learning == statistics
+        assert (statistics is None) == (generation == 1)
+        assert record.transitions == min(170 * generation, 400)
+        assert record.replay_capacity == 400
+        assert record.noise_scale == noise
+        noise = max(0.15, noise * 0.99 ** (2 * 17))
+        assert record.trading == result.trading
+        assert 0.0 <= record.trading.win_rate <= 1.0
+        assert 0.0 <= record.trading.idle_days <= 17.0
+        assert len(record.descent) == 5
+    assert noise == 0.15
+    hashes = [record.weights_sha256 for record in state.history]
+    assert len(set(hashes)) == 4
+    assert len({record.replay_sha256 for record in state.history}) == 4
+    learning = state.history[-1].learning
+    assert learning is not None
+    assert learning.gradient_steps == 3
+
+
+def test_the_champion_is_the_first_of_the_best_validations() -> None:
+    state = small_state()
+    best: tuple[float, int, int] | None = None
+    for generation in range(1, 6):
+        weights = weights_of(state)
+        validations = evaluate(state).validations.tolist()
+        for agent, validation in enumerate(validations):
+            if best is None or validation > best[0]:
+                best, kept = (validation, generation, agent), weights[agent]
+        assert state.champion is not None
+        assert (state.champion.validation, state.champion.generation, state.champion.agent) == best
+        assert torch.equal(state.champion.weights, kept)
+        train(state)
+        evolve(state)
+        assert torch.equal(state.champion.weights, kept)
+    assert len({record.champion_generation for record in state.history}) > 1
+
+
+def test_fitness_and_validation_are_those_of_direct_rollouts() -> None:
+    """With no noise, fitness too can be played again."""
+    config: dict[str, Any] = {
+        "exploration": {"scale": 0.0, "minimum": 0.0},
+        "evaluation": {"slices": 3, "lowest": 2, "validation_slices": 3, "validation_lowest": 2},
+    }
+    state = advance(small_state(**config), 1)
+    slices = training_slices(state)
+    validation = validation_slices(state)
+    result = evaluate(state)
+    for starts, found in ((slices, result.fitness), (np.tile(validation, (5, 1)), result.validations)):
+        rewards = state.evaluator.roll_out(state.population.weights, starts).rewards
+        assert found.tolist() == mean_of_lowest(rewards, 2).tolist()
+
+
+def test_exploration_is_in_training_and_not_in_validation() -> None:
+    loud, still = (evaluate(small_state(exploration={"scale": scale, "minimum": 0.0})) for scale in (0.5, 0.0))
+    assert loud.validations.tolist() == still.validations.tolist()
+    assert loud.fitness.tolist() != still.fitness.tolist()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_training_slices_are_inside_the_training_days_and_new_in_each_generation(shared: bool) -> None:
+    state = small_state(evaluation={"slices": 3, "shared_slices": shared})
+    drawn = []
+    for _ in range(3):
+        slices = training_slices(state)
+        assert slices.shape == (5, 3)
+        assert (slices >= 7).all()
+        assert (slices + 17 <= state.panel.splits.train.stop).all()
+        assert (slices == slices[0]).all() == shared
+        assert (training_slices(state) == slices).all()
+        drawn.append(slices.tolist())
+        advance(state, 1)
+    assert len({str(slices) for slices in drawn}) == 3
+
+
+def test_validation_slices_are_inside_the_validation_days_and_the_same_in_each_generation() -> None:
+    state = small_state(evaluation={"validation_slices": 4})
+    first = validation_slices(state)
+    assert first[0] == state.panel.splits.validation.start
+    assert first[-1] + 17 == state.panel.splits.validation.stop
+    assert (validation_slices(advance(state, 1)) == first).all()
+
+
+def test_the_replay_holds_training_days_alone() -> None:
+    state = advance(small_state(), 3)
+    days = state.replay.stored_days()
+    assert days.min() >= 7
+    assert days.max() < state.panel.splits.train.stop
+
+
+def test_replayed_transitions_are_those_of_the_training_episodes() -> None:
+    state = small_state(population={"group_size": 2}, evaluation={"shared_slices": False})
+    slices = training_slices(state)
+    evaluate(state)
+    expected = [first_day + step for first_day in slices.flatten().tolist() for step in range(17)]
+    assert state.replay.stored_days().tolist() == expected
+    rewards = state.replay.reward[: state.replay.size].double().reshape(5, 2, 17).sum(dim=2)
+    assert state.evaluated is not None
+    np.testing.assert_allclose(rewards.amin(dim=1), state.evaluated.fitness, rtol=1e-6, atol=1e-3)
+
+
+def test_until_the_minimum_is_reached_only_evolution_changes_weights() -> None:
+    state = small_state(replay={"minimum": 341})
+    for generation in range(1, 4):
+        evaluate(state)
+        before = state.population
+        statistics = train(state)
+        if generation < 3:
+            assert statistics is None
+            assert state.population is before
+        else:
+            assert statistics is not None
+            assert (state.population.weights != before.weights).any(dim=1).all()
+        record = evolve(state)
+        assert record.learning == statistics
+        elites = [one for one in record.descent if one.origin == "elite"]
+        assert elites
+        if generation < 3:
+            for one in elites:
+                assert torch.equal(state.population.weights[one.agent], before.weights[one.parents[0]])
+
+
+@pytest.mark.parametrize("sections", [{"learner": {"gradient_steps": 0}}, {"replay": {"minimum": 400}}])
+def test_without_learning_and_breeding_weights_never_change(sections: dict[str, Any]) -> None:
+    state = small_state(evolution={"enabled": False}, **sections)
+    before = weights_of(state)
+    advance(state, 2)
+    assert torch.equal(state.population.weights, before)
+    assert [record.learning for record in state.history] == [None, None]
+
+
+def test_gradients_alone() -> None:
+    """Without evolution all stay, with their optimizer state; the champion is found and returns to nobody's place."""
+    state = small_state(evolution={"enabled": False})
+    evaluate(state)
+    before = weights_of(state)
+    train(state)
+    learned = {name: tensor.clone() for name, tensor in state.population.tensors().items()}
+    assert not torch.equal(learned["weights"], before)
+    record = evolve(state)
+    for name, tensor in learned.items():
+        assert torch.equal(state.population.tensors()[name], tensor)
+    assert [(one.agent, one.origin, one.parents) for one in record.descent] == [
+        (agent, "elite", (agent,)) for agent in range(5)
+    ]
+    advance(state, 1)
+    assert state.population.critic_steps.tolist() == [6] * 5
+
+
+def test_learning_goes_on_where_elites_left_and_starts_anew_with_children() -> None:
+    state = advance(small_state(), 1)
+    origins = [one.origin for one in state.history[-1].descent]
+    assert state.population.critic_steps.tolist() == [3 if origin == "elite" else 0 for origin in origins]
+    evaluate(state)
+    train(state)
+    assert state.population.critic_steps.tolist() == [6 if origin == "elite" else 3 for origin in origins]
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_batches_are_of_different_days_inside_one_block(encoder: str) -> None:
+    state = small_state(network={"encoder": encoder}, learner={"block_days": 20, "gradient_steps": 6})
+    evaluate(state)
+    plan = learning_plan(state)
+    assert plan is not None
+    assert plan.slots.shape == (5, 6, 2, 7)
+    assert plan.block_days == (20 if encoder == "tcn" else state.panel.splits.train.stop)
+    first_days = torch.tensor(plan.first_days)
+    assert first_days.shape == (6, 2)
+    if encoder == "tcn":
+        assert len(set(first_days.flatten().tolist())) > 1
+    else:
+        assert not first_days.any()
+    assert (first_days >= 0).all()
+    assert (first_days + plan.block_days <= state.panel.splits.train.stop).all()
+    days = torch.tensor(state.replay.stored_days())[plan.slots]
+    assert (days >= first_days[..., None]).all()
+    assert (days < first_days[..., None] + plan.block_days).all()
+    assert (days.sort(dim=-1).values.diff(dim=-1) > 0).all()
+    assert len({str(batch) for batch in plan.slots.flatten(0, 2).tolist()}) > 30
+
+
+def test_where_no_block_has_enough_different_days_nothing_is_learned() -> None:
+    state = small_state(
+        network={"encoder": "tcn"}, learner={"block_days": 31, "batch_size": 30}, evaluation={"slices": 1}
+    )
+    before = weights_of(state)
+    evaluate(state)
+    assert train(state) is None
+    assert torch.equal(state.population.weights, before)
+
+
+def test_a_whole_range_block_and_no_bound_are_the_same() -> None:
+    first, second = (
+        content_of(advance(small_state(network={"encoder": "tcn"}, learner={"block_days": days}), 2))
+        for days in (0, 10_000)
+    )
+    assert first == second
+
+
+def test_a_snapshot_is_taken_between_generations_only() -> None:
+    state = small_state()
+    for phase in (None, evaluate, train):
+        if phase is not None:
+            phase(state)
+        with pytest.raises(RuntimeError, match="only between two generations"):
+            snapshot(state)
+    evolve(state)
+    assert snapshot(state).generation == 1
+    evaluate(state)
+    with pytest.raises(RuntimeError, match="only between two generations"):
+        snapshot(state)
+
+
+TOO_MUCH: list[tuple[dict[str, Any], str]] = [
+    ({"replay": {"capacity": 169}}, r"replay\.capacity 169 is below the 170 transitions"),
+    ({"learner": {"batch_size": 99}}, r"learner\.batch_size 99 .* training has 98"),
+    ({"network": {"encoder": "tcn"}, "learner": {"block_days": 7}}, r"learner\.block_days 7 must be above"),
+    ({"market": {"window": 110}}, "window 110 needs at least 181 days"),
+]
+
+
+@pytest.mark.parametrize(("sections", "message"), TOO_MUCH)
+def test_what_does_not_fit_the_panel_is_refused_with_a_sentence(sections: dict[str, Any], message: str) -> None:
+    panel = random_panel(small_config())
+    assert panel.days == 160
+    with pytest.raises(InputError, match=message) as refusal:
+        start_training(small_config(**sections), panel)
+    assert 1 <= str(refusal.value).count(". ") + str(refusal.value).endswith(".") <= 2
+
+
+def test_what_just_fits_is_taken() -> None:
+    panel = random_panel(small_config())
+    for sections in (
+        {"replay": {"capacity": 170}},
+        {"network": {"encoder": "tcn"}, "learner": {"block_days": 8}},
+        {"network": {"encoder": "tcn"}, "learner": {"block_days": 0}},
+    ):
+        state = advance(start_training(small_config(**sections), panel), 2)
+        assert state.history[-1].learning is not None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    config = small_config(device="cuda")
+    with pytest.raises(InputError, match="torch finds no GPU"):
+        start_training(config, random_panel(config))
+
+
+def telemetry_of(generation: int, seconds: float) -> Telemetry:
+    return Telemetry(
+        generation=generation,
+        evaluate_seconds=seconds,
+        train_seconds=1.0,
+        evolve_seconds=0.5,
+        rss_bytes=10,
+        rss_peak_bytes=20,
+    )
+
+
+def test_telemetry_is_kept_once_a_generation_and_shown_beside_the_history() -> None:
+    state = advance(small_state(), 2)
+    assert len(training_frame(state)) == 2
+    for generation, seconds in ((1, 1.0), (2, 2.0), (2, 3.0)):
+        record_telemetry(state, telemetry_of(generation, seconds))
+    assert [(one.generation, one.seconds) for one in state.telemetry] == [(1, 2.5), (2, 4.5)]
+    frame = training_frame(state)
+    assert isinstance(frame, pd.DataFrame)
+    assert len(frame) == 2
+    assert frame["best_fitness"].tolist() == [record.best_fitness for record in state.history]
+    assert frame["seconds"].tolist() == [2.5, 4.5]
+
+
+def test_a_state_starts_with_nothing_done() -> None:
+    state = small_state()
+    assert (state.generation, state.transitions, state.history, state.telemetry) == (0, 0, [], [])
+    assert state.champion is None
+    assert state.noise_scale == 0.1
+    assert state.panel.splits == random_panel(state.config).splits
+    assert advance(state, 1).transitions == 170
+
+
+def test_what_comes_after_the_training_days_is_not_learned_from() -> None:
+    """Other features and prices after the training days leave replay and learning as they are."""
+    config = small_config(evolution={"enabled": False})
+    panel = random_panel(config)
+    stop = panel.splits.train.stop
+    features, close = panel.features.copy(), panel.close.copy()
+    features[stop:] += 1.0
+    close[stop:] *= 1.1
+    for encoder in ("filter_bank", "tcn"):
+        config = small_config(evolution={"enabled": False}, network={"encoder": encoder})
+        one, other = (
+            advance(start_training(config, market), 2)
+            for market in (panel, replace(panel, features=features, close=close))
+        )
+        assert one.history[-1].validations != other.history[-1].validations
+        assert one.history[-1].weights_sha256 == other.history[-1].weights_sha256
+        assert one.history[-1].replay_sha256 == other.history[-1].replay_sha256

@@ -1,0 +1,137 @@
+"""A run that was saved and loaded goes on bit for bit as if it had never stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from science_cases import random_panel, small_config
+from training_cases import advance, content_of, small_state
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, start_training
+from eigen_core.market import Panel
+from eigen_core.records import Telemetry
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"network": {"encoder": "tcn"}, "learner": {"twin_critics": True, "policy_delay": 2}},
+    {"trading": {"observe_portfolio": False}, "evaluation": {"shared_slices": False}},
+    # Learning begins after the first resume; nothing mutates but what a plateau has grown.
+    {
+        "replay": {"minimum": 341},
+        "evolution": {"plateau_generations": 1, "plateau_improvement": 5.0, "mutation_growth": 2.0},
+    },
+]
+
+
+def saved_and_loaded(state: TrainingState, run: RunDirectory, config: Config, panel: Panel) -> TrainingState:
+    """The state by way of the disk, where only a configuration's JSON and a snapshot's files are."""
+    run.save(snapshot(state))
+    reopened = RunDirectory.open(str(run.store), run.name)
+    loaded = reopened.load_newest()
+    assert loaded is not None
+    assert loaded.damages == []
+    same_config = Config.model_validate(reopened.config)
+    assert same_config == config
+    return restore(same_config, panel, loaded.snapshot)
+
+
+def new_run(folder: Path, config: Config) -> RunDirectory:
+    return RunDirectory.create(str(folder), "run", config.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize("sections", KINDS)
+def test_a_run_that_stops_after_every_generation_ends_as_one_that_never_does(
+    tmp_path: Path, sections: dict[str, Any]
+) -> None:
+    """Four generations: the ring of the replay is full after the third."""
+    config = small_config(**sections)
+    run = new_run(tmp_path, config)
+    undisturbed = start_training(config, random_panel(config))
+    stopping = start_training(config, random_panel(config))
+    for _ in range(4):
+        advance(undisturbed, 1)
+        stopping = saved_and_loaded(advance(stopping, 1), run, config, random_panel(config))
+        assert content_of(stopping) == content_of(undisturbed)
+    for name, tensor in undisturbed.population.tensors().items():
+        assert torch.equal(stopping.population.tensors()[name], tensor)
+        assert stopping.population.tensors()[name].dtype == tensor.dtype
+    assert stopping.replay.capacity == undisturbed.replay.capacity
+
+
+@pytest.mark.parametrize("generation", [1, 3])
+def test_two_generations_after_a_resume_equal_those_of_the_uninterrupted_run(tmp_path: Path, generation: int) -> None:
+    config = small_config()
+    state = advance(small_state(), generation)
+    record_telemetry(
+        state,
+        Telemetry(
+            generation=1, evaluate_seconds=0.1, train_seconds=0.2, evolve_seconds=0.3, rss_bytes=5, rss_peak_bytes=6
+        ),
+    )
+    restored = saved_and_loaded(state, new_run(tmp_path, config), config, random_panel(config))
+    assert content_of(restored) == content_of(state)
+    before = content_of(restored)
+    # The interrupted run goes on first: were anything shared, the restored one would feel it.
+    expected = content_of(advance(state, 2))
+    assert content_of(restored) == before
+    assert content_of(advance(restored, 2)) == expected
+
+
+def test_a_snapshot_is_not_changed_by_the_states_restored_from_it() -> None:
+    config, panel = small_config(), random_panel(small_config())
+    state = advance(start_training(config, panel), 2)
+    saved, before = snapshot(state), content_of(state)
+    first = content_of(advance(restore(config, panel, saved), 2))
+    assert content_of(state) == before
+    assert content_of(advance(restore(config, panel, saved), 2)) == first
+
+
+def test_a_snapshot_names_its_champion() -> None:
+    state = advance(small_state(), 3)
+    assert state.champion is not None
+    saved = snapshot(state)
+    assert saved.generation == 3
+    assert saved.champion_generation == state.champion.generation == state.history[-1].champion_generation
+
+
+def test_another_panel_is_refused() -> None:
+    config = small_config()
+    saved = snapshot(advance(small_state(), 1))
+    other = random_panel(config, seed=6)
+    with pytest.raises(InputError, match="generation 1 was trained on other data") as refusal:
+        restore(config, other, saved)
+    assert other.fingerprint[:12] in str(refusal.value)
+    assert random_panel(config).fingerprint[:12] in str(refusal.value)
+
+
+def test_groups_may_change_at_a_resume() -> None:
+    """They are no part of what a run computes."""
+    config, other = small_config(), small_config(population={"group_size": 2})
+    state = advance(small_state(), 1)
+    restored = restore(other, random_panel(config), snapshot(state))
+    assert content_of(advance(restored, 1)) == content_of(advance(state, 1))
+
+
+def test_documents_of_a_snapshot_are_plain_json() -> None:
+    saved = snapshot(advance(small_state(), 1))
+    assert set(saved.tensors) == {"population", "champion", "replay"}
+
+    def check(value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                assert isinstance(key, str)
+                check(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                check(inner)
+        else:
+            assert value is None or type(value) in (str, int, float, bool)
+            assert not isinstance(value, float) or np.isfinite(value)
+
+    for document in saved.documents.values():
+        check(document)
