@@ -1,5 +1,6 @@
 """What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
 
+from statistics import fmean
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -113,3 +114,35 @@ class Telemetry(Record):
     def seconds(self) -> float:
         """Time of all phases that are known (seconds)."""
         return self.evaluate_seconds + self.train_seconds + self.evolve_seconds + (self.checkpoint_seconds or 0.0)
+
+
+class HoldoutResult(Record):
+    """The champion beside agents with random weights, on the same holdout episodes."""
+
+    generation: Annotated[int, Field(ge=0)]
+    """Generation after which it was played."""
+    slices: tuple[int, ...]
+    """First day of each holdout episode, evenly spread."""
+    champion_rewards: tuple[float, ...]
+    """The champion's reward in each of them."""
+    champion_trades: float
+    """Its trades per episode."""
+    champion_win_rate: float
+    """Share of its trades with a gain; 0 without trades."""
+    random_rewards: tuple[float, ...]
+    """Mean reward over these episodes of each agent of the population that the run began with."""
+
+    @property
+    def champion_reward(self) -> float:
+        """The champion's mean reward."""
+        return fmean(self.champion_rewards)
+
+    @property
+    def random_reward(self) -> float:
+        """Mean reward of the random agents."""
+        return fmean(self.random_rewards)
+
+    @property
+    def share_of_random_beaten(self) -> float:
+        """Share of the random agents whose mean reward is below the champion's."""
+        return fmean(reward < self.champion_reward for reward in self.random_rewards)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.explain import explain, flatten
+from eigen_core.reporting import holdout_sentence
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
@@ -53,6 +54,8 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
         f"Run [bold]{escape(status.run)}[/] {how}: generation {status.generation} of {status.config.generations}",
         highlight=False,
     )
+    if status.holdout:
+        console.print(holdout_sentence(status.holdout), highlight=False, soft_wrap=True)
     show = show_command(status.config, status.run)
     for label, value in (("plots", folder / "plots"), ("checkpoints", folder), ("look again", show)):
         console.print(f"  {label:<12}{escape(str(value))}", highlight=False, soft_wrap=True)

@@ -92,7 +92,10 @@ def _is_finished(config: Config, name: str) -> bool:
     from flows.runs import run_exists, status_of
 
     store = config.checkpoint.store
-    return run_exists(store, name) and status_of(store, name).generation >= config.generations
+    if not run_exists(store, name):
+        return False
+    status = status_of(store, name)
+    return status.generation >= config.generations and status.holdout_is_played
 
 
 def _check(config: Config, name: str, server: PrefectServer) -> None:
@@ -126,7 +129,8 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
         display.waiting_for("writing the history")
         flow_run_id = ended.state_details.flow_run_id
         if flow_run_id is not None and ended.is_completed():
-            server.wait_until_recorded(flow_run_id, run_name("plot", config.generations))
+            last = "holdout" if config.market.holdout_days else "plot"
+            server.wait_until_recorded(flow_run_id, run_name(last, config.generations))
         ended.result()
 
 

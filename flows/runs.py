@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from eigen_core.checkpoint import RunDirectory, list_runs
 from eigen_core.checkpoint.folder import folder_name
 from eigen_core.config import Config
 from eigen_core.config.loading import config_from_values, differing_keys
 from eigen_core.errors import InputError
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 
 logger = logging.getLogger(__name__)
 
 RunState = Literal["running", "finished", "unfinished", "blocked"]
 
 _CONTINUED_NAME = "continued.json"
+_HOLDOUT_NAME = "holdout.json"
 _CHANGEABLE_KEYS = frozenset({"generations", "threads", "device", "population.group_size"})
 _CHANGEABLE_SECTIONS = ("checkpoint.", "reporting.")
 
@@ -38,6 +39,7 @@ class RunStatus:
         config: the configuration with which it was last started or continued.
         store: absolute path of the folder that holds the runs.
         history, telemetry: one record per completed generation.
+        holdout: the champion on the holdout days, once the run has all its generations.
     """
 
     run: str
@@ -47,6 +49,12 @@ class RunStatus:
     store: Path
     history: tuple[GenerationRecord, ...]
     telemetry: tuple[Telemetry, ...]
+    holdout: HoldoutResult | None
+
+    @property
+    def holdout_is_played(self) -> bool:
+        """Whether the holdout days were played after the last generation, or there are none."""
+        return self.holdout is not None or self.config.market.holdout_days == 0
 
 
 def run_exists(store: str, name: str) -> bool:
@@ -110,13 +118,33 @@ def remember_config(run: RunDirectory, config: Config) -> None:
     """
     if latest_config(run) == config:
         return
-    path = run.path / _CONTINUED_NAME
-    temporary = path.with_name(f".{_CONTINUED_NAME}")
-    with open(temporary, "w", encoding="ascii") as file:
-        json.dump(config.model_dump(mode="json"), file, indent=2)
+    _write_note(run, _CONTINUED_NAME, config)
+
+
+def remember_holdout(run: RunDirectory, result: HoldoutResult) -> None:
+    """Keep what the champion of the run, which must be locked, did on the holdout days."""
+    _write_note(run, _HOLDOUT_NAME, result)
+
+
+def holdout_of(run: RunDirectory, generation: int) -> HoldoutResult | None:
+    """Return the holdout's result after `generation`; None if it was not played then."""
+    try:
+        result = HoldoutResult.model_validate_json((run.path / _HOLDOUT_NAME).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        logger.warning("Run '%s': %s is skipped (%s).", run.name, _HOLDOUT_NAME, error)
+        return None
+    return result if result.generation == generation else None
+
+
+def _write_note(run: RunDirectory, name: str, note: BaseModel) -> None:
+    temporary = run.path / f".{name}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(note.model_dump_json(indent=2))
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary.replace(run.path / name)
 
 
 def _config_of(run: RunDirectory, values: Mapping[str, Any]) -> Config:
@@ -143,7 +171,7 @@ def status_of(store: str, name: str) -> RunStatus:
         state = "running"
     elif generation >= config.generations:
         state = "finished"
-    return RunStatus(name, state, generation, config, run.store, history, telemetry)
+    return RunStatus(name, state, generation, config, run.store, history, telemetry, holdout_of(run, generation))
 
 
 def _records_of(run: RunDirectory) -> tuple[tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:

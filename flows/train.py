@@ -18,13 +18,14 @@ from eigen_core.config import Config
 from eigen_core.generation import TrainingState, record_telemetry, restore, start_training
 from eigen_core.market import Panel, build_panel
 from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
-from eigen_core.records import Telemetry
+from eigen_core.records import HoldoutResult, Telemetry
 from flows.observer import observer
-from flows.runs import open_or_create, remember_config, run_exists
+from flows.runs import holdout_of, open_or_create, remember_config, remember_holdout, run_exists
 from tasks.artifacts import publish_data_report, publish_population, publish_summary
 from tasks.checkpoint import checkpoint
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
+from tasks.holdout import holdout
 from tasks.plot import plot
 from tasks.train import train
 
@@ -61,13 +62,15 @@ def train_flow(
         del fresh
         remember_config(directory, config)
         if state.generation >= config.generations:
+            _hold_out(state, directory)
             return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
         logger.info("starting after generation %d of %d on %s", state.generation, config.generations, state.device)
         publish_data_report(run, panel, report.lines())
         observer().started(state.generation, config.generations)
         for generation in range(state.generation + 1, config.generations + 1):
             _run_generation(state, directory, generation)
-        publish_summary(run, state.history, state.telemetry, directory.path)
+        result = _hold_out(state, directory)
+        publish_summary(run, state.history, state.telemetry, result, directory.path)
     return None
 
 
@@ -123,6 +126,18 @@ def _plot(state: TrainingState, directory: RunDirectory, generation: int) -> Non
     gc.collect()
     if not ended.is_completed():
         get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
+
+
+def _hold_out(state: TrainingState, directory: RunDirectory) -> HoldoutResult | None:
+    """Play the holdout days, unless that was done after this very generation."""
+    known = holdout_of(directory, state.generation)
+    if known is not None:
+        return known
+    observer().phase_started(state.generation, "holdout")
+    result = holdout(state, state.generation)
+    if result is not None:
+        remember_holdout(directory, result)
+    return result
 
 
 def _resident_bytes() -> int:

@@ -14,9 +14,10 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
 from eigen_core.market import Panel
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting import (
     champion_card,
+    holdout_sentence,
     markdown_card,
     markdown_table,
     plots_markdown,
@@ -62,13 +63,18 @@ def publish_plots(run: str, history: Sequence[GenerationRecord], paths: Sequence
 
 
 def publish_summary(
-    run: str, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry], folder: Path
+    run: str,
+    history: Sequence[GenerationRecord],
+    telemetry: Sequence[Telemetry],
+    holdout: HoldoutResult | None,
+    folder: Path,
 ) -> None:
-    """Show how a run ended: the champion, the last generations, where everything lies."""
+    """Show how a run ended: the champion, the holdout days, the last generations, where everything lies."""
     last = history[-1]
     page = [
         f"# Run {run} has its {last.generation} generations",
         markdown_card(champion_card(history)),
+        holdout_sentence(holdout) if holdout else "There are no holdout days.",
         f"Time in generations: {sum(entry.seconds for entry in telemetry):,.1f} s. Checkpoints and plots: `{folder}`.",
         f"Weights `{last.weights_sha256}`, replay `{last.replay_sha256}`.",
         markdown_table(summary_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),

@@ -1,13 +1,12 @@
 """The phases of a generation over a training state; no input or output happens here."""
 
-from eigen_core.generation.holdout import HoldoutResult, hold_out
+from eigen_core.generation.holdout import hold_out
 from eigen_core.generation.phases import evaluate, evolve, train
 from eigen_core.generation.snapshot import record_telemetry, restore, snapshot, start_training, training_frame
 from eigen_core.generation.state import EvaluationResult, TrainingState
 
 __all__ = [
     "EvaluationResult",
-    "HoldoutResult",
     "TrainingState",
     "evaluate",
     "evolve",

@@ -2,42 +2,11 @@
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from eigen_core.evaluation import Rollout, spread_starts
 from eigen_core.generation.state import TrainingState
 from eigen_core.population import Population
-from eigen_core.records import Record
-
-
-class HoldoutResult(Record):
-    """The champion beside agents with random weights, on the same holdout episodes."""
-
-    slices: tuple[int, ...]
-    """First day of each holdout episode, evenly spread."""
-    champion_rewards: tuple[float, ...]
-    """The champion's reward in each of them."""
-    champion_trades: float = Field(ge=0.0)
-    """Its trades per episode."""
-    champion_win_rate: float = Field(ge=0.0, le=1.0)
-    """Share of its trades with a gain; 0 without trades."""
-    random_rewards: tuple[float, ...]
-    """Mean reward over these episodes of each agent of the population that the run began with."""
-
-    @property
-    def champion_reward(self) -> float:
-        """The champion's mean reward."""
-        return float(np.mean(self.champion_rewards))
-
-    @property
-    def random_reward(self) -> float:
-        """Mean reward of the random agents."""
-        return float(np.mean(self.random_rewards))
-
-    @property
-    def share_of_random_beaten(self) -> float:
-        """Share of the random agents whose mean reward is below the champion's."""
-        return float(np.mean(np.array(self.random_rewards) < self.champion_reward))
+from eigen_core.records import HoldoutResult
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
@@ -58,6 +27,7 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
     champion, random = play(state.champion.weights[None]), play(initial.weights)
     trades = champion.summary.trades.sum().item()
     return HoldoutResult(
+        generation=state.generation,
         slices=tuple(int(day) for day in slices),
         champion_rewards=tuple(champion.rewards[0].tolist()),
         champion_trades=trades / len(slices),

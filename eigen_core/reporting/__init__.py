@@ -6,6 +6,7 @@ Figures are in `eigen_core.reporting.plots`, which loads matplotlib; nothing her
 from eigen_core.reporting.frame import history_frame
 from eigen_core.reporting.tables import (
     champion_card,
+    holdout_sentence,
     markdown_card,
     markdown_table,
     plots_markdown,
@@ -16,6 +17,7 @@ from eigen_core.reporting.tables import (
 __all__ = [
     "champion_card",
     "history_frame",
+    "holdout_sentence",
     "markdown_card",
     "markdown_table",
     "plots_markdown",

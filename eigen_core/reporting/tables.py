@@ -4,7 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.ancestry import champion_path, origins
 from eigen_core.reporting.units import BYTES_PER_MB
 
@@ -103,3 +103,14 @@ def plots_markdown(paths: Sequence[Path]) -> str:
         image = base64.b64encode(path.read_bytes()).decode("ascii")
         sections.append(f"## {name.capitalize()}\n\n![{name}](data:image/png;base64,{image})\n")
     return "\n".join(sections)
+
+
+def holdout_sentence(result: HoldoutResult) -> str:
+    """Say how the champion did on the holdout days beside agents with random weights."""
+    rewards = result.random_rewards
+    return (
+        f"Holdout, {len(result.slices)} episodes: the champion earns {result.champion_reward:,.1f} with "
+        f"{result.champion_trades:,.1f} trades an episode, {result.champion_win_rate:.0%} of them won; "
+        f"{len(rewards)} agents with random weights earn {result.random_reward:,.1f} on average, "
+        f"from {min(rewards):,.1f} to {max(rewards):,.1f}, and it beats {result.share_of_random_beaten:.0%} of them."
+    )

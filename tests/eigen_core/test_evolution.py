@@ -58,7 +58,7 @@ def bred(
 
 
 @st.composite
-def shares(draw: st.DrawFn) -> dict[str, float]:
+def shares(draw: st.DrawFn) -> dict[str, Any]:
     elite = draw(st.floats(0.01, 1.0))
     return {"elite_share": elite, "offspring_share": draw(st.floats(0.0, 1.0 - elite))}
 
@@ -72,7 +72,7 @@ FITNESS = st.lists(st.integers(-4, 4) | st.floats(-1e6, 1e6), min_size=2, max_si
 @given(FITNESS, shares(), st.booleans(), st.integers(0, 3), st.integers(6, 7), st.integers(0, 16))
 def test_every_agent_is_what_its_descent_says(
     fitness: NDArray[np.float64],
-    share: dict[str, float],
+    share: dict[str, Any],
     reinject: bool,
     seed: int,
     champion_generation: int,

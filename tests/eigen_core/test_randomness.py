@@ -16,7 +16,7 @@ SEEDS = st.sampled_from([0, 1, 2**63 - 1])
 
 
 def words(seed: int, key: tuple[int | str, ...]) -> list[int]:
-    return keyed_generator(seed, *key).integers(0, 2**63, 4).tolist()
+    return [int(word) for word in keyed_generator(seed, *key).integers(0, 2**63, 4)]
 
 
 @given(SEEDS, KEYS, SEEDS, KEYS)

@@ -172,6 +172,26 @@ def test_groups_threads_and_devices_do_not_change_the_run(
     assert records(config) == expected
 
 
+def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
+    assert train(config).is_completed()
+    status = status_of(str(tmp_path), "run")
+    assert status.holdout is not None
+    assert status.holdout.generation == 2
+    assert len(status.holdout.random_rewards) == config.population.size
+    # Killed after its last checkpoint: what is missing is made up for, and is the same.
+    note = status.store / "run" / "holdout.json"
+    note.unlink()
+    assert not status_of(str(tmp_path), "run").holdout_is_played
+    assert train(config).name == FINISHED_NAME
+    assert status_of(str(tmp_path), "run").holdout == status.holdout
+    # More generations make the result one of an earlier champion.
+    assert train(config.model_copy(update={"generations": 3})).is_completed()
+    later = status_of(str(tmp_path), "run").holdout
+    assert later is not None
+    assert later.generation == 3
+
+
 def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=1)
     assert train(config).name == "Completed"

@@ -8,11 +8,12 @@ from tasks.artifacts import artifact_key
 from tasks.checkpoint import checkpoint
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
+from tasks.holdout import holdout
 from tasks.phase import run_name
 from tasks.plot import plot
 from tasks.train import train
 
-PHASES: list[Task[..., object]] = [evaluate, train, evolve, checkpoint]
+PHASES: list[Task[..., object]] = [evaluate, train, evolve, checkpoint, holdout]
 
 
 @pytest.mark.parametrize("task", [*PHASES, plot], ids=lambda task: task.name)

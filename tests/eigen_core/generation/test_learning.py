@@ -7,8 +7,9 @@ import pytest
 
 from benchmarks.learning import LEARNING, SEEDS, learning_curve, random_reward
 from eigen_core.config import Config
-from eigen_core.generation import HoldoutResult, evaluate, evolve, hold_out, start_training, train
+from eigen_core.generation import evaluate, evolve, hold_out, start_training, train
 from eigen_core.market.synthetic import planted_edge_market
+from eigen_core.records import HoldoutResult
 
 
 def last_rewards(seed: int) -> dict[str, float]:

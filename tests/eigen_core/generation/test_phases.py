@@ -57,7 +57,8 @@ def test_a_history_says_what_happened() -> None:
         assert state.history[-1] == record
         assert record.generation == state.generation == generation == len(state.history)
         assert record.fitness == tuple(result.fitness.tolist())
-        assert (record.best_fitness, record.mean_fitness) == (max(record.fitness), np.mean(record.fitness))
+        assert record.best_fitness == max(record.fitness)
+        assert record.mean_fitness == float(np.mean(record.fitness))
         assert record.validations == tuple(result.validations.tolist())
         assert record.validation == max(record.validations)
         assert record.learning == statistics

@@ -139,7 +139,8 @@ def test_the_day_after_a_blocks_last_day_is_seen() -> None:
 
 def slots_where(case: Case, chosen: Tensor, count: int) -> LearningPlan:
     """A plan of one batch with the first `count` of the chosen transitions that are of different days."""
-    days, slots = case.replay.stored_days(), []
+    days = case.replay.stored_days()
+    slots: list[int] = []
     for slot in chosen.nonzero()[:, 0].tolist():
         if days[slot] not in [days[taken] for taken in slots]:
             slots.append(slot)
