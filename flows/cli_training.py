@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -16,6 +17,9 @@ from flows.cli_signals import StopSignals, stop_signals
 from flows.cli_tables import output_console, print_ending, resume_command
 from flows.observer import observed_by
 from flows.prefect_environment import PrefectServer, prepare_environment
+
+if TYPE_CHECKING:
+    from eigen_core.market import DataReport
 
 
 class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
@@ -83,7 +87,9 @@ def _train(config: Config, name: str, signals: StopSignals) -> None:
         display.waiting_for("reading the data")
         server = PrefectServer()
         with progress_to(display):
-            _check(config, name, server)
+            report = _check(config, name, server)
+        for line in report.lines():
+            console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
         _run_flow(config, name, display, signals, server)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
 
@@ -98,19 +104,23 @@ def _is_finished(config: Config, name: str) -> bool:
     return status.generation >= config.generations and status.holdout_is_played
 
 
-def _check(config: Config, name: str, server: PrefectServer) -> None:
-    """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave."""
+def _check(config: Config, name: str, server: PrefectServer) -> "DataReport":
+    """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave.
+
+    Returns what was found in the data.
+    """
     from eigen_core.generation import start_training
     from eigen_core.market import build_panel
     from flows.runs import open_or_create
 
-    panel, _ = build_panel(config)
+    panel, report = build_panel(config)
     start_training(config, panel)
     server.check()
     run = open_or_create(config, name)
     with run.lock():
         # Held for an instant: it shows that no other process trains this run before Prefect takes its time to start.
         pass
+    return report
 
 
 def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
