@@ -10,6 +10,9 @@ from benchmarks.measure import seconds_of
 from flows.prefect_environment import PrefectServer, prepare_environment
 
 
+_DRAIN_SECONDS = 10
+
+
 @contextmanager
 def isolated_prefect() -> Iterator[float]:
     """Let flows inside the block run on an embedded server whose database is removed afterwards.
@@ -35,9 +38,11 @@ def isolated_prefect() -> Iterator[float]:
             server.wait_until_ready()
 
         started = seconds_of(start)
+        from prefect.logging.handlers import APILogWorker
         from prefect.server.api.server import SubprocessASGIServer
 
         try:
             yield started
         finally:
+            APILogWorker.drain_all(timeout=_DRAIN_SECONDS)
             SubprocessASGIServer().stop()

@@ -15,6 +15,7 @@ from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, FilterBankEncoder
 from eigen_core.networks.encoder import receptive_dilations
 from eigen_core.replay import Replay, TransitionBatch
+from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
 
 _MASKED = -1e9
 _SHARPNESS = 30.0
@@ -67,13 +68,13 @@ class PlainAgent(nn.Module):
 
     def __init__(self, panel: Panel, config: Config) -> None:
         super().__init__()
-        network, values = config.network, 4
+        network, values = config.network, PORTFOLIO_VALUES
         self.trading = config.trading
         self.encoder = (PlainTcn if network.encoder == "tcn" else PlainFilterBank)(panel, config)
         self.valid = torch.tensor(panel.valid)
         self.assets = panel.assets
         self.pool = nn.ParameterDict({"queries": nn.Parameter(torch.empty(network.embedding, network.queries))})
-        width, context = network.head_width, network.embedding * network.queries + 2
+        width, context = network.head_width, network.embedding * network.queries + PLACE_VALUES
         self.critic0 = nn.ModuleDict(
             {
                 "asset": nn.Linear(network.embedding + values + 2, width),
@@ -189,7 +190,7 @@ class PlainDdpg:
             sight = target.see(next_days, first_day, block_days)
             actions = target.act(sight, batch.next_portfolios, next_place)
             value = target.value(sight, batch.next_portfolios, next_place, actions)
-            goal = batch.rewards * learner.reward_scale + (~batch.terminal).float() * learner.gamma * value
+            goal = self._scaled(batch.rewards) + (~batch.terminal).float() * learner.gamma * value
 
         sight = agent.see(batch.days, first_day, block_days)
         loss = (agent.value(sight, batch.portfolios, place, batch.actions) - goal).square().mean()
@@ -212,6 +213,10 @@ class PlainDdpg:
         with torch.no_grad():
             for slow, fast in zip(target.parameters(), agent.parameters(), strict=True):
                 slow.lerp_(fast, learner.tau)
+
+    def _scaled(self, rewards: Tensor) -> Tensor:
+        scaled, clip = rewards * self.config.learner.reward_scale, self.config.learner.reward_clip
+        return scaled if clip is None else scaled.clamp(-clip, clip)
 
     def _place(self, steps: Tensor) -> Tensor:
         trading = self.config.trading

@@ -1,10 +1,10 @@
 """Generations as the training flow runs them, without Prefect: the same functions, checkpoints and plots."""
 
-import time
-from collections.abc import Callable
+import gc
 
 import psutil
 
+from benchmarks.measure import seconds_of
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.generation import TrainingState, evaluate, evolve, record_telemetry, snapshot, train
 from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
@@ -27,9 +27,9 @@ def run_generation(state: TrainingState, directory: RunDirectory, plotted: bool)
     """
     reset_peak()
     seconds = {
-        "evaluate": _seconds_of(lambda: evaluate(state)),
-        "train": _seconds_of(lambda: train(state)),
-        "evolve": _seconds_of(lambda: evolve(state)),
+        "evaluate": seconds_of(lambda: evaluate(state)),
+        "train": seconds_of(lambda: train(state)),
+        "evolve": seconds_of(lambda: evolve(state)),
     }
     release_free_memory()
     telemetry = Telemetry(
@@ -41,11 +41,11 @@ def run_generation(state: TrainingState, directory: RunDirectory, plotted: bool)
         rss_peak_bytes=peak_resident_bytes(),
     )
     record_telemetry(state, telemetry)
-    seconds["checkpoint"] = _seconds_of(lambda: _save(state, directory))
+    seconds["checkpoint"] = seconds_of(lambda: _save(state, directory))
     record_telemetry(state, telemetry.model_copy(update={"checkpoint_seconds": seconds["checkpoint"]}))
     seconds["plot"] = 0.0
     if plotted:
-        seconds["plot"] = _seconds_of(lambda: write_plots(state.history, state.telemetry, directory.plots))
+        seconds["plot"] = seconds_of(lambda: _plot(state, directory))
     return seconds
 
 
@@ -55,7 +55,7 @@ def _save(state: TrainingState, directory: RunDirectory) -> None:
     directory.apply_retention(settings.keep_last, settings.keep_every, manifest.champion_generation)
 
 
-def _seconds_of(phase: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    phase()
-    return time.perf_counter() - started
+def _plot(state: TrainingState, directory: RunDirectory) -> None:
+    write_plots(state.history, state.telemetry, directory.plots)
+    # As the flow does: figures are full of circular references.
+    gc.collect()

@@ -50,7 +50,7 @@ class Section:
             table.add_row(*row)
         console.print(table)
         for remark in self.remarks:
-            console.print(remark, highlight=False)
+            console.print(remark, highlight=False, markup=False)
         console.print()
 
     def markdown(self) -> str:

@@ -14,10 +14,10 @@ from eigen_core.randomness import keyed_generator
 from eigen_core.replay import EpisodeBatch
 
 
-def small_state(**sections: Any) -> TrainingState:
+def small_state(assets: int = 6, **sections: Any) -> TrainingState:
     """The state before the first generation of a small run."""
     config = small_config(**sections)
-    return start_training(config, random_panel(config))
+    return start_training(config, random_panel(config, assets=assets))
 
 
 def advance(state: TrainingState, generations: int) -> TrainingState:

@@ -18,10 +18,17 @@ def _threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+# Wide enough for the library's kernels to share out work among threads, and to choose by the number of agents; a small
+# batch makes products of few rows.
+WIDE: dict[str, Any] = {"channels": 32, "embedding": 16, "queries": 4, "head_width": 32}
+ASSETS = 20
+SHORT: dict[str, Any] = {"trading_days": 5, "settlement_days": 3, "holding_days": 3}
+
+
 def bits(threads: int, **sections: Any) -> dict[str, Any]:
     """Content after two generations, of which both learn: weights, moments, replay, history."""
     torch.set_num_threads(threads)
-    state = advance(small_state(**sections), 2)
+    state = advance(small_state(ASSETS, **sections), 2)
     assert all(record.learning is not None for record in state.history)
     return content_of(state)
 
@@ -29,9 +36,10 @@ def bits(threads: int, **sections: Any) -> dict[str, Any]:
 def kind(encoder: str, twin: bool, observe: bool) -> dict[str, Any]:
     classic = {"observe_portfolio": False, "fill": "same_close", "credit": "realized", "max_coefficient": None}
     return {
-        "network": {"encoder": encoder},
-        "learner": {"twin_critics": twin, "gradient_steps": 2},
-        "trading": {} if observe else classic,
+        "network": {"encoder": encoder, **WIDE},
+        "learner": {"twin_critics": twin, "gradient_steps": 2, "accumulation_steps": 1},
+        "trading": SHORT if observe else SHORT | classic,
+        "replay": {"minimum": 80},
         "evaluation": {"shared_slices": observe},
     }
 
@@ -57,10 +65,10 @@ def test_sixteen_agents_in_groups_of_any_size(encoder: str) -> None:
     def sixteen(threads: int, group_size: int) -> dict[str, Any]:
         return bits(
             threads,
-            network={"encoder": encoder},
+            network={"encoder": encoder, **WIDE},
             population={"size": 16, "group_size": group_size},
-            replay={"capacity": 1_000},
-            learner={"gradient_steps": 1},
+            trading=SHORT,
+            learner={"gradient_steps": 1, "accumulation_steps": 2},
         )
 
     expected = sixteen(1, 16)

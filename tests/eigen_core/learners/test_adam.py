@@ -70,6 +70,21 @@ def test_an_agents_bits_do_not_depend_on_who_is_computed_beside_it() -> None:
     assert torch.equal(torch.cat([moved(slice(0, 3)), moved(slice(3, 7))]), alone)
 
 
+def test_an_agents_bits_do_not_depend_on_the_experience_of_the_others() -> None:
+    """Also in populations so large that kernels take many agents' counts at a time."""
+    agents = 3_000
+    counts, gradients = list(range(1, agents + 1)), draw(agents, 4, key="gradients")
+
+    def moved(group: slice) -> Tensor:
+        # From zero, so that no bit of the step is lost in the weight.
+        population = Population.of_weights(torch.zeros_like(gradients[group]))
+        adam_step(population, slice(0, 4), gradients[group].clone(), counts[group], 1.0, 0.0)
+        return population.weights
+
+    parts = torch.cat([moved(slice(start, start + 7)) for start in range(0, agents, 7)])
+    assert torch.equal(moved(slice(0, agents)), parts)
+
+
 @pytest.mark.parametrize("values", [1, 3, 1_023, 1_024, 1_025, 20_000])
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_norms_equal_those_in_double_precision(values: int, scale: float) -> None:
