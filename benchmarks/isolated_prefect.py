@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from benchmarks.measure import seconds_of
 from flows.prefect_environment import PrefectServer, prepare_environment
 
-
 _DRAIN_SECONDS = 10
 
 

@@ -19,7 +19,7 @@ class MutationState(Record):
         rate: share of a mutant's weights that are changed.
         std: standard deviation of the change.
         reference: validation fitness that the next progress is measured against; None before the first generation.
-        generations_without_progress: since the reference was set.
+        generations_without_progress: since the reference was set, or since mutation last grew.
     """
 
     rate: float

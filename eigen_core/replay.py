@@ -5,6 +5,7 @@ stored step after step, and the last transition of each is terminal.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,6 +126,19 @@ class Replay:
         self._host_days[slots.cpu().numpy()] = day.cpu().numpy()
         self.cursor = (self.cursor + total) % self.capacity
         self.size = min(self.size + total, self.capacity)
+
+    def appended(self, episodes: EpisodeBatch) -> "Replay":
+        """Return this buffer with `episodes` stored. Memory is shared; this object still stands where it stood.
+
+        So that storing can be committed together with other things: until the returned object takes this one's place,
+        the same episodes can be stored again, with the same result.
+
+        Raises:
+            InputError: the episodes are more than the ring can hold.
+        """
+        further = copy(self)
+        further.append(episodes)
+        return further
 
     def stored_days(self) -> NDArray[np.int32]:
         """Day of each stored transition by slot, on the host: int32 `[size]`."""

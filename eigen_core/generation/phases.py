@@ -85,10 +85,8 @@ def evaluate(state: TrainingState) -> EvaluationResult:
         trading=_trading_statistics(trained),
     )
     champion = _champion_after(state, result)
-    episodes = [rollout.episodes for rollout in trained if rollout.episodes is not None]
-    state.replay.append(_joined(episodes))
-    state.champion = champion
-    state.evaluated = result
+    episodes = _joined([rollout.episodes for rollout in trained if rollout.episodes is not None])
+    state.commit(replay=state.replay.appended(episodes), champion=champion, evaluated=result)
     return result
 
 
@@ -142,13 +140,20 @@ def learning_plan(state: TrainingState) -> LearningPlan | None:
 
 
 def train(state: TrainingState) -> LearningStatistics | None:
-    """Let every agent learn from the replay on a copy of the population; commit the copy."""
+    """Let every agent learn from the replay on a copy of the population; commit the copy.
+
+    Raises:
+        FloatingPointError: learning diverged; nothing is committed.
+        RuntimeError: the generation was not evaluated.
+    """
     generation = state.generation + 1
     if state.learned is not None:
         return state.learned[1]
+    if state.evaluated is None:
+        raise RuntimeError("train was called before evaluate.")
     plan = learning_plan(state)
     if plan is None:
-        state.learned = (generation, None)
+        state.commit(learned=(generation, None))
         return None
     population = state.population.clone()
     learner = DdpgLearner(state.network, state.config, state.replay)
@@ -165,8 +170,9 @@ def train(state: TrainingState) -> LearningStatistics | None:
         part = LearningPlan(plan.slots[agents], plan.first_days, plan.block_days)
         curves.append(learner.learn(population.rows(agents), part, count_step))
     statistics = _learning_statistics(LearningCurves.of_groups(curves))
-    state.population = population
-    state.learned = (generation, statistics)
+    if not bool(population.weights.isfinite().all()):
+        raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")
+    state.commit(population=population, learned=(generation, statistics))
     return statistics
 
 
@@ -226,9 +232,13 @@ def evolve(state: TrainingState) -> GenerationRecord:
     )
     exploration = config.exploration
     days_traded = config.evaluation.slices * config.trading.episode_days
-    state.noise_scale = max(exploration.minimum, state.noise_scale * exploration.decay**days_traded)
-    state.population, state.mutation = population, mutation
-    state.evaluated = state.learned = None
-    state.history.append(record)
-    state.generation = generation
+    state.commit(
+        population=population,
+        mutation=mutation,
+        noise_scale=max(exploration.minimum, state.noise_scale * exploration.decay**days_traded),
+        evaluated=None,
+        learned=None,
+        history=[*state.history, record],
+        generation=generation,
+    )
     return record

@@ -79,6 +79,10 @@ class TrainingState:
         self.history: list[GenerationRecord] = []
         self.telemetry: list[Telemetry] = []
 
+    def commit(self, **changes: object) -> None:
+        """Replace attributes all at once: no exception, asynchronous ones included, can come between two of them."""
+        vars(self).update(changes)
+
     @property
     def transitions(self) -> int:
         """Transitions in the replay."""

@@ -136,9 +136,7 @@ class DdpgLearner:
         network, transitions = self._network, batch.transitions
         critic = network.critic_layout.views(group.targets[:, self._critic])
         actor = network.actor_layout.views(group.targets[:, self._actor])
-        # The last day of a panel has no day after it; its transition is terminal and takes nothing from there.
-        next_days = (transitions.days + 1).clamp_max(batch.first_day + block_days - 1)
-        sight = network.see_days(critic, next_days, batch.first_day, block_days)
+        sight = network.see_days(critic, transitions.days + 1, batch.first_day + 1, block_days)
         portfolio = self._observed(transitions.next_portfolios)
         actions = network.act(actor, network.prepare_actor(actor, sight, batch.next_place), portfolio)
         values = network.values(critic, sight, portfolio, batch.next_place, actions).amin(0)

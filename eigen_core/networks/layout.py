@@ -84,15 +84,18 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
 
 
 _FEWEST_ROWS = 16
+_OUTPUTS_AT_A_TIME = 8
 
 
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`.
 
-    The bits of a row must not depend on the rows, agents or threads beside it. With fewer than a dozen rows the
-    library's kernels round by all of these, so few rows are filled up with zeros.
+    The bits of a row must not depend on the rows, agents or threads beside it. With fewer than a dozen rows, or with
+    outputs that do not fill a vector of eight, the library's kernels round by these, so both are filled up with zeros.
     """
-    count = rows.shape[1]
-    if count >= _FEWEST_ROWS:
-        return torch.bmm(rows, weight)
-    return torch.bmm(torch.nn.functional.pad(rows, (0, 0, 0, _FEWEST_ROWS - count)), weight)[:, :count]
+    count, outputs = rows.shape[1], weight.shape[2]
+    if outputs % _OUTPUTS_AT_A_TIME:
+        weight = torch.nn.functional.pad(weight, (0, -outputs % _OUTPUTS_AT_A_TIME))
+    if count < _FEWEST_ROWS:
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, _FEWEST_ROWS - count))
+    return torch.bmm(rows, weight)[:, :count, :outputs]

@@ -112,7 +112,7 @@ def panel_of(table: pd.DataFrame, config: Config) -> Panel:
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
 @settings(max_examples=5, deadline=None, phases=_PHASES)
-@given(seed=st.integers(0, 2**20), offset=st.integers(0, 53))
+@given(seed=st.integers(0, 2**20), offset=st.integers(0, 52))
 def test_nothing_up_to_a_day_of_validation_or_holdout_knows_what_follows(
     encoder: str, fill: str, seed: int, offset: int
 ) -> None:

@@ -26,15 +26,21 @@ def parameters_of(encoder: Encoder, agents: int) -> Parameters:
     return layout.views(torch.tensor(np.stack(rows)))
 
 
-@pytest.mark.parametrize(("window", "columns", "agents"), [(64, 6, 3), (504, 3, 2), (1, 4, 2), (5, 4, 1)])
-def test_one_pass_equals_window_by_window_to_the_bit(window: int, columns: int, agents: int) -> None:
+@pytest.mark.parametrize(
+    ("window", "columns", "agents", "channels", "embedding"),
+    [(64, 6, 3, 16, 8), (504, 3, 2, 16, 8), (1, 4, 2, 16, 8), (5, 4, 1, 6, 5), (20, 7, 2, 10, 11), (20, 3, 2, 6, 3)],
+)
+def test_one_pass_equals_window_by_window_to_the_bit(
+    window: int, columns: int, agents: int, channels: int, embedding: int
+) -> None:
     features = features_of(window + 30, columns)
-    encoder = TcnEncoder(features, window, WIDTH)
+    config = NetworkConfig(channels=channels, embedding=embedding)
+    encoder = TcnEncoder(features, window, config)
     parameters = parameters_of(encoder, agents)
     first_day = window - 1
     at_once = encoder.encode_block(parameters, first_day, 25)
     for day in range(first_day, first_day + 25):
-        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], window, WIDTH)
+        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], window, config)
         assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
 
 
