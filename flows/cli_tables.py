@@ -14,7 +14,6 @@ from rich.table import Table
 
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.explain import explain, flatten
-from eigen_core.reporting import holdout_sentence
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
@@ -55,6 +54,9 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
         highlight=False,
     )
     if status.holdout:
+        # Loaded here, because it brings pandas, which help and presets do without.
+        from eigen_core.reporting import holdout_sentence
+
         console.print(holdout_sentence(status.holdout), highlight=False, soft_wrap=True)
     show = show_command(status.config, status.run)
     for label, value in (("plots", folder / "plots"), ("checkpoints", folder), ("look again", show)):

@@ -131,7 +131,7 @@ def _plot(state: TrainingState, directory: RunDirectory, generation: int) -> Non
 def _hold_out(state: TrainingState, directory: RunDirectory) -> HoldoutResult | None:
     """Play the holdout days, unless that was done after this very generation."""
     known = holdout_of(directory, state.generation)
-    if known is not None:
+    if known is not None or state.config.market.holdout_days == 0:
         return known
     observer().phase_started(state.generation, "holdout")
     result = holdout(state, state.generation)

@@ -132,6 +132,8 @@ def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
     whole: subprocess.CompletedProcess[str], folder: Path
 ) -> None:
     lines = whole.stdout.splitlines()
+    assert lines[0].startswith("Read 8,313 rows from ")
+    lines = lines[next(index for index, line in enumerate(lines) if line.startswith("generation ")) :]
     assert [line.split("  ")[0] for line in lines[:GENERATIONS]] == [
         f"generation {generation}/{GENERATIONS}" for generation in range(1, GENERATIONS + 1)
     ]
