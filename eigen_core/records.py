@@ -1,6 +1,7 @@
 """What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
 
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from typing import Annotated, ClassVar, Literal
 
@@ -9,10 +10,22 @@ from pydantic import BaseModel, ConfigDict, Field
 Origin = Literal["initial", "elite", "offspring", "mutant", "champion"]
 
 
+@cache
+def _every_field(kind: type["Record"]) -> set[str]:
+    return set(kind.model_fields)
+
+
 class Record(BaseModel):
     """A frozen record that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def model_post_init(self, context: object, /) -> None:  # noqa: ARG002 - pydantic's signature
+        """Share the set of given fields among all records of a class.
+
+        Nobody asks which fields were given, and a set for each record would be half of what a run's history takes.
+        """
+        object.__setattr__(self, "__pydantic_fields_set__", _every_field(type(self)))
 
 
 class LearningStatistics(Record):
