@@ -51,14 +51,14 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
     return size, digest.hexdigest()
 
 
-def write_document(path: Path, document: JsonValue) -> FileEntry:
-    """Write a JSON document in its canonical spelling.
+def write_document(path: Path, document: JsonValue | bytes) -> FileEntry:
+    """Write a JSON document in its canonical spelling, or its JSON text as it is.
 
     Raises:
         ValueError: it holds NaN or infinity.
     """
     try:
-        content = canonical_json(document)
+        content = document if isinstance(document, bytes) else canonical_json(document)
     except ValueError as error:
         raise ValueError(f"{path.name} cannot be written as JSON: {error}") from error
     size, digest = write_file(path, [content])

@@ -76,7 +76,7 @@ def read_generation(folder: Path, manifest: Manifest) -> Snapshot | list[Damage]
     if damages:
         return damages
     tensors: dict[str, dict[str, torch.Tensor]] = {}
-    documents: dict[str, JsonValue] = {}
+    documents: dict[str, JsonValue | bytes] = {}
     for entry in manifest.files:
         path = folder / entry.name
         content: dict[str, torch.Tensor] | tuple[JsonValue] | str

@@ -17,6 +17,8 @@ class Snapshot:
 
     Tensors may be views, may share memory and may be on any device; they come back on the CPU, each with memory of its
     own. Documents are what JSON can hold: keys are strings, tuples come back as lists, NaN and infinity are refused.
+    A document that grows with the run is better given as its JSON text, in bytes, which is stored as it is; it comes
+    back parsed.
 
     Raises:
         ValueError: a stem, a tensor's name or a generation's number cannot be stored.
@@ -26,7 +28,7 @@ class Snapshot:
     """Number of the generation."""
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
     """File stem -> named tensors; one safetensors file each."""
-    documents: Mapping[str, JsonValue]
+    documents: Mapping[str, JsonValue | bytes]
     """File stem -> JSON document."""
     champion_generation: int
     """Generation in which the champion was found; retention keeps it. 0: there is no champion."""

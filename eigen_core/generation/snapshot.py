@@ -1,8 +1,10 @@
 """A training state as named tensors and documents, and back."""
 
+from typing import TypeVar
+
 import pandas as pd
 import torch
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from eigen_core.checkpoint import Snapshot
 from eigen_core.config import Config
@@ -14,6 +16,15 @@ from eigen_core.population import Population
 from eigen_core.records import GenerationRecord, Record, Telemetry
 from eigen_core.replay import Replay
 from eigen_core.reporting import history_frame
+
+T = TypeVar("T")
+
+_HISTORY = TypeAdapter(list[GenerationRecord])
+_TELEMETRY = TypeAdapter(list[Telemetry])
+
+
+def _parsed(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
+    return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
 
 
 class _ChampionDocument(Record):
@@ -66,8 +77,9 @@ def snapshot(state: TrainingState) -> Snapshot:
         },
         documents={
             "state": document.model_dump(mode="json"),
-            "history": [record.model_dump(mode="json") for record in state.history],
-            "telemetry": [record.model_dump(mode="json") for record in state.telemetry],
+            # As text: thousands of short-lived objects in each generation would leave memory in pieces.
+            "history": _HISTORY.dump_json(state.history),
+            "telemetry": _TELEMETRY.dump_json(state.telemetry),
         },
         champion_generation=champion.generation,
     )
@@ -92,8 +104,8 @@ def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
     state.champion = Champion(weights, **document.champion.model_dump())
     state.mutation = document.mutation
     state.noise_scale = document.noise_scale
-    state.history = TypeAdapter(list[GenerationRecord]).validate_python(saved.documents["history"])
-    state.telemetry = TypeAdapter(list[Telemetry]).validate_python(saved.documents["telemetry"])
+    state.history = _parsed(_HISTORY, saved.documents["history"])
+    state.telemetry = _parsed(_TELEMETRY, saved.documents["telemetry"])
     state.generation = saved.generation
     return state
 

@@ -1,5 +1,6 @@
 """A run that was saved and loaded goes on bit for bit as if it had never stopped."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,4 +135,4 @@ def test_documents_of_a_snapshot_are_plain_json() -> None:
             assert not isinstance(value, float) or np.isfinite(value)
 
     for document in saved.documents.values():
-        check(document)
+        check(json.loads(document) if isinstance(document, bytes) else document)
