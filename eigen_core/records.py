@@ -1,9 +1,10 @@
 """What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -168,3 +169,62 @@ class HoldoutResult(Record):
     def share_of_random_beaten(self) -> float:
         """Share of the random agents whose mean reward is below the champion's."""
         return fmean(reward < self.champion_reward for reward in self.random_rewards)
+
+
+R = TypeVar("R", bound=Record)
+
+
+class RecordLog(Sequence[R]):
+    """The records of a run in their order, kept as JSON text and parsed when they are looked at.
+
+    As objects they lie scattered between what a generation throws away, and keep its memory from being given back.
+
+    Args:
+        kind: class of the records.
+        rows: JSON text of each.
+    """
+
+    def __init__(self, kind: type[R], rows: tuple[bytes, ...] = ()) -> None:
+        self._kind = kind
+        self._rows = rows
+
+    @classmethod
+    def of(cls, kind: type[R], records: Iterable[R]) -> "RecordLog[R]":
+        """The log of these records."""
+        return cls(kind, tuple(record.model_dump_json().encode() for record in records))
+
+    def followed_by(self, record: R) -> "RecordLog[R]":
+        """The log with one more record; this one stays as it is."""
+        return RecordLog(self._kind, (*self._rows, record.model_dump_json().encode()))
+
+    def without_last(self) -> "RecordLog[R]":
+        """The log without its last record; this one stays as it is."""
+        return RecordLog(self._kind, self._rows[:-1])
+
+    def json(self) -> bytes:
+        """All records as the text of a JSON array."""
+        return b"[" + b",".join(self._rows) + b"]"
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[R]: ...
+
+    def __getitem__(self, index: int | slice) -> R | list[R]:
+        """Parse one record, or a list of them."""
+        if isinstance(index, slice):
+            return [self._kind.model_validate_json(row) for row in self._rows[index]]
+        return self._kind.model_validate_json(self._rows[index])
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other log holds the same records."""
+        return isinstance(other, RecordLog) and self._rows == other._rows
+
+    def __hash__(self) -> int:
+        """Hash of the content, which never changes."""
+        return hash(self._rows)

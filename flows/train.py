@@ -70,7 +70,7 @@ def train_flow(
         for generation in range(state.generation + 1, config.generations + 1):
             _run_generation(state, directory, generation)
         result = _hold_out(state, directory)
-        publish_summary(run, state.history, state.telemetry, result, directory.path)
+        publish_summary(run, list(state.history), list(state.telemetry), result, directory.path)
     return None
 
 
@@ -100,7 +100,7 @@ def _run_generation(state: TrainingState, directory: RunDirectory, generation: i
     checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, directory, generation))
     telemetry = telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds})
     record_telemetry(state, telemetry)
-    publish_population(directory.name, state.history)
+    publish_population(directory.name, state.history[-2:])
     if _is_due(generation, state.config):
         _plot(state, directory, generation)
     observer().generation_finished(state.history[-1], telemetry)

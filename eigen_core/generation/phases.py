@@ -238,7 +238,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
         noise_scale=max(exploration.minimum, state.noise_scale * exploration.decay**days_traded),
         evaluated=None,
         learned=None,
-        history=[*state.history, record],
+        history=state.history.followed_by(record),
         generation=generation,
     )
     return record

@@ -13,7 +13,7 @@ from eigen_core.evolution import Champion, MutationState
 from eigen_core.generation.state import TrainingState
 from eigen_core.market.panel import Panel
 from eigen_core.population import Population
-from eigen_core.records import GenerationRecord, Record, Telemetry
+from eigen_core.records import GenerationRecord, Record, RecordLog, Telemetry
 from eigen_core.replay import Replay
 from eigen_core.reporting import history_frame
 
@@ -78,8 +78,8 @@ def snapshot(state: TrainingState) -> Snapshot:
         documents={
             "state": document.model_dump(mode="json"),
             # As text: thousands of short-lived objects in each generation would leave memory in pieces.
-            "history": _HISTORY.dump_json(state.history),
-            "telemetry": _TELEMETRY.dump_json(state.telemetry),
+            "history": state.history.json(),
+            "telemetry": state.telemetry.json(),
         },
         champion_generation=champion.generation,
     )
@@ -104,16 +104,20 @@ def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
     state.champion = Champion(weights, **document.champion.model_dump())
     state.mutation = document.mutation
     state.noise_scale = document.noise_scale
-    state.history = _parsed(_HISTORY, saved.documents["history"])
-    state.telemetry = _parsed(_TELEMETRY, saved.documents["telemetry"])
+    history = _parsed(_HISTORY, saved.documents["history"])
+    telemetry = _parsed(_TELEMETRY, saved.documents["telemetry"])
+    state.history = RecordLog.of(GenerationRecord, history)
+    state.telemetry = RecordLog.of(Telemetry, telemetry)
     state.generation = saved.generation
     return state
 
 
 def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
-    """Remember what a generation took; a second record of the same generation replaces the first."""
-    state.telemetry = [known for known in state.telemetry if known.generation != telemetry.generation]
-    state.telemetry.append(telemetry)
+    """Remember what a generation took; a second record of the newest generation replaces the first."""
+    log = state.telemetry
+    if log and log[-1].generation == telemetry.generation:
+        log = log.without_last()
+    state.telemetry = log.followed_by(telemetry)
 
 
 def training_frame(state: TrainingState) -> pd.DataFrame:

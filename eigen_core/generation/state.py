@@ -13,7 +13,7 @@ from eigen_core.evolution import Champion, MutationState
 from eigen_core.market.panel import Panel
 from eigen_core.networks import AgentNetwork
 from eigen_core.population import Population
-from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry, TradingStatistics
+from eigen_core.records import GenerationRecord, LearningStatistics, RecordLog, Telemetry, TradingStatistics
 from eigen_core.replay import Replay
 from eigen_core.trading import Prices
 
@@ -76,8 +76,8 @@ class TrainingState:
         self.noise_scale = config.exploration.scale
         self.evaluated: EvaluationResult | None = None
         self.learned: tuple[int, LearningStatistics | None] | None = None
-        self.history: list[GenerationRecord] = []
-        self.telemetry: list[Telemetry] = []
+        self.history = RecordLog(GenerationRecord)
+        self.telemetry = RecordLog(Telemetry)
 
     def commit(self, **changes: object) -> None:
         """Replace attributes all at once: no exception, asynchronous ones included, can come between two of them."""

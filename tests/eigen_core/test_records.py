@@ -1,0 +1,41 @@
+"""Records: frozen, exact as JSON text, and a log of them that never changes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from eigen_core.records import RecordLog, Telemetry
+
+FLOATS = st.floats(0.0, 1e9)
+TELEMETRY = st.builds(
+    Telemetry,
+    generation=st.integers(1, 9_999),
+    evaluate_seconds=FLOATS,
+    train_seconds=FLOATS,
+    evolve_seconds=FLOATS,
+    checkpoint_seconds=st.none() | FLOATS,
+    rss_bytes=st.integers(0, 2**50),
+    rss_peak_bytes=st.integers(0, 2**50),
+)
+
+
+@given(st.lists(TELEMETRY, max_size=6), TELEMETRY)
+def test_a_log_is_a_sequence_of_its_records_that_does_not_change(records: list[Telemetry], further: Telemetry) -> None:
+    log = RecordLog.of(Telemetry, records)
+    longer = log.followed_by(further)
+    assert list(log) == records
+    assert list(longer) == [*records, further]
+    assert longer[-1] == further
+    assert longer[1:] == [*records, further][1:]
+    assert longer.without_last() == log
+    assert longer != log
+
+
+def test_records_are_frozen_and_refuse_unknown_keys() -> None:
+    values = {"generation": 1, "evaluate_seconds": 0.5, "train_seconds": 1.0, "evolve_seconds": 0.0}
+    record = Telemetry(**values, rss_bytes=1, rss_peak_bytes=2)
+    with pytest.raises(ValidationError):
+        record.rss_bytes = 3
+    with pytest.raises(ValidationError):
+        Telemetry(**values, rss_bytes=1, rss_peak_bytes=2, unknown=0)
