@@ -1,6 +1,7 @@
 """What the process holds is seen, its peak is that of the last stretch, and freed memory goes back."""
 
 import ctypes
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,15 @@ from eigen_core import memory
 
 BLOCK = 64 << 20
 MARGIN = 8 << 20
+_PIECE = 1 << 20
 
 
-def _fill(size: int) -> bytearray:
-    return bytearray(b"\1") * size
+def _fill(size: int) -> mmap.mmap:
+    """Fresh pages: what the allocator hands out may be memory that other tests left resident."""
+    block = mmap.mmap(-1, size)
+    for _ in range(size // _PIECE):
+        block.write(b"\1" * _PIECE)
+    return block
 
 
 def test_resident_memory_follows_what_is_held() -> None:
