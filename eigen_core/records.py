@@ -1,5 +1,6 @@
 """What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -174,14 +175,18 @@ class HoldoutResult(Record):
 R = TypeVar("R", bound=Record)
 
 
+def _packed(record: Record) -> bytes:
+    return zlib.compress(record.model_dump_json().encode())
+
+
 class RecordLog(Sequence[R]):
-    """The records of a run in their order, kept as JSON text and parsed when they are looked at.
+    """The records of a run in their order, kept as compressed JSON text and parsed when they are looked at.
 
     As objects they lie scattered between what a generation throws away, and keep its memory from being given back.
 
     Args:
         kind: class of the records.
-        rows: JSON text of each.
+        rows: compressed JSON text of each.
     """
 
     def __init__(self, kind: type[R], rows: tuple[bytes, ...] = ()) -> None:
@@ -191,11 +196,11 @@ class RecordLog(Sequence[R]):
     @classmethod
     def of(cls, kind: type[R], records: Iterable[R]) -> "RecordLog[R]":
         """The log of these records."""
-        return cls(kind, tuple(record.model_dump_json().encode() for record in records))
+        return cls(kind, tuple(_packed(record) for record in records))
 
     def followed_by(self, record: R) -> "RecordLog[R]":
         """The log with one more record; this one stays as it is."""
-        return RecordLog(self._kind, (*self._rows, record.model_dump_json().encode()))
+        return RecordLog(self._kind, (*self._rows, _packed(record)))
 
     def without_last(self) -> "RecordLog[R]":
         """The log without its last record; this one stays as it is."""
@@ -203,7 +208,7 @@ class RecordLog(Sequence[R]):
 
     def json(self) -> bytes:
         """All records as the text of a JSON array."""
-        return b"[" + b",".join(self._rows) + b"]"
+        return b"[" + b",".join(zlib.decompress(row) for row in self._rows) + b"]"
 
     def __len__(self) -> int:
         """Number of records."""
@@ -218,8 +223,11 @@ class RecordLog(Sequence[R]):
     def __getitem__(self, index: int | slice) -> R | list[R]:
         """Parse one record, or a list of them."""
         if isinstance(index, slice):
-            return [self._kind.model_validate_json(row) for row in self._rows[index]]
-        return self._kind.model_validate_json(self._rows[index])
+            return [self._parsed(row) for row in self._rows[index]]
+        return self._parsed(self._rows[index])
+
+    def _parsed(self, row: bytes) -> R:
+        return self._kind.model_validate_json(zlib.decompress(row))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other log holds the same records."""
