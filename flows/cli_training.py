@@ -125,12 +125,12 @@ def _check(config: Config, name: str, server: PrefectServer) -> "DataReport":
 
 def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
     display.waiting_for("starting Prefect")
+    _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     signals.before_leaving(server.stop)
     server.start()
     from flows.train import train_flow
     from tasks.phase import run_name
 
-    _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     server.wait_until_ready()
     observer = _StoppableObserver(display, signals)
     with _explained(config, name, observer), signals.raising():
@@ -175,6 +175,8 @@ def _warnings_console(display: Display) -> Console:
 
 def _show_warnings_with(handler: ConsoleHandler) -> None:
     """Let `handler` stand in for Prefect's own console handler, and let our own information reach Prefect's API."""
+    # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
+    import prefect.main  # noqa: F401
     from prefect.logging.handlers import PrefectConsoleHandler
 
     root = logging.getLogger()
