@@ -70,7 +70,7 @@ def train_flow(
         for generation in range(state.generation + 1, config.generations + 1):
             _run_generation(state, directory, generation)
         result = _hold_out(state, directory)
-        publish_summary(run, list(state.history), list(state.telemetry), result, directory.path)
+        publish_summary(run, state.history, state.telemetry, result, directory.path)
     return None
 
 

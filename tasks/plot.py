@@ -12,7 +12,6 @@ from tasks.phase import phase_task
 @phase_task("plot", retried=False)
 def plot(state: TrainingState, run: RunDirectory, generation: int) -> None:
     """Draw all figures of the run up to `generation` into its folder of plots, and show them."""
-    history = list(state.history)
-    paths = write_plots(history, list(state.telemetry), run.plots)
-    publish_plots(run.name, history, paths)
+    paths = write_plots(state.history, state.telemetry, run.plots)
+    publish_plots(run.name, state.history, paths)
     get_run_logger().info("generation %d: %d plots in %s", generation, len(paths), run.plots)

@@ -143,6 +143,8 @@ class ReplayConfig(Section):
     """Transitions kept; the oldest are overwritten."""
     minimum: Count = 10_000
     """Learning starts once this many transitions are stored."""
+    compression: Literal["none", "gzip", "zstd"] = "zstd"
+    """How the replay's shards are stored; all three can be read, whatever is chosen here."""
 
     @model_validator(mode="after")
     def _capacity_holds_minimum(self) -> Self:
@@ -274,11 +276,25 @@ class CheckpointConfig(Section):
     """Where generations are kept, and which."""
 
     store: str = "runs"
-    """Folder that holds the runs, or its file:// URL."""
+    """Where runs are kept: a folder, or a URL such as gs://bucket/prefix."""
     keep_last: Count = 3
     """Newest generations kept."""
     keep_every: Annotated[int, Field(ge=0)] = 5
     """Every so many generations one is kept for good; 0: none."""
+    local: str = "runs"
+    """Folder on this machine for what is on its way to a store elsewhere."""
+    keep_local: Count = 2
+    """Newest generations that also stay on this machine when the store is elsewhere."""
+    queue_generations: Count = 8
+    """Generations that may wait for upload; training waits when more would."""
+    queue_mb: Annotated[float, Field(gt=0)] = 8_192.0
+    """Most that may wait for upload (MB)."""
+    upload_mb_per_second: Annotated[float, Field(ge=0)] = 50.0
+    """Rate that uploads keep below, so that they take no time from training (MB/s); 0: no limit."""
+    finish_seconds: Annotated[float, Field(gt=0)] = 900.0
+    """How long a run's end waits for the last upload (seconds)."""
+    lease_seconds: Annotated[float, Field(ge=10)] = 90.0
+    """A run whose process has not been heard of for so long may be taken over from another machine (seconds)."""
 
 
 class ReportingConfig(Section):

@@ -36,14 +36,16 @@ def _parents(record: GenerationRecord, descent: Descent) -> list[Member]:
     return [Member(generation, agent) for agent in dict.fromkeys(descent.parents)]
 
 
-def origins(history: Iterable[GenerationRecord], generation: int) -> Mapping[int, Origin]:
+def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int, Origin]:
     """Return how the agents of `generation` came to be; an agent that is missing was there from the start."""
-    return {
-        descent.agent: descent.origin
-        for record in history
-        if record.generation == generation - 1
-        for descent in record.descent
-    }
+    record = record_of(history, generation - 1)
+    return {} if record is None else {descent.agent: descent.origin for descent in record.descent}
+
+
+def record_of(history: Sequence[GenerationRecord], generation: int) -> GenerationRecord | None:
+    """Return the record of a generation, None if it is not in `history`, whose generations follow each other."""
+    index = generation - history[0].generation if history else -1
+    return history[index] if 0 <= index < len(history) else None
 
 
 def living(history: Iterable[GenerationRecord]) -> set[Member]:
@@ -64,17 +66,18 @@ def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
     """
     if not history:
         return []
-    born = {
-        Member(record.generation + 1, descent.agent): (record, descent)
-        for record in history
-        for descent in record.descent
-        if descent.parents
-    }
-    path = [Member(history[-1].champion_generation, history[-1].champion_agent)]
-    while path[-1] in born:
-        record, descent = born[path[-1]]
-        closer_to_second = len(descent.parents) > 1 and descent.blend is not None and descent.blend < 0.5
-        main = descent.parents[1 if closer_to_second else 0]
-        generation = record.champion_generation if descent.origin == "champion" else record.generation
-        path.append(Member(generation, main))
+    newest = history[-1]
+    path = [Member(newest.champion_generation, newest.champion_agent)]
+    while (parent := _main_parent(history, path[-1])) is not None:
+        path.append(parent)
     return path[::-1]
+
+
+def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member | None:
+    record = record_of(history, child.generation - 1)
+    descent = next((d for d in record.descent if d.agent == child.agent), None) if record is not None else None
+    if record is None or descent is None or not descent.parents:
+        return None
+    closer_to_second = len(descent.parents) > 1 and descent.blend is not None and descent.blend < 0.5
+    generation = record.champion_generation if descent.origin == "champion" else record.generation
+    return Member(generation, descent.parents[1 if closer_to_second else 0])

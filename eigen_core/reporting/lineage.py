@@ -63,7 +63,7 @@ def _story(history: Sequence[GenerationRecord]) -> str:
     if not history:
         return "No generation is complete."
     record, path = history[-1], champion_path(history)
-    hidden = record.champion_generation < history[-LINEAGE_GENERATIONS:][0].generation
+    hidden = record.champion_generation < history[-min(len(history), LINEAGE_GENERATIONS)].generation
     champion = f"Champion: agent {record.champion_agent} of generation {record.champion_generation}"
     if len(path) == 1:
         return f"{champion}, which was there from the start."
@@ -79,8 +79,10 @@ def _draw(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     agents = len(shown[-1].fitness)
     pitch = axes.get_window_extent().height / axes.figure.dpi * 72.0 / agents
     dot = min(6.0, 0.6 * pitch)
-    alive = living(history)
-    every_link = links(history)
+    # One generation more: it bred the first that is shown.
+    bred = history[-LINEAGE_GENERATIONS - 1 :]
+    alive = living(bred)
+    every_link = links(bred)
     origin_of = {link.child: link.origin for link in every_link}
     members = [Member(generation, agent) for generation in range(first, last + 1) for agent in range(agents)]
     _draw_links(axes, [link for link in every_link if link.parent.generation >= first], alive, crowded=agents > _CROWD)

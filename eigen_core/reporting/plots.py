@@ -1,6 +1,6 @@
 """The figures of a run: one function a figure, one PNG file each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,8 @@ def write_plots(history: Sequence[GenerationRecord], telemetry: Sequence[Telemet
     Each file is replaced in one step. Figures without data are written too and say why they are empty.
 
     Args:
-        history: records of the generations, in order.
+        history: records of the generations, in order. No figure holds more of them at a time than it draws, so a log
+            that parses them as they are looked at keeps the memory of a long run small.
         telemetry: what they took; may be empty or lack generations.
         folder: created if need be.
     """
@@ -130,7 +131,7 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 def plot_learning(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Write losses, value and gradient norms over the generations; generations without learning are gaps."""
-    learned = [record for record in history if record.learning is not None]
+    learned = {record.generation: record.learning for record in history if record.learning is not None}
     with figure_file(path, "Learning", _learning_story(history, learned)) as figure:
         if learned:
             _draw_learning(figure, history)
@@ -140,14 +141,13 @@ def plot_learning(history: Sequence[GenerationRecord], path: Path) -> Path:
     return path
 
 
-def _learning_story(history: Sequence[GenerationRecord], learned: Sequence[GenerationRecord]) -> str:
-    if not learned or learned[-1].learning is None:
+def _learning_story(history: Sequence[GenerationRecord], learned: Mapping[int, LearningStatistics]) -> str:
+    if not learned:
         return f"{count(len(history), 'generation')}, none with learning."
-    steps = learned[-1].learning.gradient_steps
+    first, last = min(learned), max(learned)
     return (
-        f"{len(learned):,} of {count(len(history), 'generation')} learned, the first was generation "
-        f"{learned[0].generation}. Each agent took {count(steps, 'gradient step')} in "
-        f"generation {learned[-1].generation}."
+        f"{len(learned):,} of {count(len(history), 'generation')} learned, the first was generation {first}. "
+        f"Each agent took {count(learned[last].gradient_steps, 'gradient step')} in generation {last}."
     )
 
 

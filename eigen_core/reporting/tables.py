@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
-from eigen_core.reporting.ancestry import champion_path, origins
+from eigen_core.reporting.ancestry import champion_path, origins, record_of
 from eigen_core.reporting.units import BYTES_PER_MB
 
 Row = dict[str, int | float | str | None]
@@ -63,7 +63,7 @@ def champion_card(history: Sequence[GenerationRecord]) -> Row:
         raise ValueError("there is no champion before the first generation")
     newest = history[-1]
     generation, agent = newest.champion_generation, newest.champion_agent
-    found = next((record for record in history if record.generation == generation), None)
+    found = record_of(history, generation)
     ancestors = champion_path(history)
     return {
         "champion": f"agent {agent} of generation {generation}",
