@@ -4,6 +4,7 @@ from eigen_core.generation.holdout import hold_out
 from eigen_core.generation.phases import evaluate, evolve, train
 from eigen_core.generation.snapshot import record_telemetry, restore, snapshot, start_training, training_frame
 from eigen_core.generation.state import EvaluationResult, TrainingState
+from eigen_core.generation.undo import remember_saved
 
 __all__ = [
     "EvaluationResult",
@@ -12,6 +13,7 @@ __all__ = [
     "evolve",
     "hold_out",
     "record_telemetry",
+    "remember_saved",
     "restore",
     "snapshot",
     "start_training",

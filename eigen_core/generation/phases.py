@@ -12,8 +12,9 @@ from eigen_core.checkpoint import tensors_sha256
 from eigen_core.evaluation import Rollout, mean_of_lowest, spread_starts
 from eigen_core.evolution import Champion, breed
 from eigen_core.generation.state import EvaluationResult, TrainingState
+from eigen_core.generation.undo import population_to_learn
 from eigen_core.learners import DdpgLearner, LearningCurves, LearningPlan
-from eigen_core.population import agent_groups
+from eigen_core.population import Population, agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Descent, GenerationRecord, LearningStatistics, TradingStatistics
@@ -140,7 +141,7 @@ def learning_plan(state: TrainingState) -> LearningPlan | None:
 
 
 def train(state: TrainingState) -> LearningStatistics | None:
-    """Let every agent learn from the replay on a copy of the population; commit the copy.
+    """Let every agent learn from the replay; what a failure leaves half-learned is taken back (`undo`).
 
     Raises:
         FloatingPointError: learning diverged; nothing is committed.
@@ -155,7 +156,14 @@ def train(state: TrainingState) -> LearningStatistics | None:
     if plan is None:
         state.commit(learned=(generation, None))
         return None
-    population = state.population.clone()
+    with population_to_learn(state) as population:
+        statistics = _learn(state, population, plan)
+        state.commit(population=population, learned=(generation, statistics), half_learned=False)
+    return statistics
+
+
+def _learn(state: TrainingState, population: Population, plan: LearningPlan) -> LearningStatistics:
+    """Let every agent of `population` learn, in place."""
     learner = DdpgLearner(state.network, state.config, state.replay)
     groups = agent_groups(population.size, state.config.population.group_size)
     total, curves = len(groups) * plan.gradient_steps, []
@@ -172,7 +180,6 @@ def train(state: TrainingState) -> LearningStatistics | None:
     statistics = _learning_statistics(LearningCurves.of_groups(curves))
     if not bool(population.weights.isfinite().all()):
         raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")
-    state.commit(population=population, learned=(generation, statistics))
     return statistics
 
 

@@ -1,5 +1,6 @@
 """The state of a run between two phases: a plain object that is passed by reference, never serialized as a whole."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,19 @@ class EvaluationResult:
     trading: TradingStatistics
 
 
+@dataclass(frozen=True)
+class SavedPopulation:
+    """A population that can be read again.
+
+    Attributes:
+        generation: generation at whose end it stood.
+        load: returns it, on the state's device.
+    """
+
+    generation: int
+    load: Callable[[], Population]
+
+
 def resolve_device(wanted: str) -> torch.device:
     """Return the device that a configuration asks for.
 
@@ -58,6 +72,8 @@ class TrainingState:
         population, replay, champion, mutation, noise_scale: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
+        saved: where the population of the last checkpoint can be read again.
+        half_learned: a train phase that works in place has begun on the population and not committed.
         history, telemetry: one record per completed generation.
     """
 
@@ -69,7 +85,9 @@ class TrainingState:
         self.network = AgentNetwork(panel, config, self.device)
         self.evaluator = Evaluator(self.network, Prices.of_panel(panel, self.device), config, self.device)
         self.generation = 0
-        self.population = Population.initial(self.network, config.population.size, config.seed, self.device)
+        self.population = self._initial_population()
+        self.saved = SavedPopulation(0, self._initial_population)
+        self.half_learned = False
         self.replay = Replay(config.replay.capacity, panel.assets, self.network.portfolio_values, self.device)
         self.champion: Champion | None = None
         self.mutation = MutationState.initial(config.evolution)
@@ -78,6 +96,9 @@ class TrainingState:
         self.learned: tuple[int, LearningStatistics | None] | None = None
         self.history = RecordLog(GenerationRecord)
         self.telemetry = RecordLog(Telemetry)
+
+    def _initial_population(self) -> Population:
+        return Population.initial(self.network, self.config.population.size, self.config.seed, self.device)
 
     def commit(self, **changes: object) -> None:
         """Replace attributes all at once: no exception, asynchronous ones included, can come between two of them."""

@@ -11,7 +11,7 @@ from training_cases import advance, content_of, small_state
 
 import eigen_core.generation.phases
 import eigen_core.learners.ddpg
-from eigen_core.generation import TrainingState, evaluate, evolve, train
+from eigen_core.generation import TrainingState, evaluate, evolve, remember_saved, train, undo
 from eigen_core.networks import AgentNetwork, FilterBankEncoder, TcnEncoder
 from eigen_core.progress import progress_to
 from eigen_core.replay import Replay
@@ -187,6 +187,56 @@ def test_failing_many_times_is_no_worse_than_failing_once() -> None:
         with fused((ddpg, "adam_step"), Fuse(fails_at)), pytest.raises(BrokenError):
             train(state)
     assert complete(state, train) == expected
+
+
+TRAIN_PLACES = [place for place, (phase, _) in PLACES.items() if phase is train]
+
+
+def save_population(state: TrainingState) -> None:
+    """Let the state know where its population can be read again, as a checkpoint does."""
+    kept = state.population.clone()
+    remember_saved(state, kept.clone)
+
+
+@pytest.mark.parametrize("place", TRAIN_PLACES)
+@pytest.mark.parametrize("generations", [0, 2])
+def test_without_memory_for_a_copy_a_failed_train_phase_begins_from_the_checkpoint(
+    place: str, generations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = {**TINY, "replay": {**TINY["replay"], "minimum": 5}}
+    prepared = advance(small_state(**sections), generations)
+    if generations:
+        save_population(prepared)
+    evaluate(prepared)
+    where, counting = PLACES[place][1], Fuse()
+    expected = copy.deepcopy(prepared)
+    with fused(where, counting):
+        train(expected)
+    monkeypatch.setattr(undo, "available_bytes", lambda device: 0)  # noqa: ARG005 - the function's own signature
+    for fails_at in range(1, counting.calls + 1):
+        state = copy.deepcopy(prepared)
+        with fused(where, Fuse(fails_at)), pytest.raises(BrokenError):
+            train(state)
+        train(state)
+        assert content_of(state) == content_of(expected)
+        assert complete(state, train) == complete(copy.deepcopy(prepared), train)
+
+
+def test_learning_in_place_takes_no_second_population(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_before(train, 0)
+    own = state.population
+    monkeypatch.setattr(undo, "available_bytes", lambda device: 0)  # noqa: ARG005 - the function's own signature
+    train(state)
+    assert state.population is own
+    assert not state.half_learned
+
+
+def test_without_a_checkpoint_of_the_last_generation_learning_takes_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_before(train, 1)
+    own = state.population
+    monkeypatch.setattr(undo, "available_bytes", lambda device: 0)  # noqa: ARG005 - the function's own signature
+    train(state)
+    assert state.population is not own
 
 
 def test_a_phase_that_has_committed_does_nothing_when_called_again() -> None:

@@ -1,0 +1,58 @@
+"""What a train phase that fails half-way goes back to: the population as the last generation left it."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from eigen_core.generation.state import SavedPopulation, TrainingState
+from eigen_core.memory import available_bytes
+from eigen_core.population import Population
+
+logger = logging.getLogger(__name__)
+
+_ROOM = 2
+"""So many populations must find room for a copy: the copy itself, and gradients and activations on top."""
+
+
+def remember_saved(state: TrainingState, load: Callable[[], Population]) -> None:
+    """Note that the population as it stands can be read again with `load`, from a checkpoint."""
+    state.commit(saved=SavedPopulation(state.generation, load))
+
+
+@contextmanager
+def population_to_learn(state: TrainingState) -> Iterator[Population]:
+    """Give the population that a train phase may write to, and can leave half-written.
+
+    It is a copy where the memory allows it. Where it does not, it is the state's own, which the next call reads again
+    from the checkpoint if this one failed: whoever commits what was learned sets `half_learned` to False with it.
+    Without a checkpoint of the last generation it is a copy in any case.
+    """
+    _make_good(state)
+    saved = _saved(state)
+    room = available_bytes(state.device)
+    if saved is None or room >= _ROOM * state.population.nbytes:
+        yield state.population.clone()
+        return
+    logger.info(
+        "%.0f MB are free, too little for a second population of %.0f MB: learning in place; a failure would read the "
+        "checkpoint of generation %d again.",
+        room / 1e6,
+        state.population.nbytes / 1e6,
+        state.generation,
+    )
+    state.commit(half_learned=True)
+    yield state.population
+
+
+def _make_good(state: TrainingState) -> None:
+    if not state.half_learned:
+        return
+    saved = _saved(state)
+    if saved is None:
+        raise RuntimeError("the population was left half-learned, and the checkpoint that it came from is not known.")
+    logger.info("Reading the population of generation %d again: learning had failed half-way.", saved.generation)
+    state.commit(population=saved.load(), half_learned=False)
+
+
+def _saved(state: TrainingState) -> SavedPopulation | None:
+    return state.saved if state.saved.generation == state.generation else None
