@@ -17,7 +17,7 @@ from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, record_telemetry, restore, start_training
 from eigen_core.market import Panel, build_panel
-from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
+from eigen_core.memory import limit_arenas, peak_resident_bytes, release_free_memory, reset_peak
 from eigen_core.records import HoldoutResult, Telemetry
 from flows.observer import observer
 from flows.runs import holdout_of, open_or_create, remember_config, remember_holdout, run_exists
@@ -48,6 +48,7 @@ def train_flow(
         InputError: the data, the store or the run cannot be used with this configuration.
     """
     logger = get_run_logger()
+    limit_arenas()
     if config.threads > 0:
         torch.set_num_threads(config.threads)
     panel, report = build_panel(config)

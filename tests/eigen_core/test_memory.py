@@ -81,3 +81,39 @@ def test_freed_blocks_go_back_to_the_system() -> None:
 def test_without_malloc_trim_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_malloc_trim", lambda: None)
     assert memory.release_free_memory() is False
+
+
+_ARENAS = """
+import re, sys, threading
+from eigen_core import memory
+
+if "limited" in sys.argv:
+    assert memory.limit_arenas(2)
+barrier = threading.Barrier(8)
+
+
+def allocate() -> None:
+    blocks = [bytearray(2_000) for _ in range(100)]
+    barrier.wait()
+
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+import ctypes
+
+libc = ctypes.CDLL(None)
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+def test_threads_share_the_arenas_that_they_are_allowed() -> None:
+    def arenas(*arguments: str) -> int:
+        done = subprocess.run([sys.executable, "-c", _ARENAS, *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.count("<heap nr=")
+
+    assert arenas("limited") <= 2 < arenas()
