@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 from benchmarks.plain_run import PHASES, run_generation
@@ -37,7 +38,7 @@ def _rows(name: str, assignments: Sequence[str], generations: int) -> list[list[
     config = load_config("quickstart", assignments)
     state = start_training(config, build_panel(config)[0])
     with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as folder:
-        directory = RunDirectory.create(folder, "generation", config.model_dump(mode="json"))
+        directory = RunDirectory.create(Path(folder), "generation", config.model_dump(mode="json"))
         with directory.lock():
             measured = [run_generation(state, directory, plotted=True) for _ in range(1 + generations)][1:]
     seconds = {phase: median(times[phase] for times in measured) for phase in PHASES}

@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -142,7 +143,7 @@ def run_plainly(config: Config, name: str) -> Course:
     """Train a new run without Prefect."""
     clock = Clock()
     state = start_training(config, build_panel(config)[0])
-    directory = RunDirectory.create(config.checkpoint.store, name, config.model_dump(mode="json"))
+    directory = RunDirectory.create(Path(config.checkpoint.store), name, config.model_dump(mode="json"))
     with directory.lock():
         clock.started(0, config.generations)
         for generation in range(1, config.generations + 1):

@@ -50,9 +50,9 @@ def run_generation(state: TrainingState, directory: RunDirectory, plotted: bool)
 
 
 def _save(state: TrainingState, directory: RunDirectory) -> None:
-    manifest = directory.save(snapshot(state))
+    directory.save(snapshot(state), compression=state.config.replay.compression)
     settings = state.config.checkpoint
-    directory.apply_retention(settings.keep_last, settings.keep_every, manifest.champion_generation)
+    directory.apply_retention(settings.keep_last, settings.keep_every)
 
 
 def _plot(state: TrainingState, directory: RunDirectory) -> None:

@@ -136,7 +136,7 @@ def main() -> int:
 
 def _run_plainly(config: Config, sampler: Sampler) -> None:
     state = start_training(config, build_panel(config)[0])
-    directory = RunDirectory.create(config.checkpoint.store, "soak", config.model_dump(mode="json"))
+    directory = RunDirectory.create(Path(config.checkpoint.store), "soak", config.model_dump(mode="json"))
     with directory.lock():
         for generation in range(1, config.generations + 1):
             run_generation(state, directory, is_plotted(state, generation))

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.checkpoint import Ring
 from eigen_core.errors import InputError
 from eigen_core.networks import ACTION_VALUES
 
@@ -64,6 +65,9 @@ class Replay:
         assets: tradable columns.
         portfolio_values: values of an asset's portfolio state that are observed, 0 or 4.
         device: where the ring lives.
+
+    Attributes:
+        written: transitions ever appended; number n (from 0) is in slot n % capacity.
     """
 
     def __init__(self, capacity: int, assets: int, portfolio_values: int, device: torch.device) -> None:
@@ -73,14 +77,23 @@ class Replay:
         self.action = torch.zeros((capacity, assets, ACTION_VALUES), dtype=torch.float32, device=device)
         self.reward = torch.zeros(capacity, dtype=torch.float32, device=device)
         self.terminal = torch.zeros(capacity, dtype=torch.bool, device=device)
-        self.size = 0
-        self.cursor = 0
+        self.written = 0
         self._host_days = np.zeros(capacity, dtype=np.int32)
 
     @property
     def capacity(self) -> int:
         """Transitions that the ring can hold."""
         return int(self.day.shape[0])
+
+    @property
+    def size(self) -> int:
+        """Transitions that are stored."""
+        return min(self.written, self.capacity)
+
+    @property
+    def cursor(self) -> int:
+        """Slot of the next transition."""
+        return self.written % self.capacity
 
     def _columns(self) -> dict[str, Tensor]:
         return {
@@ -124,8 +137,7 @@ class Replay:
         self.reward[slots] = episodes.rewards.flatten()
         self.terminal[slots] = (steps == days - 1).repeat(count)
         self._host_days[slots.cpu().numpy()] = day.cpu().numpy()
-        self.cursor = (self.cursor + total) % self.capacity
-        self.size = min(self.size + total, self.capacity)
+        self.written += total
 
     def appended(self, episodes: EpisodeBatch) -> "Replay":
         """Return this buffer with `episodes` stored. Memory is shared; this object still stands where it stood.
@@ -163,17 +175,39 @@ class Replay:
         position = torch.tensor([self.capacity, self.cursor], dtype=torch.int64)
         return {**columns, "position": position}
 
+    def ring(self) -> Ring:
+        """The buffer as checkpoints take it; its columns are this buffer's memory."""
+        return Ring(self._columns(), self.size, self.written)
+
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> "Replay":
-        """Inverse of `tensors`, on `device`."""
-        capacity, cursor = (int(value) for value in tensors["position"])
-        size, assets, portfolio_values = tensors["portfolio"].shape
-        replay = cls(capacity, assets, portfolio_values, device)
-        for name, column in replay._columns().items():
-            column[:size] = tensors[name].to(device)
-        replay.size, replay.cursor = size, cursor
-        replay._host_days[:size] = tensors["day"].cpu().numpy()
+    def from_ring(cls, ring: Ring, device: torch.device, *, take_memory: bool = False) -> "Replay":
+        """Inverse of `ring`, on `device`.
+
+        Args:
+            ring: the columns of a buffer.
+            device: where the buffer lives.
+            take_memory: columns that are on `device` already become the buffer's own; else they are copied.
+
+        Raises:
+            ValueError: the columns are not those of a replay buffer.
+        """
+        portfolio = ring.columns["portfolio"] if "portfolio" in ring.columns else torch.empty(0)
+        if portfolio.ndim != 3:
+            raise ValueError(f"columns {sorted(ring.columns)} with portfolios {list(portfolio.shape)} are no replay")
+        replay = cls(0, portfolio.shape[1], portfolio.shape[2], device)
+        if _kinds(ring.columns) != _kinds(replay._columns()):
+            raise ValueError(f"{_kinds(ring.columns)} are not the columns of a replay, {_kinds(replay._columns())}")
+        for name, column in ring.columns.items():
+            setattr(replay, name, column.to(device, copy=not take_memory))
+        replay.written = ring.written
+        replay._host_days = np.zeros(ring.capacity, dtype=np.int32)
+        replay._host_days[: ring.size] = ring.columns["day"][: ring.size].cpu().numpy()
         return replay
+
+
+def _kinds(columns: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Type of each column, and the shape of one transition in it."""
+    return {name: (column.dtype, tuple(column.shape[1:])) for name, column in columns.items()}
 
 
 class DistinctDaySampler:

@@ -4,7 +4,8 @@ Torch and Prefect take seconds to import, so nothing here imports them before a 
 """
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, ParamSpec
@@ -15,6 +16,8 @@ from eigen_core import __version__
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
+from eigen_core.store import StoreUnavailableError, store_from_environment
+from flows.cli_store import cleaned_document, print_cleaned, print_verification, verification_document
 from flows.cli_tables import (
     output_console,
     presets_document,
@@ -39,6 +42,8 @@ _EXAMPLES = """[bold]Examples[/]
   eigen train --run first --generations 3
   eigen resume first --generations 10
   eigen show first
+  eigen verify first --deep                is every file what it was when it was written?
+  eigen export first --champion champion.safetensors
   eigen presets quickstart                 every setting, explained
 """
 
@@ -53,7 +58,11 @@ Run the same command again to continue a run that was stopped.
 
 Store = Annotated[
     str | None,
-    typer.Option(help="Folder that holds the runs, or its file:// URL.", show_default="runs", metavar="URL"),
+    typer.Option(
+        help="Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.",
+        show_default="runs",
+        metavar="URL",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", metavar="")]
 Device = Annotated[
@@ -72,7 +81,7 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
         except InputError as error:
             _say(str(error))
             raise typer.Exit(EXIT_BAD_INPUT) from None
-        except Stopped as stop:
+        except (Stopped, StoreUnavailableError) as stop:
             _say(str(stop))
             raise typer.Exit(EXIT_OTHER) from None
         except KeyboardInterrupt:
@@ -137,7 +146,7 @@ def train(
         "generations": generations,
         "seed": seed,
         "market.data": None if data is None else str(Path(data).expanduser().absolute()),
-        "checkpoint.store": store,
+        "checkpoint.store": _given_store(store, assignments or ()),
         "device": device,
     }
     given = [f"{key}={value}" for key, value in options.items() if value is not None]
@@ -154,17 +163,16 @@ def resume(
     device: Device = None,
 ) -> None:
     """Continue a run from its newest good checkpoint; the result is that of a run without a break."""
-    continue_run(name, store, generations=generations, device=device)
+    continue_run(name, _store(store), generations=generations, device=device)
 
 
 @app.command()
 @sentences
 def runs(store: Store = None, as_json: Json = False) -> None:
     """List the runs of a store."""
-    from eigen_core.checkpoint import list_runs
-    from flows.runs import status_of
+    from flows.runs import runs_in, status_of
 
-    statuses = [status_of(_store(store), name) for name in list_runs(_store(store))]
+    statuses = [status_of(_store(store), name) for name in runs_in(_store(store))]
     if as_json:
         _print_json(runs_document(statuses))
     elif statuses:
@@ -188,6 +196,61 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
 
 @app.command()
 @sentences
+def verify(
+    name: RunName,
+    deep: Annotated[bool, typer.Option("--deep", help="Compare SHA-256 too, not just sizes.", metavar="")] = False,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Look for damage in a run: exit code 0 if it is whole, 1 if it is not, with each file named."""
+    from flows.housekeeping import verify_run
+
+    found = verify_run(_store(store), name, deep=deep)
+    if as_json:
+        _print_json(verification_document(found))
+    else:
+        print_verification(output_console(), found)
+    if found.damages:
+        raise typer.Exit(EXIT_OTHER)
+
+
+@app.command()
+@sentences
+def clean(
+    name: Annotated[str | None, typer.Argument(help="Name of the run.", show_default="all", metavar="[NAME]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be.", metavar="")] = False,
+    older_than: Annotated[
+        str, typer.Option(help="Files of no generation stay so long: 90s, 30m, 12h, 7d.", metavar="TIME")
+    ] = "1d",
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Remove generations that need not stay, and files that belong to none. Runs in use are left alone."""
+    from flows.housekeeping import clean_runs, parse_duration
+
+    grace = parse_duration(older_than)
+    cleaned = clean_runs(_store(store), None if name is None else [name], grace, dry_run=dry_run)
+    if as_json:
+        _print_json(cleaned_document(cleaned))
+    else:
+        print_cleaned(output_console(), cleaned, dry_run=dry_run)
+
+
+@app.command()
+@sentences
+def export(
+    name: RunName,
+    champion: Annotated[Path, typer.Option(help="File to write, a safetensors file.", metavar="FILE")],
+    store: Store = None,
+) -> None:
+    """Write the champion's weights, with the configuration in the header, into a file."""
+    from flows.housekeeping import export_champion
+
+    output_console().print(export_champion(_store(store), name, champion), highlight=False, soft_wrap=True)
+
+
+@app.command()
+@sentences
 def presets(
     name: Annotated[str | None, typer.Argument(help="Explain every setting of this preset.", metavar="[NAME]")] = None,
     as_json: Json = False,
@@ -206,8 +269,15 @@ def presets(
         print_settings(output_console(), config)
 
 
+def _given_store(given: str | None, assignments: Sequence[str] = ()) -> str | None:
+    """Return the store that was given as an option, else that of the environment unless a setting names another."""
+    if given is not None or any(assignment.strip().startswith("checkpoint.store") for assignment in assignments):
+        return given
+    return store_from_environment(os.environ)
+
+
 def _store(given: str | None) -> str:
-    return Config().checkpoint.store if given is None else given
+    return _given_store(given) or Config().checkpoint.store
 
 
 def _print_json(document: object) -> None:

@@ -47,7 +47,6 @@ def _store_option(config: Config) -> str:
 
 def print_ending(console: Console, status: "RunStatus", how: str) -> None:
     """Print the table of a run, and where to find and how to see more."""
-    folder = status.store / status.run
     print_history(console, status)
     console.print(
         f"Run [bold]{escape(status.run)}[/] {how}: generation {status.generation} of {status.config.generations}",
@@ -58,8 +57,11 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
         from eigen_core.reporting import holdout_sentence
 
         console.print(holdout_sentence(status.holdout), highlight=False, soft_wrap=True)
+    if status.uploads:
+        console.print(f"  {'uploads':<12}{escape(str(status.uploads))}", highlight=False, soft_wrap=True)
     show = show_command(status.config, status.run)
-    for label, value in (("plots", folder / "plots"), ("checkpoints", folder), ("look again", show)):
+    checkpoints = f"{status.store.rstrip('/')}/{status.run}"
+    for label, value in (("plots", status.folder / "plots"), ("checkpoints", checkpoints), ("look again", show)):
         console.print(f"  {label:<12}{escape(str(value))}", highlight=False, soft_wrap=True)
 
 
@@ -106,7 +108,7 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
         "generation": status.generation,
         "generations": status.config.generations,
         "config": status.config.model_dump(mode="json"),
-        "store": str(status.store),
+        "store": status.store,
         "history": [
             {
                 "generation": record.generation,
@@ -121,6 +123,7 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
             }
             for record in status.history
         ],
+        "uploads": None if status.uploads is None else status.uploads.model_dump(mode="json"),
     }
 
 
@@ -150,7 +153,7 @@ def runs_document(statuses: Sequence["RunStatus"]) -> list[dict[str, Any]]:
             "generations": status.config.generations,
             "champion_validation": status.history[-1].champion_validation if status.history else None,
             "preset": status.config.preset,
-            "store": str(status.store),
+            "store": status.store,
         }
         for status in statuses
     ]

@@ -10,8 +10,10 @@ from rich.console import Console
 
 from eigen_core.config import Config
 from eigen_core.config.loading import config_from_values
+from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
+from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from flows.cli_display import ConsoleHandler, Display, display_on
 from flows.cli_signals import StopSignals, stop_signals
 from flows.cli_tables import output_console, print_ending, resume_command
@@ -36,43 +38,52 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
 
     Raises:
         InputError: something that was given cannot be used, or the run exists and must be `fresh`.
+        StoreUnavailableError: the store does not answer.
         Stopped: it ended early.
     """
     with stop_signals() as signals:
         prepare_environment()
-        from eigen_core.checkpoint import RunDirectory, check_run_name
+        check_run_name(name)
+        _require_store(config.checkpoint)
+        from eigen_core.checkpoint import RunPlace
         from flows.runs import require_same_run, run_exists
 
-        check_run_name(name)
-        if run_exists(config.checkpoint.store, name):
-            run = RunDirectory.open(config.checkpoint.store, name)
+        if run_exists(config.checkpoint, name):
+            place = RunPlace.of(config.checkpoint, name)
             if fresh:
-                raise InputError(f"Run '{name}' exists in {run.store}: choose another name, or leave out --fresh.")
-            require_same_run(run, config)
+                raise InputError(
+                    f"Run '{name}' exists in {place.store.url}: choose another name, or leave out --fresh."
+                )
+            require_same_run(place, config)
         _train(config, name, signals)
 
 
-def continue_run(name: str, store: str | None, *, generations: int | None = None, device: str | None = None) -> None:
+def continue_run(name: str, store: str, *, generations: int | None = None, device: str | None = None) -> None:
     """Train the run `name` from its newest checkpoint on, with the configuration it had last.
 
     Raises:
         InputError: there is no such run, or it cannot be continued so.
+        StoreUnavailableError: the store does not answer.
         Stopped: it ended early.
     """
     with stop_signals() as signals:
         prepare_environment()
-        from eigen_core.checkpoint import RunDirectory
-        from flows.runs import latest_config
+        check_run_name(name)
+        _require_store(CheckpointConfig(store=store))
+        from flows.runs import configured_place
 
-        if store is None:
-            store = Config().checkpoint.store
-        values = latest_config(RunDirectory.open(store, name)).model_dump()
-        values["checkpoint"]["store"] = store
+        values = configured_place(store, name)[1].model_dump()
         if generations is not None:
             values["generations"] = generations
         if device is not None:
             values["device"] = device
         _train(config_from_values(values), name, signals)
+
+
+def _require_store(settings: CheckpointConfig) -> None:
+    """Ask the store before anything else is loaded: whoever waits for an answer should not wait for torch too."""
+    if is_remote(settings.store):
+        open_store(settings.store).check()
 
 
 def _train(config: Config, name: str, signals: StopSignals) -> None:
@@ -97,10 +108,9 @@ def _train(config: Config, name: str, signals: StopSignals) -> None:
 def _is_finished(config: Config, name: str) -> bool:
     from flows.runs import run_exists, status_of
 
-    store = config.checkpoint.store
-    if not run_exists(store, name):
+    if not run_exists(config.checkpoint, name):
         return False
-    status = status_of(store, name)
+    status = status_of(config.checkpoint.store, name)
     return status.generation >= config.generations and status.holdout_is_played
 
 
@@ -109,6 +119,7 @@ def _check(config: Config, name: str, server: PrefectServer) -> "DataReport":
 
     Returns what was found in the data.
     """
+    from eigen_core.checkpoint import RunDirectory
     from eigen_core.generation import start_training
     from eigen_core.market import build_panel
     from flows.runs import open_or_create
@@ -116,10 +127,11 @@ def _check(config: Config, name: str, server: PrefectServer) -> "DataReport":
     panel, report = build_panel(config)
     start_training(config, panel)
     server.check()
-    run = open_or_create(config, name)
-    with run.lock():
-        # Held for an instant: it shows that no other process trains this run before Prefect takes its time to start.
-        pass
+    place = open_or_create(config, name)
+    if place.local.exists():
+        with RunDirectory.open(place.root, name).lock():
+            # Held for an instant: it shows that no process trains this run before Prefect takes its time to start.
+            pass
     return report
 
 
@@ -189,7 +201,9 @@ def _show_warnings_with(handler: ConsoleHandler) -> None:
 
 @contextmanager
 def _explained(config: Config, name: str, observer: _StoppableObserver) -> Iterator[None]:
-    """Turn Ctrl-C and the failures of disks and numbers into `Stopped`; say with any other error how to go on."""
+    """Turn Ctrl-C and the failures of disks, stores and numbers into `Stopped`; say with any other how to go on."""
+    from eigen_core.checkpoint import LeaseLostError
+
     try:
         yield
     except KeyboardInterrupt:
@@ -199,6 +213,8 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
             # What was given was good: a disk has filled up since, for example.
             raise Stopped(f"{error} {_where_it_stands(config, name)}") from error
         raise
+    except (StoreUnavailableError, LeaseLostError) as error:
+        raise Stopped(f"{error} {_where_it_stands(config, name)}") from error
     except (OSError, FloatingPointError) as error:
         raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(config, name)}") from error
     except Exception as error:
@@ -211,4 +227,4 @@ def _where_it_stands(config: Config, name: str) -> str:
 
     status = status_of(config.checkpoint.store, name)
     saved = f"The last checkpoint is generation {status.generation}" if status.generation else "There is no checkpoint"
-    return f"{saved} in {status.store / name}. Go on with: {resume_command(config, name)}"
+    return f"{saved} in {status.folder}. Go on with: {resume_command(config, name)}"

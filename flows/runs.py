@@ -1,31 +1,42 @@
 """Opening, continuing and describing the runs of a store. No Prefect in here."""
 
-import hashlib
-import json
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from eigen_core.checkpoint import RunDirectory, list_runs
-from eigen_core.checkpoint.folder import folder_name
+from eigen_core.checkpoint import (
+    Damage,
+    DamagedGenerationError,
+    Manifest,
+    RunContents,
+    RunDirectory,
+    RunPlace,
+    UploadStatus,
+    create_run,
+    is_live,
+    list_runs,
+    read_status,
+    unsealed,
+)
+from eigen_core.checkpoint.names import holdout_name
 from eigen_core.config import Config
 from eigen_core.config.loading import config_from_values, differing_keys
+from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.store import MissingObjectError, is_remote, open_store
 
 logger = logging.getLogger(__name__)
 
 RunState = Literal["running", "finished", "unfinished", "blocked"]
 
-_CONTINUED_NAME = "continued.json"
-_HOLDOUT_NAME = "holdout.json"
-_CHANGEABLE_KEYS = frozenset({"generations", "threads", "device", "population.group_size"})
+_CHANGEABLE_KEYS = frozenset({"generations", "threads", "device", "population.group_size", "replay.compression"})
 _CHANGEABLE_SECTIONS = ("checkpoint.", "reporting.")
+_MOST_HOLDOUT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,22 +45,26 @@ class RunStatus:
 
     Attributes:
         run: its name.
-        state: running (a process holds its lock), finished, unfinished, or blocked.
+        state: running (a process holds its lock or lease), finished, unfinished, or blocked.
         generation: last completed generation; 0: none.
         config: the configuration with which it was last started or continued.
-        store: absolute path of the folder that holds the runs.
+        store: absolute path or URL of the place that holds the runs.
+        folder: the run's folder on this machine, for its plots; it need not exist if the store is elsewhere.
         history, telemetry: one record per completed generation.
         holdout: the champion on the holdout days, once the run has all its generations.
+        uploads: how far its uploads are; None if the store is this machine, or nothing was uploaded from here.
     """
 
     run: str
     state: RunState
     generation: int
     config: Config
-    store: Path
+    store: str
+    folder: Path
     history: tuple[GenerationRecord, ...]
     telemetry: tuple[Telemetry, ...]
     holdout: HoldoutResult | None
+    uploads: UploadStatus | None
 
     @property
     def holdout_is_played(self) -> bool:
@@ -57,35 +72,54 @@ class RunStatus:
         return self.holdout is not None or self.config.market.holdout_days == 0
 
 
-def run_exists(store: str, name: str) -> bool:
-    """Whether the store holds a run of this name."""
-    return name in list_runs(store)
+def require_store(settings: CheckpointConfig) -> None:
+    """Ask a store elsewhere whether it can be used, within 15 seconds. A folder shows it when the run is made.
+
+    Raises:
+        InputError: it cannot: credentials, bucket or permission are missing.
+        StoreUnavailableError: it does not answer.
+    """
+    if is_remote(settings.store):
+        open_store(settings.store).check()
 
 
-def open_or_create(config: Config, name: str, *, must_exist: bool = False) -> RunDirectory:
-    """Return the run `name` in the store of `config`, made if it is missing.
+def run_exists(settings: CheckpointConfig, name: str) -> bool:
+    """Whether a run of this name was begun, in the store or on this machine."""
+    return RunPlace.of(settings, name).exists()
+
+
+def runs_in(store: str) -> list[str]:
+    """Return the names of the runs in a store, sorted."""
+    return list_runs(open_store(store))
+
+
+def open_or_create(config: Config, name: str, *, must_exist: bool = False) -> RunPlace:
+    """Return the place of the run `name` in the store of `config`; the run is made if it is missing.
 
     Raises:
         InputError: the store or the name cannot be used; the run is missing and must exist; or it was begun with other
             settings, so that continuing it would not be the same run.
     """
-    store = config.checkpoint.store
-    if not must_exist and not run_exists(store, name):
-        return RunDirectory.create(store, name, config.model_dump(mode="json"))
-    run = RunDirectory.open(store, name)
-    require_same_run(run, config)
-    return run
+    place = RunPlace.of(config.checkpoint, name)
+    if place.exists():
+        require_same_run(place, config)
+    elif must_exist:
+        raise _no_such_run(place)
+    else:
+        create_run(place, config.model_dump(mode="json"))
+    return place
 
 
-def require_same_run(run: RunDirectory, config: Config) -> None:
+def require_same_run(place: RunPlace, config: Config) -> None:
     """Raise `InputError` if `config` differs from the run's in more than may change while a run goes on."""
-    begun = _config_of(run, run.config)
+    begun = _config_of(place, _begun(place).config())
     differing = [key for key in differing_keys(begun, config) if not _may_change(key)]
     if differing:
         shown = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise InputError(
-            f"Run '{run.name}' exists and was begun with other settings: {shown} differ{'s' * (len(differing) == 1)}. "
-            f"Continue it as it is with `eigen resume {run.name}`, or choose another name."
+            f"Run '{place.name}' exists and was begun with other settings: {shown} "
+            f"differ{'s' * (len(differing) == 1)}. "
+            f"Continue it as it is with `eigen resume {place.name}`, or choose another name."
         )
 
 
@@ -93,65 +127,44 @@ def _may_change(key: str) -> bool:
     return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
 
 
-def latest_config(run: RunDirectory) -> Config:
-    """Return the configuration with which the run was last started or continued.
+def latest_config(place: RunPlace) -> Config:
+    """Return the configuration with which the run was last trained.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: there is no such run, or its configuration cannot be read.
     """
-    path = run.path / _CONTINUED_NAME
-    try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return _config_of(run, run.config)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}): remove it to continue as the run was begun.") from error
-    if not isinstance(document, dict):
-        raise InputError(f"{path} holds no configuration: remove it to continue as the run was begun.")
-    return _config_of(run, document)
+    begun = _begun(place).config()
+    newest = _newest(place)
+    return _config_of(place, begun if newest is None else newest[1].config)
 
 
-def remember_config(run: RunDirectory, config: Config) -> None:
-    """Note that the run, which must be locked, goes on with `config`.
+def configured_place(store: str, name: str) -> tuple[RunPlace, Config]:
+    """Return the place of a run that exists and its latest configuration, with `store` as its store.
 
-    The file that it was begun with stays as it is, since every manifest carries its hash.
+    A store may have been moved since the run was trained.
+
+    Raises:
+        InputError: there is no such run, or its configuration cannot be read.
     """
-    if latest_config(run) == config:
-        return
-    _write_note(run, _CONTINUED_NAME, config)
+    config = latest_config(RunPlace.of(CheckpointConfig(store=store), name))
+    config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": store})})
+    return RunPlace.of(config.checkpoint, name), config
 
 
-def remember_holdout(run: RunDirectory, result: HoldoutResult) -> None:
-    """Keep what the champion of the run, which must be locked, did on the holdout days."""
-    _write_note(run, _HOLDOUT_NAME, result)
-
-
-def holdout_of(run: RunDirectory, generation: int) -> HoldoutResult | None:
+def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
     """Return the holdout's result after `generation`; None if it was not played then."""
-    try:
-        result = HoldoutResult.model_validate_json((run.path / _HOLDOUT_NAME).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        logger.warning("Run '%s': %s is skipped (%s).", run.name, _HOLDOUT_NAME, error)
-        return None
-    return result if result.generation == generation else None
-
-
-def _write_note(run: RunDirectory, name: str, note: BaseModel) -> None:
-    temporary = run.path / f".{name}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(note.model_dump_json(indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(run.path / name)
-
-
-def _config_of(run: RunDirectory, values: Mapping[str, Any]) -> Config:
-    try:
-        return config_from_values(values)
-    except InputError as error:
-        raise InputError(f"The configuration of run '{run.name}' in {run.path} cannot be used. {error}") from error
+    for contents in place.contents():
+        name = contents.object_name(holdout_name(generation))
+        try:
+            document = unsealed(contents.store.read(name, _MOST_HOLDOUT_BYTES))
+            if isinstance(document, str):
+                raise ValueError(document)
+            return HoldoutResult.model_validate({key: document[key] for key in document if key != "checksum"})
+        except MissingObjectError:
+            continue
+        except ValueError as error:
+            logger.warning("Run '%s': %s in %s is skipped (%s).", place.name, name, contents.store.url, error)
+    return None
 
 
 def status_of(store: str, name: str) -> RunStatus:
@@ -159,45 +172,83 @@ def status_of(store: str, name: str) -> RunStatus:
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
+        StoreUnavailableError: the store does not answer.
     """
-    run = RunDirectory.open(store, name)
-    config = latest_config(run)
-    # A store may have been moved since.
-    config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": store})})
-    history, telemetry = _records_of(run)
+    place, config = configured_place(store, name)
+    history, telemetry = _records_of(place)
     generation = history[-1].generation if history else 0
     state: RunState = "unfinished"
-    if run.is_locked():
+    if _is_running(place):
         state = "running"
     elif generation >= config.generations:
         state = "finished"
-    return RunStatus(name, state, generation, config, run.store, history, telemetry, holdout_of(run, generation))
+    folder = place.root / name
+    return RunStatus(
+        run=name,
+        state=state,
+        generation=generation,
+        config=config,
+        store=place.store.url,
+        folder=folder,
+        history=history,
+        telemetry=telemetry,
+        holdout=holdout_of(place, generation),
+        uploads=read_status(folder) if place.remote else None,
+    )
 
 
-def _records_of(run: RunDirectory) -> tuple[tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
-    for generation in reversed(run.generations()):
+def _is_running(place: RunPlace) -> bool:
+    if place.local.exists() and RunDirectory.open(place.root, place.name).is_locked():
+        return True
+    return place.remote and is_live(place.store, place.name)
+
+
+def _begun(place: RunPlace) -> RunContents:
+    """Return the contents that know with which configuration the run began."""
+    found = next((contents for contents in place.contents() if contents.exists()), None)
+    if found is None:
+        raise _no_such_run(place)
+    return found
+
+
+def _no_such_run(place: RunPlace) -> InputError:
+    runs = list_runs(place.store)
+    there = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
+    return InputError(f"There is no run '{place.name}' in {place.store.url}: {there}.")
+
+
+def _newest(place: RunPlace) -> tuple[RunContents, Manifest] | None:
+    """Return the newest manifest, and where it is; of two that are as new, that on this machine."""
+    found = [(contents, contents.newest_manifest()) for contents in place.contents()]
+    whole = [(contents, manifest) for contents, manifest in found if manifest is not None]
+    return max(whole, key=lambda pair: (pair[1].generation, pair[1].epoch), default=None)
+
+
+def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
+    try:
+        return config_from_values(values)
+    except InputError as error:
+        raise InputError(
+            f"The configuration of run '{place.name}' in {place.store.url} cannot be used. {error}"
+        ) from error
+
+
+def _records_of(place: RunPlace) -> tuple[tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
+    found = [(contents, manifest) for contents in place.contents() for manifest in contents.manifests().manifests]
+    for contents, manifest in sorted(found, key=lambda pair: (-pair[1].generation, -pair[1].epoch)):
         try:
-            history = [GenerationRecord.model_validate(row) for row in _document(run, generation, "history")]
-            telemetry = [Telemetry.model_validate(row) for row in _document(run, generation, "telemetry")]
-        except (InputError, ValidationError) as error:
-            logger.warning("Run '%s': generation %d is skipped (%s).", run.name, generation, error)
+            history = [GenerationRecord.model_validate(row) for row in _rows(contents, manifest, "history")]
+            telemetry = [Telemetry.model_validate(row) for row in _rows(contents, manifest, "telemetry")]
+        except (DamagedGenerationError, ValidationError) as error:
+            logger.warning("Run '%s': generation %d is skipped (%s).", place.name, manifest.generation, error)
             continue
         return tuple(history), tuple(telemetry)
     return (), ()
 
 
-def _document(run: RunDirectory, generation: int, stem: str) -> list[Any]:
-    """Return one of a generation's documents, verified against its manifest."""
-    name = f"{stem}.json"
-    path = run.path / folder_name(generation) / name
-    try:
-        entry = run.manifest(generation).entry(name)
-        content = path.read_bytes()
-    except (KeyError, OSError) as error:
-        raise InputError(f"{path} cannot be read ({error}).") from error
-    if hashlib.sha256(content).hexdigest() != entry.sha256:
-        raise InputError(f"{path} does not match its SHA-256.")
-    document = json.loads(content)
+def _rows(contents: RunContents, manifest: Manifest, stem: str) -> list[Any]:
+    document = contents.document(manifest, stem)
     if not isinstance(document, list):
-        raise InputError(f"{path} holds no records.")
+        damage = Damage(manifest.generation, f"{stem}.json", "holds no records", manifest.name)
+        raise DamagedGenerationError(f"Run '{contents.name}' is damaged: {damage}.", [damage])
     return document

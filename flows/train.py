@@ -13,15 +13,15 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed
 from pydantic import Field
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint import RunSession, open_session
 from eigen_core.config import Config
-from eigen_core.generation import TrainingState, record_telemetry, restore, start_training
+from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, start_training
 from eigen_core.market import Panel, build_panel
 from eigen_core.memory import limit_arenas, peak_resident_bytes, release_free_memory, reset_peak
 from eigen_core.records import HoldoutResult, Telemetry
 from flows.observer import observer
-from flows.runs import holdout_of, open_or_create, remember_config, remember_holdout, run_exists
-from tasks.artifacts import publish_data_report, publish_population, publish_summary
+from flows.runs import holdout_of, open_or_create, require_store, run_exists
+from tasks.artifacts import publish_data_report, publish_population, publish_summary, publish_uploads
 from tasks.checkpoint import checkpoint
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
@@ -46,44 +46,54 @@ def train_flow(
 
     Raises:
         InputError: the data, the store or the run cannot be used with this configuration.
+        StoreUnavailableError: the store does not answer, or has not all of the run at its end.
+        LeaseLostError: another process has taken the run over.
     """
     logger = get_run_logger()
     limit_arenas()
     if config.threads > 0:
         torch.set_num_threads(config.threads)
+    require_store(config.checkpoint)
     panel, report = build_panel(config)
     logger.info("%d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
     fresh = None
-    if not resume and not run_exists(config.checkpoint.store, run):
+    if not resume and not run_exists(config.checkpoint, run):
         # A configuration that cannot be trained is refused before the run is made.
         fresh = start_training(config, panel)
-    directory = open_or_create(config, run, must_exist=resume)
-    with directory.lock():
-        state = _restored(directory, config, panel) or fresh or start_training(config, panel)
+    open_or_create(config, run, must_exist=resume)
+    with open_session(config.checkpoint, run) as session:
+        state = _restored(session, config, panel) or fresh or start_training(config, panel)
         del fresh
-        remember_config(directory, config)
         if state.generation >= config.generations:
-            _hold_out(state, directory)
+            _hold_out(state, session)
+            _finish(state, session)
             return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
         logger.info("starting after generation %d of %d on %s", state.generation, config.generations, state.device)
         publish_data_report(run, panel, report.lines())
         observer().started(state.generation, config.generations)
         for generation in range(state.generation + 1, config.generations + 1):
-            _run_generation(state, directory, generation)
-        result = _hold_out(state, directory)
-        publish_summary(run, state.history, state.telemetry, result, directory.path)
+            _run_generation(state, session, generation)
+        result = _hold_out(state, session)
+        _finish(state, session)
+        where = f"{session.place.store.url.rstrip('/')}/{run}"
+        publish_summary(run, state.history, state.telemetry, result, where)
     return None
 
 
-def _restored(directory: RunDirectory, config: Config, panel: Panel) -> TrainingState | None:
-    loaded = directory.load_newest()
+def _restored(session: RunSession, config: Config, panel: Panel) -> TrainingState | None:
+    loaded = session.load_newest()
     if loaded is None:
         return None
-    get_run_logger().info("restoring generation %d from %s", loaded.snapshot.generation, directory.path)
-    return restore(config, panel, loaded.snapshot)
+    generation = loaded.snapshot.generation
+    get_run_logger().info("restoring generation %d from %s", generation, session.directory.path)
+    # The function keeps what it names: the manifest, not the tensors that were loaded.
+    manifest = loaded.manifest
+    state = restore(config, panel, loaded.snapshot)
+    remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
+    return state
 
 
-def _run_generation(state: TrainingState, directory: RunDirectory, generation: int) -> None:
+def _run_generation(state: TrainingState, session: RunSession, generation: int) -> None:
     reset_peak()
     evaluate_seconds = _timed(generation, "evaluate", lambda: evaluate(state, generation))
     train_seconds = _timed(generation, "train", lambda: train(state, generation))
@@ -98,12 +108,13 @@ def _run_generation(state: TrainingState, directory: RunDirectory, generation: i
         rss_peak_bytes=peak_resident_bytes(),
     )
     record_telemetry(state, telemetry)
-    checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, directory, generation))
+    checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, generation))
     telemetry = telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds})
     record_telemetry(state, telemetry)
-    publish_population(directory.name, state.history[-2:])
+    publish_population(session.name, state.history[-2:])
+    _show_uploads(session)
     if _is_due(generation, state.config):
-        _plot(state, directory, generation)
+        _plot(state, session, generation)
     observer().generation_finished(state.history[-1], telemetry)
 
 
@@ -120,25 +131,42 @@ def _is_due(generation: int, config: Config) -> bool:
     return generation == config.generations or (every > 0 and generation % every == 0)
 
 
-def _plot(state: TrainingState, directory: RunDirectory, generation: int) -> None:
+def _plot(state: TrainingState, session: RunSession, generation: int) -> None:
     observer().phase_started(generation, "plot")
-    ended = plot(state, directory, generation, return_state=True)
+    ended = plot(state, session, generation, return_state=True)
     # Figures and pages are full of circular references, which would stay until the next full collection.
     gc.collect()
     if not ended.is_completed():
         get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
 
 
-def _hold_out(state: TrainingState, directory: RunDirectory) -> HoldoutResult | None:
+def _hold_out(state: TrainingState, session: RunSession) -> HoldoutResult | None:
     """Play the holdout days, unless that was done after this very generation."""
-    known = holdout_of(directory, state.generation)
+    known = holdout_of(session.place, state.generation)
     if known is not None or state.config.market.holdout_days == 0:
         return known
     observer().phase_started(state.generation, "holdout")
     result = holdout(state, state.generation)
     if result is not None:
-        remember_holdout(directory, result)
+        session.keep_holdout(state.generation, result.model_dump(mode="json"))
     return result
+
+
+def _finish(state: TrainingState, session: RunSession) -> None:
+    """Wait until everything is in the store."""
+    if session.uploads() is None:
+        return
+    observer().phase_started(state.generation, "upload")
+    try:
+        session.finish()
+    finally:
+        _show_uploads(session)
+
+
+def _show_uploads(session: RunSession) -> None:
+    uploads = session.uploads()
+    if uploads is not None:
+        publish_uploads(session.name, uploads)
 
 
 def _resident_bytes() -> int:

@@ -13,6 +13,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
+from eigen_core.checkpoint import UploadStatus
 from eigen_core.market import Panel
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting import (
@@ -62,12 +63,34 @@ def publish_plots(run: str, history: Sequence[GenerationRecord], paths: Sequence
     _publish_markdown(artifact_key(run, "plots"), page, title)
 
 
+def publish_uploads(run: str, status: UploadStatus) -> None:
+    """Show how far the uploads to a store elsewhere are; a new version of the same page each time."""
+    rows: list[dict[str, str | int | float | None]] = [
+        {
+            "generation": upload.generation,
+            "state": upload.state,
+            "size (MB)": round(upload.bytes / 1e6, 1),
+            "attempts": upload.attempts,
+            "last error": upload.error or "",
+        }
+        for upload in status.generations
+    ]
+    error = f"Last error: {status.last_error}" if status.last_error else ""
+    page = [f"# {str(status).capitalize()}", error, markdown_table(rows)]
+    _publish_markdown(artifact_key(run, "uploads"), "\n\n".join(filter(None, page)), f"Uploads of run {run}")
+
+
+def publish_cleaning(store: str, rows: list[dict[str, str | int | float | None]]) -> None:
+    """Show what was removed from the runs of a store."""
+    _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
+
+
 def publish_summary(
     run: str,
     history: Sequence[GenerationRecord],
     telemetry: Sequence[Telemetry],
     holdout: HoldoutResult | None,
-    folder: Path,
+    where: str,
 ) -> None:
     """Show how a run ended: the champion, the holdout days, the last generations, where everything lies."""
     last = history[-1]
@@ -75,7 +98,7 @@ def publish_summary(
         f"# Run {run} has its {last.generation} generations",
         markdown_card(champion_card(history)),
         holdout_sentence(holdout) if holdout else "There are no holdout days.",
-        f"Time in generations: {sum(entry.seconds for entry in telemetry):,.1f} s. Checkpoints and plots: `{folder}`.",
+        f"Time in generations: {sum(entry.seconds for entry in telemetry):,.1f} s. Checkpoints and plots: `{where}`.",
         f"Weights `{last.weights_sha256}`, replay `{last.replay_sha256}`.",
         markdown_table(summary_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),
     ]

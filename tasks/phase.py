@@ -8,6 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
 
+from eigen_core.checkpoint import LeaseLostError
 from eigen_core.errors import InputError
 
 P = ParamSpec("P")
@@ -16,8 +17,9 @@ R = TypeVar("R")
 RETRIES = 2
 RETRY_DELAYS_SECONDS = [1.0, 5.0]
 
-# The same computation on the same state gives the same error: trying again only costs time.
-_NOT_WORTH_RETRYING = (InputError, FloatingPointError)
+# The same computation on the same state gives the same error, and a lease that is lost stays lost: trying again only
+# costs time.
+_NOT_WORTH_RETRYING = (InputError, FloatingPointError, LeaseLostError)
 
 
 def worth_retrying(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from prefect.logging import get_run_logger
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint import RunSession
 from eigen_core.generation import TrainingState
 from eigen_core.reporting.plots import write_plots
 from tasks.artifacts import publish_plots
@@ -10,8 +10,10 @@ from tasks.phase import phase_task
 
 
 @phase_task("plot", retried=False)
-def plot(state: TrainingState, run: RunDirectory, generation: int) -> None:
-    """Draw all figures of the run up to `generation` into its folder of plots, and show them."""
-    paths = write_plots(state.history, state.telemetry, run.plots)
-    publish_plots(run.name, state.history, paths)
-    get_run_logger().info("generation %d: %d plots in %s", generation, len(paths), run.plots)
+def plot(state: TrainingState, session: RunSession, generation: int) -> None:
+    """Draw all figures of the run up to `generation` into its folder of plots, keep them in the store and show them."""
+    folder = session.directory.plots
+    paths = write_plots(state.history, state.telemetry, folder)
+    session.keep_plots(paths)
+    publish_plots(session.name, state.history, paths)
+    get_run_logger().info("generation %d: %d plots in %s", generation, len(paths), folder)

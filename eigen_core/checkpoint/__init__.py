@@ -1,23 +1,59 @@
-"""Checkpoints: a generation is either completely in the store, checksummed file by file, or not there at all."""
+"""Checkpoints: a generation is either completely in the store, checksummed part by part, or not there at all."""
 
 from eigen_core.checkpoint.content import tensors_sha256
-from eigen_core.checkpoint.location import check_run_name, store_folder
-from eigen_core.checkpoint.lock import RunLockedError
-from eigen_core.checkpoint.manifest import FileEntry, Manifest, Versions
-from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, list_runs
-from eigen_core.checkpoint.snapshot import Damage, Snapshot
+from eigen_core.checkpoint.contents import Listing, RunContents, list_runs
+from eigen_core.checkpoint.export import ExportedChampion, read_champion, write_champion
+from eigen_core.checkpoint.lease import LeaseHeldError, LeaseLostError, is_live
+from eigen_core.checkpoint.lock import RunLock, RunLockedError
+from eigen_core.checkpoint.manifest import (
+    FileEntry,
+    Manifest,
+    RingEntry,
+    ShardEntry,
+    TensorFacts,
+    Versions,
+    manifest_schema,
+)
+from eigen_core.checkpoint.retention import CleanReport
+from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
+from eigen_core.checkpoint.sealed import unsealed
+from eigen_core.checkpoint.session import RunPlace, RunSession, create_run, open_session
+from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError, Ring, Snapshot
+from eigen_core.checkpoint.upload_status import UploadStatus, read_status
 
 __all__ = [
+    "CleanReport",
     "Damage",
+    "DamagedGenerationError",
+    "ExportedChampion",
     "FileEntry",
+    "LeaseHeldError",
+    "LeaseLostError",
+    "Listing",
     "LoadedGeneration",
     "Manifest",
+    "Ring",
+    "RingEntry",
+    "RunContents",
     "RunDirectory",
+    "RunLock",
     "RunLockedError",
+    "RunPlace",
+    "RunSession",
+    "Saved",
+    "ShardEntry",
     "Snapshot",
+    "TensorFacts",
+    "UploadStatus",
     "Versions",
-    "check_run_name",
+    "create_run",
+    "is_live",
     "list_runs",
-    "store_folder",
+    "manifest_schema",
+    "open_session",
+    "read_champion",
+    "read_status",
     "tensors_sha256",
+    "unsealed",
+    "write_champion",
 ]

@@ -44,16 +44,14 @@ def tensor_sha256(tensor: torch.Tensor) -> str:
     return digest.hexdigest()
 
 
-def combine_tensor_hashes(tensors: Mapping[str, torch.Tensor], hashes: Mapping[str, str]) -> str:
-    """Return the hash of named tensors, given the hash of each one's bytes."""
-    return json_sha256(
-        [[name, str(tensors[name].dtype), list(tensors[name].shape), hashes[name]] for name in sorted(tensors)]
-    )
-
-
 def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
     """Return one SHA-256 over the names, types, shapes and bytes of `tensors`, in hexadecimal.
 
     It depends neither on the order of the mapping nor on device, strides or file format; equal hashes mean equal bits.
     """
-    return combine_tensor_hashes(tensors, {name: tensor_sha256(tensor) for name, tensor in tensors.items()})
+    return json_sha256(
+        [
+            [name, str(tensor.dtype), list(tensor.shape), tensor_sha256(tensor)]
+            for name, tensor in sorted(tensors.items())
+        ]
+    )

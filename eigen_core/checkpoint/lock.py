@@ -8,8 +8,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from eigen_core.checkpoint.location import explained
 from eigen_core.errors import InputError
+from eigen_core.store.location import explained
 
 _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.05

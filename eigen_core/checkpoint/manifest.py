@@ -1,22 +1,46 @@
-"""The manifest of a generation: its files with sizes and checksums, and a checksum of its own; it is written last."""
+"""The manifest of a generation: all that it consists of, with sizes and checksums, and a checksum of its own."""
 
 import json
 import platform
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal, Self
+from importlib import resources
+from itertools import pairwise
+from math import prod
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from eigen_core import __version__
 from eigen_core.checkpoint.content import json_sha256
+from eigen_core.checkpoint.names import blob_name, manifest_name
+from eigen_core.checkpoint.sealed import sealed, unsealed
 from eigen_core.checkpoint.snapshot import STEM, Snapshot
 from eigen_core.errors import InputError
 
 FORMAT_VERSION = 1
-MANIFEST_NAME = "manifest.json"
+MANIFEST_LIMIT = 64 << 20
+"""Most bytes that a manifest may have."""
 
-Sha256 = Annotated[str, Field(pattern=r"\A[0-9a-f]{64}\z")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Compression = Literal["none", "gzip", "zstd"]
+DataType = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
+
+DATA_TYPES: dict[torch.dtype, DataType] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The types that can be stored, by the names that safetensors gives them."""
+TORCH_TYPES: dict[DataType, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
 
 
 class _Part(BaseModel):
@@ -31,23 +55,117 @@ class Versions(_Part):
     python: str
 
 
-class FileEntry(_Part):
-    """One file of a generation."""
+class TensorFacts(_Part):
+    """Name, type and shape of a tensor."""
 
-    name: Annotated[str, Field(pattern=rf"\A{STEM.pattern}\.(safetensors|json)\z")]
+    name: str
+    dtype: DataType
+    """As safetensors calls it."""
+    shape: tuple[Annotated[int, Field(ge=0)], ...]
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> Self:
+        """The facts of a tensor whose type can be stored."""
+        return cls(name=name, dtype=DATA_TYPES[tensor.dtype], shape=tuple(tensor.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Its size (bytes)."""
+        return prod(self.shape) * TORCH_TYPES[self.dtype].itemsize
+
+
+class FileEntry(_Part):
+    """One file of a generation; its content is the blob with its SHA-256."""
+
+    name: Annotated[str, Field(pattern=rf"^{STEM.pattern}\.(safetensors|json)$")]
     bytes: Annotated[int, Field(ge=0)]
-    """Size of the file (bytes)."""
+    """Size (bytes)."""
     sha256: Sha256
-    """SHA-256 of the file."""
-    content_sha256: Sha256
-    """SHA-256 of what the file holds, independent of its format: `tensors_sha256`, or that of the canonical JSON."""
+    """SHA-256 of the content; equal tensors or documents have equal ones."""
+    tensors: tuple[TensorFacts, ...] | None
+    """What a safetensors file holds, by name; null for JSON."""
+
+    @model_validator(mode="after")
+    def _tensors_fit_the_kind(self) -> Self:
+        if (self.tensors is None) != self.name.endswith(".json"):
+            raise ValueError("a safetensors file lists its tensors, a JSON file has none")
+        return self
+
+
+class ShardEntry(_Part):
+    """Consecutive rows of the replay buffer, in the order in which they were appended; a blob."""
+
+    first: Annotated[int, Field(ge=0)]
+    """Number of its first row among all that were ever appended, from 0."""
+    count: Annotated[int, Field(ge=1)]
+    """Rows."""
+    bytes: Annotated[int, Field(ge=0)]
+    """Size as stored (bytes)."""
+    sha256: Sha256
+    """SHA-256 of what is stored."""
+    raw_bytes: Annotated[int, Field(ge=0)]
+    """Size of the stream before compression (bytes)."""
+    compression: Compression
+    """How it was compressed; readers go by the content's first bytes."""
+
+    @property
+    def stop(self) -> int:
+        """Number of the row after its last one."""
+        return self.first + self.count
+
+
+class RingEntry(_Part):
+    """The replay buffer: row n is in slot n modulo capacity, and the last `size` of `written` rows are there."""
+
+    capacity: Annotated[int, Field(ge=1)]
+    """Slots."""
+    size: Annotated[int, Field(ge=0)]
+    """Rows that are there."""
+    written: Annotated[int, Field(ge=0)]
+    """Rows ever appended."""
+    columns: tuple[TensorFacts, ...]
+    """By name; shapes are those of one row."""
+    shards: tuple[ShardEntry, ...]
+    """Rising and without gaps up to `written`; the first may begin before the oldest row that is there."""
+
+    @model_validator(mode="after")
+    def _shards_cover_the_rows(self) -> Self:
+        names = [column.name for column in self.columns]
+        if names != sorted(set(names)) or not names:
+            raise ValueError("columns are not sorted by unique names")
+        if self.size != min(self.written, self.capacity):
+            raise ValueError("size is not that of the rows written")
+        if any(one.stop != other.first for one, other in pairwise(self.shards)):
+            raise ValueError("shards do not follow one another")
+        oldest = self.written - self.size
+        covered = self.shards and self.shards[0].first <= oldest < self.shards[0].stop
+        if self.size == 0 and self.shards:
+            raise ValueError("an empty ring has shards")
+        if self.size and not (covered and self.shards[-1].stop == self.written):
+            raise ValueError("shards do not cover the rows")
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """What its shards take as they are stored (bytes)."""
+        return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def raw_bytes(self) -> int:
+        """What they would take without compression (bytes)."""
+        return sum(shard.raw_bytes for shard in self.shards)
+
+    @property
+    def row_bytes(self) -> int:
+        """What one row takes in memory (bytes)."""
+        return sum(column.nbytes for column in self.columns)
 
 
 class Manifest(_Part):
     """What a generation consists of. A generation exists when its manifest does.
 
-    Equal runs have equal entries in `files`, except for documents that hold times; `parent`, `created` and `checksum`
-    differ with them.
+    Equal runs have equal entries in `files` and `ring`, except for documents that hold times; `parent`, `created` and
+    `checksum` differ with them.
     """
 
     format_version: Literal[1]
@@ -57,25 +175,54 @@ class Manifest(_Part):
     champion_generation: Annotated[int, Field(ge=0)]
     """Generation in which the champion was found; 0: there is no champion."""
     parent: Sha256 | None
-    """`checksum` of the manifest of the newest older generation in the run; None for the first."""
+    """`checksum` of the manifest of the generation that was trained on from; null for the first."""
+    epoch: Annotated[int, Field(ge=0)]
+    """Epoch of the lease under which it was written; 0: without a lease."""
+    config: dict[str, JsonValue]
+    """The whole configuration that the generation was trained with."""
     config_sha256: Sha256
-    """SHA-256 of the run's configuration (canonical JSON)."""
+    """SHA-256 of `config` (canonical JSON)."""
     seed: int | None
     """Seed in that configuration."""
     versions: Versions
     created: str
     """When it was written (UTC, ISO 8601)."""
     files: tuple[FileEntry, ...]
-    """All other files of the generation, by name."""
+    """The generation's files, by name."""
+    ring: RingEntry | None
+    """The replay buffer; null if the generation has none."""
     checksum: Sha256
     """SHA-256 of the canonical JSON of all other fields."""
 
     @model_validator(mode="after")
-    def _names_are_usable(self) -> Self:
+    def _is_consistent(self) -> Self:
         names = [entry.name for entry in self.files]
-        if names != sorted(set(names)) or MANIFEST_NAME in names:
-            raise ValueError("files are not sorted by unique names, or the manifest is among them")
+        if names != sorted(set(names)):
+            raise ValueError("files are not sorted by unique names")
+        if json_sha256(self.config) != self.config_sha256:
+            raise ValueError("config does not match config_sha256")
         return self
+
+    @property
+    def name(self) -> str:
+        """Its name, relative to the run's folder."""
+        return manifest_name(self.generation, self.checksum)
+
+    @property
+    def shards(self) -> tuple[ShardEntry, ...]:
+        """The shards of the replay buffer."""
+        return self.ring.shards if self.ring is not None else ()
+
+    @property
+    def blobs(self) -> dict[str, int]:
+        """All that it refers to: name relative to the run's folder -> size (bytes)."""
+        files = {blob_name(entry.sha256): entry.bytes for entry in self.files}
+        return files | {blob_name(shard.sha256): shard.bytes for shard in self.shards}
+
+    @property
+    def bytes(self) -> int:
+        """Size of all that it refers to (bytes)."""
+        return sum(self.blobs.values())
 
     def entry(self, name: str) -> FileEntry:
         """Return the entry of the file `name`; `KeyError` if there is none."""
@@ -86,47 +233,49 @@ class Manifest(_Part):
 
 
 def compose_manifest(
-    run: str, snapshot: Snapshot, files: list[FileEntry], parent: str | None, config: dict[str, JsonValue]
+    run: str,
+    snapshot: Snapshot,
+    files: Sequence[FileEntry],
+    ring: RingEntry | None,
+    parent: str | None,
+    epoch: int,
+    config: Mapping[str, JsonValue],
 ) -> Manifest:
-    """Return the manifest of a snapshot whose files are written, stamped with the current time and versions."""
-    seed = config.get("seed")
+    """Return the manifest of a snapshot whose blobs are written, stamped with the current time and versions."""
+    values = dict(config)
+    seed = values.get("seed")
     fields: dict[str, JsonValue] = {
         "format_version": FORMAT_VERSION,
         "run": run,
         "generation": snapshot.generation,
         "champion_generation": snapshot.champion_generation,
         "parent": parent,
-        "config_sha256": json_sha256(config),
+        "epoch": epoch,
+        "config": values,
+        "config_sha256": json_sha256(values),
         "seed": seed if isinstance(seed, int) else None,
         "versions": {"eigen": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "files": [entry.model_dump() for entry in sorted(files, key=lambda entry: entry.name)],
+        "created": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "files": [entry.model_dump(mode="json") for entry in sorted(files, key=lambda entry: entry.name)],
+        "ring": ring.model_dump(mode="json") if ring is not None else None,
     }
-    return Manifest.model_validate({**fields, "checksum": json_sha256(fields)})
+    return Manifest.model_validate_json(sealed(fields))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Return the one spelling of a manifest's file."""
-    return _spell(manifest.model_dump(mode="json"))
+    return sealed(manifest.model_dump(mode="json", exclude={"checksum"}))
 
 
 def parse_manifest(content: bytes) -> Manifest | str:
     """Return the manifest in a file's content, or what is wrong with it.
 
-    The file must be spelled exactly as `manifest_bytes` does it, so that no changed byte goes unnoticed.
-
     Raises:
         InputError: the manifest is whole, but written by a newer version of Eigen.
     """
-    try:
-        document = json.loads(content)
-        if not isinstance(document, dict) or "checksum" not in document:
-            return "has no checksum"
-        fields = {name: value for name, value in document.items() if name != "checksum"}
-        if json_sha256(fields) != document["checksum"] or _spell(document) != content:
-            return "does not match its own checksum"
-    except (ValueError, RecursionError):
-        return "is not JSON"
+    document = unsealed(content)
+    if isinstance(document, str):
+        return document
     version = document.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise InputError(
@@ -139,5 +288,7 @@ def parse_manifest(content: bytes) -> Manifest | str:
         return f"has an unexpected form ({error.errors()[0]['msg']})"
 
 
-def _spell(document: JsonValue) -> bytes:
-    return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+def manifest_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a manifest, as it is in the package."""
+    schema: dict[str, Any] = json.loads(resources.files(__package__).joinpath("manifest.schema.json").read_bytes())
+    return schema

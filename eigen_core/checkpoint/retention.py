@@ -1,10 +1,28 @@
-"""Which generations stay."""
+"""Which generations stay, and what nobody refers to any more."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CleanReport:
+    """What was removed, or would be.
+
+    Attributes:
+        generations: numbers of the generations that are gone, rising.
+        manifests: names of the manifests that were removed, superseded ones of kept generations included.
+        blobs: names of the blobs that were removed.
+        bytes_freed: their size (bytes).
+    """
+
+    generations: tuple[int, ...]
+    manifests: tuple[str, ...]
+    blobs: tuple[str, ...]
+    bytes_freed: int
 
 
 def kept_generations(
-    stored: Sequence[int], whole: Sequence[int], keep_every: int, champion_generation: int
+    stored: Collection[int], whole: Sequence[int], keep_every: int, champion_generation: int
 ) -> set[int]:
     """Return which of the stored generations stay.
 

@@ -1,45 +1,71 @@
-"""A run's folder in a store: its configuration, its lock, and one folder a generation."""
+"""A run's directory on this machine: where generations are committed, and where they are read again."""
 
-import json
 import logging
 import os
-import re
-import shutil
-import uuid
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import torch
 from pydantic import JsonValue
 
-from eigen_core.checkpoint import files
-from eigen_core.checkpoint.content import json_sha256
-from eigen_core.checkpoint.folder import (
-    folder_damage,
-    folder_name,
-    generation_of,
-    read_generation,
-    read_manifest,
-    write_generation,
-)
-from eigen_core.checkpoint.location import check_run_name, explained, store_folder
+from eigen_core.checkpoint.blobs import BlobFolder, HashingFile
+from eigen_core.checkpoint.contents import GRACE_SECONDS, RunContents, list_runs
 from eigen_core.checkpoint.lock import RunLock
-from eigen_core.checkpoint.manifest import MANIFEST_NAME, Manifest
-from eigen_core.checkpoint.retention import kept_generations
-from eigen_core.checkpoint.snapshot import Damage, Snapshot
+from eigen_core.checkpoint.manifest import (
+    FORMAT_VERSION,
+    Compression,
+    FileEntry,
+    Manifest,
+    RingEntry,
+    ShardEntry,
+    compose_manifest,
+    manifest_bytes,
+)
+from eigen_core.checkpoint.names import CONFIG_NAME, LEASES, LOCK_NAME, PLOTS, blob_name, generation_of
+from eigen_core.checkpoint.reading import read_snapshot, verified
+from eigen_core.checkpoint.retention import CleanReport
+from eigen_core.checkpoint.ring_files import ring_columns, write_ring
+from eigen_core.checkpoint.sealed import sealed
+from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError, Ring, Snapshot, in_words
+from eigen_core.checkpoint.tensor_files import document_bytes, read_tensors, tensor_facts, tensor_file
 from eigen_core.errors import InputError
+from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
+from eigen_core.store.local import leftovers
+from eigen_core.store.location import explained
 
 logger = logging.getLogger(__name__)
 
-_CONFIG_NAME = "config.json"
-_LOCK_NAME = "lock"
-_SAVING, _REMOVING, _REPLACED = "saving", "removing", "replaced"
-_TEMPORARY_NAME = re.compile(rf"\.({_SAVING}|{_REMOVING}|{_REPLACED})-(generation-\d+)-[0-9a-f]{{32}}")
+
+@dataclass(frozen=True)
+class Saved:
+    """A generation that was committed.
+
+    Attributes:
+        manifest: its manifest.
+        written_bytes: what was written for it (bytes).
+        ring_bytes: those of the replay buffer's new rows.
+        ring_raw_bytes: what these would have been without compression.
+    """
+
+    manifest: Manifest
+    written_bytes: int
+    ring_bytes: int
+    ring_raw_bytes: int
+
+    @property
+    def ring_share_saved(self) -> float:
+        """Share of the new rows' bytes that compression saved."""
+        return 1.0 - self.ring_bytes / self.ring_raw_bytes if self.ring_raw_bytes else 0.0
 
 
 class LoadedGeneration(NamedTuple):
-    """A generation read from the store."""
+    """A generation read from a run."""
 
     snapshot: Snapshot
     manifest: Manifest
@@ -48,86 +74,88 @@ class LoadedGeneration(NamedTuple):
 
 
 class RunDirectory:
-    """A run in a store that is a folder.
+    """A run's folder on this machine, in a store that is a folder (see `LocalStore`).
 
-    Layout: `<store>/<name>/{config.json, lock, plots/, generation-0007/{manifest.json, ...}}`. A generation is written
-    into a folder with a temporary name and renamed, so its folder is there with all its files or not at all. Names
-    that start with a dot are work in progress; what a killed process left of it is cleared when the run is next locked.
+    A generation is committed by its manifest, which is written last; what a killed process left of one is cleared when
+    the run is next locked, or removed with the next old generation.
 
     Make one with `create` or `open`.
+
+    Attributes:
+        root: the folder of the store.
+        name: the run's name.
+        path: the run's folder.
+        config: the configuration that the run began with.
+        contents: what the run holds.
     """
 
-    def __init__(self, store: Path, name: str, config: Mapping[str, JsonValue]) -> None:
-        self.store = store
+    def __init__(self, root: Path, name: str, config: Mapping[str, JsonValue]) -> None:
+        self.root = root
         self.name = name
-        self.path = store / name
+        self.path = root / name
         self.config: Mapping[str, JsonValue] = dict(config)
-        self._lock = RunLock(self.path / _LOCK_NAME, name)
+        self.contents = RunContents(LocalStore(root), name)
+        self._lock = RunLock(self.path / LOCK_NAME, name)
+        self._blobs = BlobFolder(self.path)
+        self._base: Manifest | None = None
+        self._alone = threading.RLock()
 
     @classmethod
-    def create(cls, store: str, name: str, config: Mapping[str, JsonValue]) -> Self:
+    def create(cls, root: Path, name: str, config: Mapping[str, JsonValue]) -> Self:
         """Make a new run that holds nothing but its configuration, completely or not at all.
 
         Args:
-            store: path or `file://` URL of the folder that holds the runs; it is made if it is missing.
+            root: the folder that holds the runs; it is made if it is missing.
             name: the run's name, see `check_run_name`.
             config: the run's configuration as JSON; its key `seed`, if it is a number, goes into the manifests.
 
         Raises:
-            InputError: the name or the store cannot be used, or there is such a run already.
+            InputError: the name or the folder cannot be used, or there is such a run already.
             ValueError: the configuration holds NaN or infinity.
         """
         check_run_name(name)
-        folder = store_folder(store)
-        content = json.dumps(dict(config), indent=2, allow_nan=False).encode("ascii") + b"\n"
-        run = folder / name
-        taken = f"There is already something at {run}: choose another name, or resume the run that is there."
-        if os.path.lexists(run):
+        content = sealed(
+            {
+                "format_version": FORMAT_VERSION,
+                "run": name,
+                "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "config": dict(config),
+            }
+        )
+        store = LocalStore(root)
+        taken = f"There is already something at {store.folder / name}: choose another name, or resume the run there."
+        if _is_taken(store.folder / name):
             raise InputError(taken)
-        with explained("make a run in", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".creating-{name}-{uuid.uuid4().hex}"
-            temporary.mkdir()
-            try:
-                files.write_file(temporary / _CONFIG_NAME, [content])
-                files.sync_folder(temporary)
-                try:
-                    temporary.rename(run)
-                except OSError as error:
-                    if os.path.lexists(run):
-                        raise InputError(taken) from error
-                    raise
-                files.sync_folder(folder)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-        return cls(folder, name, config)
+        try:
+            store.create(f"{name}/{CONFIG_NAME}", content)
+        except ObjectExistsError as error:
+            raise InputError(taken) from error
+        return cls(store.folder, name, config)
 
     @classmethod
-    def open(cls, store: str, name: str) -> Self:
+    def open(cls, root: Path, name: str) -> Self:
         """Return the run that was created under this name.
 
         Raises:
             InputError: there is none, or its configuration cannot be read.
         """
         check_run_name(name)
-        folder = store_folder(store)
-        path = folder / name / _CONFIG_NAME
-        with explained("open a run in", folder):
-            there_is_one = path.is_file()
-        if not there_is_one:
+        store = LocalStore(root)
+        contents = RunContents(store, name)
+        if not contents.exists():
             runs = list_runs(store)
             there = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
-            raise InputError(f"There is no run '{name}' in {folder}: {there}.")
-        document = files.read_document(path)
-        if isinstance(document, str) or not isinstance(document[0], dict):
-            what = document if isinstance(document, str) else "does not hold a configuration"
-            raise InputError(f"Run '{name}' cannot be opened: {path} {what}. Restore that file.")
-        return cls(folder, name, document[0])
+            raise InputError(f"There is no run '{name}' in {store.folder}: {there}.")
+        return cls(store.folder, name, contents.config())
 
     @property
     def plots(self) -> Path:
         """Folder for the run's plots; it is made by whoever plots."""
-        return self.path / "plots"
+        return self.path / PLOTS
+
+    def blob_path(self, sha256: str) -> Path:
+        """Return where the blob with a SHA-256 is, or would be."""
+        return self._blobs.path(sha256)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -148,79 +176,109 @@ class RunDirectory:
         """Whether a process is writing to the run."""
         return self._lock.is_taken()
 
-    def generations(self) -> list[int]:
-        """Return the numbers of the generations that have a manifest, rising. Nothing is verified."""
-        return [number for number in self._stored() if (self._folder(number) / MANIFEST_NAME).is_file()]
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock, and keep other threads of this process from writing."""
+        with self._alone:
+            if self._lock.held:
+                yield
+            else:
+                with self.lock():
+                    yield
 
-    def manifest(self, generation: int) -> Manifest:
-        """Return a generation's manifest; its files are not looked at.
+    def _clear_leftovers(self) -> None:
+        with explained("clear leftovers from", self.path):
+            count = self._blobs.clear_unfinished()
+            for path in leftovers(self.path):
+                path.unlink()
+                count += 1
+        if count:
+            logger.info("Run '%s': cleared %d files, left by a process that was stopped.", self.name, count)
+
+    def save(
+        self,
+        snapshot: Snapshot,
+        config: Mapping[str, JsonValue] | None = None,
+        epoch: int = 0,
+        compression: Compression = "zstd",
+    ) -> Saved:
+        """Commit a generation: when this returns it is there for good, and nothing is unless its manifest is.
+
+        Of the ring only those rows are written that are new since the generation that this object saved or loaded
+        last: between the two, rows may only have been appended. Everything else is written as a whole. A generation
+        that is there with the same content stays as it is. The run is locked meanwhile, unless it is already.
+
+        Args:
+            snapshot: the state.
+            config: the configuration with which the generation was trained; None: what the run began with.
+            epoch: epoch of the lease under which this is done; 0: there is none.
+            compression: how new rows of the ring are stored.
 
         Raises:
-            InputError: there is no such generation, or the manifest is damaged.
-        """
-        self._require(generation)
-        manifest = read_manifest(self._folder(generation), generation)
-        if isinstance(manifest, Damage):
-            raise InputError(f"Run '{self.name}', {manifest}.")
-        return manifest
-
-    def newest_manifest(self) -> Manifest | None:
-        """Return the newest manifest that is whole, None if there is none; no other file is looked at."""
-        return self._newest_manifest_below(None)
-
-    def save(self, snapshot: Snapshot) -> Manifest:
-        """Commit a generation: when this returns it is there for good, when it raises it is not there at all.
-
-        A generation that is there with the same content stays as it is; one that is damaged or differs is replaced.
-        The run is locked meanwhile, unless it is already.
-
-        Raises:
-            InputError: the store cannot be written to (no space, no permission, ...).
+            InputError: the folder cannot be written to (no space, no permission, ...).
             RunLockedError: another process is writing to the run.
             ValueError: a tensor's type or a document cannot be stored.
         """
-        generation = snapshot.generation
-        with self._locked(), explained(f"save generation {generation} in", self.path):
-            parent = self._newest_manifest_below(generation)
-            temporary = self._temporary(_SAVING, generation)
-            temporary.mkdir()
-            try:
-                manifest = write_generation(
-                    temporary, self.name, snapshot, parent.checksum if parent else None, self.config
-                )
-                stored = self._whole_manifest(generation)
-                if stored is not None and _same_content(stored, manifest):
-                    return stored
-                self._commit(temporary, generation)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-            return manifest
-
-    def verify(self, generation: int) -> list[Damage]:
-        """Return all that is wrong with a generation: sizes and SHA-256 of all its files.
-
-        Raises:
-            InputError: there is no such generation.
-        """
-        self._require(generation)
-        manifest = read_manifest(self._folder(generation), generation)
-        return (
-            [manifest] if isinstance(manifest, Damage) else folder_damage(self._folder(generation), manifest, deep=True)
-        )
-
-    def load(self, generation: int) -> LoadedGeneration:
-        """Read one generation, every file verified before any is parsed. Tensors are on the CPU, in their own memory.
-
-        Raises:
-            InputError: there is no such generation, it is damaged, or the run's configuration was changed since.
-        """
-        self._require(generation)
-        loaded = self._read(generation)
-        if isinstance(loaded, list):
-            raise InputError(
-                f"Run '{self.name}' has a damaged generation {generation} ({_in_words(loaded)}): load another one."
+        with self._writing(), explained(f"save generation {snapshot.generation} in", self.path):
+            base = self._base
+            entries = self._write_files(snapshot)
+            ring, written = self._write_ring(snapshot.ring, compression)
+            self._blobs.sync()
+            manifest = compose_manifest(
+                self.name,
+                snapshot,
+                entries,
+                ring,
+                _parent_of(snapshot.generation, base),
+                epoch,
+                self.config if config is None else config,
             )
-        return loaded
+            stored = self._stored_like(manifest)
+            if stored is None:
+                self.contents.store.create(self.contents.object_name(manifest.name), manifest_bytes(manifest))
+            self._base = stored or manifest
+            shards = (sum(shard.bytes for shard in written), sum(shard.raw_bytes for shard in written))
+            return Saved(self._base, sum(entry.bytes for entry in entries) + shards[0], *shards)
+
+    def _write_ring(self, ring: Ring | None, compression: Compression) -> tuple[RingEntry | None, list[ShardEntry]]:
+        if ring is None:
+            return None, []
+        return write_ring(ring, self._base.ring if self._base is not None else None, self._blobs, compression)
+
+    def _write_files(self, snapshot: Snapshot) -> list[FileEntry]:
+        """Write a snapshot's files as blobs; all that can be refused is, before any is written."""
+        facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
+        texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
+        if snapshot.ring is not None:
+            ring_columns(snapshot.ring)
+        entries = []
+        for stem, tensors in facts.items():
+            sha256, size = self._blobs.write(partial(_fill, chunks=tensor_file(snapshot.tensors[stem])))
+            entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))
+        for stem, text in texts.items():
+            sha256, size = self._blobs.write(partial(_fill, chunks=[text]))
+            entries.append(FileEntry(name=f"{stem}.json", bytes=size, sha256=sha256, tensors=None))
+        return entries
+
+    def _stored_like(self, manifest: Manifest) -> Manifest | None:
+        """Return a manifest that is there and says the same, but for when."""
+        names = [name for name in self.contents.manifest_names() if generation_of(name) == manifest.generation]
+        for found in map(self.contents.manifest, names):
+            if isinstance(found, Manifest) and _said(found) == _said(manifest):
+                return found
+        return None
+
+    def load(self, manifest: Manifest) -> LoadedGeneration:
+        """Read one generation, all of it verified before any is parsed. Tensors are on the CPU, in their own memory.
+
+        Raises:
+            DamagedGenerationError: it is damaged.
+        """
+        snapshot = read_snapshot(manifest, self.blob_path)
+        if isinstance(snapshot, list):
+            raise self._damaged(manifest, snapshot)
+        self._base = manifest
+        return LoadedGeneration(snapshot, manifest, [])
 
     def load_newest(self) -> LoadedGeneration | None:
         """Read the newest generation that is whole, as `load` does. Damaged ones are logged, returned and skipped.
@@ -228,168 +286,115 @@ class RunDirectory:
         Returns None for a run without any generation.
 
         Raises:
-            InputError: all generations are damaged, or the run's configuration was changed since.
+            InputError: all generations are damaged, or the newest was written by a newer version of Eigen.
         """
         damages: list[Damage] = []
-        for generation in reversed(self._stored()):
-            loaded = self._read(generation)
-            if isinstance(loaded, LoadedGeneration):
-                return loaded._replace(damages=damages)
-            for damage in loaded:
-                logger.warning("Run '%s' is damaged: %s; this generation is skipped.", self.name, damage)
-            damages += loaded
+        for group in self.contents.newest_first():
+            self._skip(group.damages, damages)
+            for manifest in group.manifests:
+                try:
+                    loaded = self.load(manifest)
+                except DamagedGenerationError as error:
+                    self._skip(error.damages, damages)
+                else:
+                    return loaded._replace(damages=damages)
         if damages:
-            raise InputError(
-                f"Run '{self.name}' has no generation that is whole ({_in_words(damages)}): "
-                f"restore {self.path} from a backup, or start a run under another name."
+            raise DamagedGenerationError(
+                f"Run '{self.name}' has no generation that is whole ({in_words(damages)}): "
+                f"restore {self.path} from a backup, or start a run under another name.",
+                damages,
             )
         return None
 
-    def apply_retention(self, keep_last: int, keep_every: int, champion_generation: int) -> list[int]:
-        """Remove the generations that need not stay, and return their numbers, rising.
+    def _skip(self, found: list[Damage], damages: list[Damage]) -> None:
+        for damage in found:
+            logger.warning("Run '%s' is damaged: %s; this generation is skipped.", self.name, damage)
+        damages += found
 
-        Args:
-            keep_last: so many of the newest generations stay; only those count whose manifest is whole and whose files
-                are there in the right size, so that damage never costs the last good one.
-            keep_every: every so many generations one stays for good; 0: none.
-            champion_generation: the generation in which the champion was found; it stays.
+    def load_tensors(self, manifest: Manifest, stem: str) -> dict[str, torch.Tensor]:
+        """Read the named tensors of one of a generation's files, verified, as `load` does.
 
         Raises:
-            InputError: the store cannot be written to.
-            RunLockedError: another process is writing to the run.
+            DamagedGenerationError: the file is missing or damaged.
+            KeyError: the manifest lists no such file.
         """
-        if keep_last < 1:
-            raise ValueError(f"keep_last is {keep_last}, but the newest generation always stays")
-        with self._locked(), explained("remove old generations from", self.path):
-            stored = self._stored()
-            whole: list[int] = []
-            for generation in reversed(stored):
-                if len(whole) == keep_last:
-                    break
-                manifest = read_manifest(self._folder(generation), generation)
-                if isinstance(manifest, Manifest) and not folder_damage(self._folder(generation), manifest, deep=False):
-                    whole.append(generation)
-            kept = kept_generations(stored, whole, keep_every, champion_generation)
-            removed = [generation for generation in stored if generation not in kept]
-            for generation in removed:
-                temporary = self._temporary(_REMOVING, generation)
-                self._folder(generation).rename(temporary)
-                _remove(temporary)
-            return removed
+        entry = manifest.entry(f"{stem}.safetensors")
+        damages = verified(manifest, {entry.name: blob_name(entry.sha256)}, self.blob_path)
+        tensors = damages or read_tensors(self.blob_path(entry.sha256), entry.tensors or ())
+        if isinstance(tensors, str):
+            tensors = [Damage(manifest.generation, entry.name, tensors, blob_name(entry.sha256))]
+        if isinstance(tensors, list):
+            raise self._damaged(manifest, tensors)
+        return tensors
 
-    def _folder(self, generation: int) -> Path:
-        return self.path / folder_name(generation)
-
-    def _temporary(self, purpose: str, generation: int) -> Path:
-        return self.path / f".{purpose}-{folder_name(generation)}-{uuid.uuid4().hex}"
-
-    def _stored(self) -> list[int]:
-        """Return the numbers of all generations that have a folder, damaged or not, rising."""
-        with explained("list", self.path):
-            numbers = [generation_of(name) for name in os.listdir(self.path)]
-        return sorted(number for number in numbers if number is not None)
-
-    def _require(self, generation: int) -> None:
-        stored = self._stored()
-        if generation not in stored:
-            there = ", ".join(map(str, stored)) or "none"
-            raise InputError(f"Run '{self.name}' has no generation {generation}; there are: {there}.")
-
-    def _newest_manifest_below(self, generation: int | None) -> Manifest | None:
-        for number in reversed(self._stored()):
-            if generation is None or number < generation:
-                manifest = read_manifest(self._folder(number), number)
-                if isinstance(manifest, Manifest):
-                    return manifest
-        return None
-
-    def _whole_manifest(self, generation: int) -> Manifest | None:
-        folder = self._folder(generation)
-        manifest = read_manifest(folder, generation)
-        if isinstance(manifest, Damage) or folder_damage(folder, manifest, deep=True):
-            return None
-        return manifest
-
-    def _read(self, generation: int) -> LoadedGeneration | list[Damage]:
-        manifest = read_manifest(self._folder(generation), generation)
-        if isinstance(manifest, Damage):
-            return [manifest]
-        if manifest.config_sha256 != json_sha256(dict(self.config)):
-            raise InputError(
-                f"{self.path / _CONFIG_NAME} was changed after generation {generation} was saved, so the run cannot be "
-                "continued exactly: restore that file, or start a run under another name."
-            )
-        snapshot = read_generation(self._folder(generation), manifest)
-        return snapshot if isinstance(snapshot, list) else LoadedGeneration(snapshot, manifest, [])
-
-    def _commit(self, temporary: Path, generation: int) -> None:
-        """Give a finished folder its name; what is there under that name steps aside until it is done."""
-        target = self._folder(generation)
-        if not os.path.lexists(target):
-            temporary.rename(target)
-            files.sync_folder(self.path)
-            return
-        aside = self._temporary(_REPLACED, generation)
-        target.rename(aside)
-        try:
-            temporary.rename(target)
-        finally:
-            if not os.path.lexists(target):
-                aside.rename(target)
-        files.sync_folder(self.path)
-        _remove(aside)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        if self._lock.held:
-            yield
-        else:
-            with self.lock():
-                yield
-
-    def _clear_leftovers(self) -> None:
-        """Remove what a killed process was writing or removing, and put back what it was about to replace."""
-        with explained("clear leftovers from", self.path):
-            for name in os.listdir(self.path):
-                match = _TEMPORARY_NAME.fullmatch(name)
-                if match is None:
-                    continue
-                target = self.path / match[2]
-                if match[1] == _REPLACED and not os.path.lexists(target):
-                    (self.path / name).rename(target)
-                else:
-                    _remove(self.path / name)
-                logger.info("Run '%s': cleared %s, left by a process that was stopped.", self.name, name)
-            for leftover in self.store.glob(f".creating-{self.name}-{'[0-9a-f]' * 32}"):
-                shutil.rmtree(leftover)
-
-
-def list_runs(store: str) -> list[str]:
-    """Return the names of the runs in a store, sorted; none if the store is missing.
-
-    Raises:
-        InputError: the store is not a folder, or cannot be read.
-    """
-    folder = store_folder(store)
-    with explained("list the runs in", folder):
-        if not os.path.lexists(folder):
-            return []
-        return sorted(
-            name for name in os.listdir(folder) if not name.startswith(".") and (folder / name / _CONFIG_NAME).is_file()
+    def _damaged(self, manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
+        return DamagedGenerationError(
+            f"Run '{self.name}' has a damaged generation {manifest.generation} ({in_words(damages)}): "
+            "load another one.",
+            damages,
         )
 
+    def apply_retention(
+        self,
+        keep_last: int,
+        keep_every: int,
+        champion_generation: int | None = None,
+        protected: Collection[int] = frozenset(),
+    ) -> CleanReport:
+        """Remove what need not stay, as `RunContents.apply_retention` does, while nobody else writes.
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+        Raises:
+            InputError: the folder cannot be written to.
+            RunLockedError: another process is writing to the run.
+        """
+        return self.clean(keep_last, keep_every, champion_generation, protected, grace_seconds=0.0)
+
+    def clean(
+        self,
+        keep_last: int,
+        keep_every: int,
+        champion_generation: int | None = None,
+        protected: Collection[int] = frozenset(),
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+        dry_run: bool = False,
+    ) -> CleanReport:
+        """Remove what need not stay, as `RunContents.clean` does, while nobody else writes.
+
+        Raises:
+            InputError: the folder cannot be written to.
+            RunLockedError: another process is writing to the run.
+        """
+        with self._writing():
+            return self.contents.clean(
+                keep_last, keep_every, champion_generation, protected, grace_seconds=grace_seconds, dry_run=dry_run
+            )
 
 
-def _same_content(one: Manifest, other: Manifest) -> bool:
-    return one.files == other.files and one.champion_generation == other.champion_generation
+def _fill(file: HashingFile, chunks: Iterable[bytes | memoryview]) -> None:
+    for chunk in chunks:
+        file.write(chunk)
 
 
-def _in_words(damages: list[Damage]) -> str:
-    shown = "; ".join(str(damage) for damage in damages[:3])
-    return shown + (f"; and {len(damages) - 3} more" if len(damages) > 3 else "")
+def _said(manifest: Manifest) -> Manifest:
+    """Return what a manifest says of its generation, without when it was written."""
+    return manifest.model_copy(update={"created": "", "checksum": ""})
+
+
+def _parent_of(generation: int, base: Manifest | None) -> str | None:
+    """Return the checksum of the manifest that a generation went on from; `base` was saved or read last."""
+    if base is None:
+        return None
+    return base.parent if base.generation == generation else base.checksum
+
+
+def _is_taken(path: Path) -> bool:
+    """Whether there is something in the place of a new run that is neither empty nor a lock or a lease for it."""
+    with explained("make a run in", path.parent):
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            return os.path.lexists(path)
+    return any(not name.startswith(".") and name not in (LOCK_NAME, LEASES.rstrip("/")) for name in names)

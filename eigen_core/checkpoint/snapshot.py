@@ -1,19 +1,64 @@
 """What a checkpoint holds, and what can be wrong with one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from pydantic import JsonValue
 
+from eigen_core.errors import InputError
+
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""What a file's stem may be."""
+"""What a file's stem, or a column's name, may be."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The replay buffer: the newest rows of a table to which rows are only ever appended.
+
+    The row that was appended as number n (from 0) is in slot n % capacity; slots that no row has reached hold anything
+    before saving, zeros after loading.
+
+    Raises:
+        ValueError: columns, size and number of rows do not fit together.
+    """
+
+    columns: Mapping[str, torch.Tensor]
+    """Name -> `[capacity, ...]`; may be views and on any device, come back on the CPU, contiguous, in own memory."""
+    size: int
+    """Rows that are stored."""
+    written: int
+    """Rows ever appended."""
+
+    def __post_init__(self) -> None:
+        lengths = {column.shape[0] if column.ndim else 0 for column in self.columns.values()}
+        if len(lengths) != 1 or min(lengths) < 1:
+            raise ValueError(f"the columns of a ring must be equally long and not empty, not {sorted(lengths)}")
+        if self.size != min(self.written, self.capacity) or self.written < 0:
+            raise ValueError(f"a ring of {self.capacity} slots and {self.written} rows cannot store {self.size}")
+        for name in self.columns:
+            if not STEM.fullmatch(name):
+                raise ValueError(f"'{name}' cannot be the name of a column of a ring")
+
+    @property
+    def capacity(self) -> int:
+        """Rows that it can store."""
+        return int(next(iter(self.columns.values())).shape[0])
+
+
+def slot_ranges(capacity: int, first: int, stop: int) -> Iterator[tuple[int, slice]]:
+    """Yield where the rows `first` to `stop` of a ring lie: the number of a run's first row, and its slots."""
+    while first < stop:
+        slot = first % capacity
+        count = min(stop - first, capacity - slot)
+        yield first, slice(slot, slot + count)
+        first += count
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole state at the end of a generation, as named tensors and JSON documents.
+    """The whole state at the end of a generation, as named tensors, JSON documents and a ring.
 
     Tensors may be views, may share memory and may be on any device; they come back on the CPU, each with memory of its
     own. Documents are what JSON can hold: keys are strings, tuples come back as lists, NaN and infinity are refused.
@@ -32,6 +77,8 @@ class Snapshot:
     """File stem -> JSON document."""
     champion_generation: int
     """Generation in which the champion was found; retention keeps it. 0: there is no champion."""
+    ring: Ring | None = None
+    """The replay buffer, which is stored by what was appended."""
 
     def __post_init__(self) -> None:
         if self.generation < 0 or self.champion_generation < 0:
@@ -39,8 +86,6 @@ class Snapshot:
         for stem in (*self.tensors, *self.documents):
             if not STEM.fullmatch(stem):
                 raise ValueError(f"'{stem}' cannot be the stem of a file in a checkpoint")
-        if "manifest" in self.documents:
-            raise ValueError("the document 'manifest' is written by the checkpoint itself")
         for stem, tensors in self.tensors.items():
             if "__metadata__" in tensors:
                 raise ValueError(f"a tensor of '{stem}' is named '__metadata__', which safetensors keeps for itself")
@@ -48,12 +93,39 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with one file of a generation."""
+    """What is wrong with one part of a run.
 
-    generation: int
+    Attributes:
+        generation: the generation that needs it; None: all of them.
+        file: what it is: "population.safetensors", "replay shard 11600", "manifest", "config.json".
+        what: the rest of a sentence that starts with the file.
+        path: where it is stored, relative to the run's folder.
+    """
+
+    generation: int | None
     file: str
     what: str
-    """The rest of a sentence that starts with the file's name."""
+    path: str
 
     def __str__(self) -> str:
-        return f"generation {self.generation}: {self.file} {self.what}"
+        where = f" ({self.path})" if self.path != self.file else ""
+        generation = "" if self.generation is None else f"generation {self.generation}: "
+        return f"{generation}{self.file} {self.what}{where}"
+
+
+class DamagedGenerationError(InputError):
+    """A generation is not what its manifest says.
+
+    Attributes:
+        damages: all that was found.
+    """
+
+    def __init__(self, message: str, damages: list[Damage]) -> None:
+        super().__init__(message)
+        self.damages = damages
+
+
+def in_words(damages: list[Damage]) -> str:
+    """Return the first damages as part of a sentence."""
+    shown = "; ".join(str(damage) for damage in damages[:3])
+    return shown + (f"; and {len(damages) - 3} more" if len(damages) > 3 else "")

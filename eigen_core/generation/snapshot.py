@@ -73,23 +73,44 @@ def snapshot(state: TrainingState) -> Snapshot:
         tensors={
             "population": state.population.tensors(),
             "champion": {"weights": champion.weights},
-            "replay": state.replay.tensors(),
         },
         documents={
             "state": document.model_dump(mode="json"),
             # As text: thousands of short-lived objects in each generation would leave memory in pieces.
             "history": state.history.json(),
             "telemetry": state.telemetry.json(),
+            "champion": _champion_facts(state),
         },
         champion_generation=champion.generation,
+        ring=state.replay.ring(),
     )
 
 
-def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
+def _champion_facts(state: TrainingState) -> JsonValue:
+    """What somebody needs to know who has nothing but the champion's weights and the configuration."""
+    panel, network = state.panel, state.network
+    layout = [*network.critic_layout.shapes, *network.actor_layout.shapes]
+    return {
+        "symbols": list(panel.symbols),
+        "assets": panel.assets,
+        "features": list(panel.feature_names),
+        "panel": panel.fingerprint,
+        "layout": [{"name": shape.name, "shape": list(shape.shape)} for shape in layout],
+    }
+
+
+def restore(config: Config, panel: Panel, saved: Snapshot, *, take_memory: bool = False) -> TrainingState:
     """Return the state that `saved` was taken of.
 
+    Args:
+        config: the configuration to go on with.
+        panel: the panel that the run began with.
+        saved: what was saved.
+        take_memory: let the replay go on in the snapshot's own memory, where a copy would take as much again; the
+            snapshot cannot be used afterwards.
+
     Raises:
-        InputError: the snapshot was taken on another panel.
+        InputError: the snapshot was taken on another panel, or without its replay buffer.
     """
     document = _StateDocument.model_validate(saved.documents["state"])
     if document.panel != panel.fingerprint:
@@ -97,9 +118,11 @@ def restore(config: Config, panel: Panel, saved: Snapshot) -> TrainingState:
             f"generation {saved.generation} was trained on other data: its panel was {document.panel[:12]}, "
             f"this one is {panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
         )
+    if saved.ring is None:
+        raise InputError(f"generation {saved.generation} holds no replay buffer, so it cannot be continued exactly.")
     state = TrainingState(config, panel)
     state.population = Population.from_tensors(saved.tensors["population"], state.device)
-    state.replay = Replay.from_tensors(saved.tensors["replay"], state.device)
+    state.replay = Replay.from_ring(saved.ring, state.device, take_memory=take_memory)
     weights = saved.tensors["champion"]["weights"].to(state.device, dtype=torch.float32)
     state.champion = Champion(weights, **document.champion.model_dump())
     state.mutation = document.mutation

@@ -1,8 +1,10 @@
 """What a train phase that fails half-way goes back to: the population as the last generation left it."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+from torch import Tensor
 
 from eigen_core.generation.state import SavedPopulation, TrainingState
 from eigen_core.memory import available_bytes
@@ -14,9 +16,10 @@ _ROOM = 2
 """So many populations must find room for a copy: the copy itself, and gradients and activations on top."""
 
 
-def remember_saved(state: TrainingState, load: Callable[[], Population]) -> None:
-    """Note that the population as it stands can be read again with `load`, from a checkpoint."""
-    state.commit(saved=SavedPopulation(state.generation, load))
+def remember_saved(state: TrainingState, load: Callable[[], Mapping[str, Tensor]]) -> None:
+    """Note that the population as it stands can be read again, from a checkpoint: `load` returns its tensors."""
+    device = state.device
+    state.commit(saved=SavedPopulation(state.generation, lambda: Population.from_tensors(load(), device)))
 
 
 @contextmanager

@@ -8,12 +8,22 @@ from eigen_core.store.interface import (
     StoredObject,
     StoreUnavailableError,
 )
+from eigen_core.store.local import LocalStore
+from eigen_core.store.location import check_run_name, store_folder
+from eigen_core.store.place import is_remote, open_store, run_root, store_from_environment
 
 __all__ = [
+    "LocalStore",
     "MissingObjectError",
     "ObjectExistsError",
     "Progress",
     "Store",
     "StoreUnavailableError",
     "StoredObject",
+    "check_run_name",
+    "is_remote",
+    "open_store",
+    "run_root",
+    "store_folder",
+    "store_from_environment",
 ]

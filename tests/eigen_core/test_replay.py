@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from eigen_core.checkpoint import Ring
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import DistinctDaySampler, EpisodeBatch, Replay
@@ -73,6 +74,15 @@ def assert_equal(replay: Replay, slow: SlowReplay) -> None:
                 assert getattr(picked, name)[0, slot].tolist() == value, name
 
 
+def saved_ring(replay: Replay) -> Ring:
+    """What a checkpoint of the buffer gives back: the stored transitions alone, in memory of their own."""
+    ring = replay.ring()
+    columns = {name: torch.zeros_like(column) for name, column in ring.columns.items()}
+    for name, column in columns.items():
+        column[: ring.size] = ring.columns[name][: ring.size]
+    return Ring(columns, ring.size, ring.written)
+
+
 APPENDS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), max_size=8)
 
 
@@ -96,9 +106,8 @@ def test_a_saved_ring_goes_on_as_if_nothing_had_happened(
     replay = Replay(capacity, ASSETS, 4, CPU)
     for number, (count, days) in enumerate(before):
         replay.append(episodes_of(number, count, days))
-    saved = {name: tensor.clone() for name, tensor in replay.tensors().items()}
-    assert all(len(tensor) == replay.size for name, tensor in saved.items() if name != "position")
-    restored = Replay.from_tensors(saved, CPU)
+    restored = Replay.from_ring(saved_ring(replay), CPU)
+    assert restored.written == replay.written == sum(count * days for count, days in before)
     for number, (count, days) in enumerate([(1, 1), *after]):
         for ring in (replay, restored):
             ring.append(episodes_of(100 + number, count, days))
@@ -118,9 +127,31 @@ def test_a_restored_ring_shares_nothing_with_what_it_was_restored_from() -> None
     replay = Replay(24, ASSETS, 4, CPU)
     replay.append(episodes_of(1, 4, 6))
     before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
-    Replay.from_tensors(replay.tensors(), CPU).append(episodes_of(2, 3, 5))
+    Replay.from_ring(replay.ring(), CPU).append(episodes_of(2, 3, 5))
     for name, tensor in replay.tensors().items():
         assert torch.equal(tensor, before[name])
+
+
+def test_the_ring_is_the_buffers_own_memory_and_can_become_anothers() -> None:
+    replay = Replay(24, ASSETS, 4, CPU)
+    replay.append(episodes_of(1, 4, 6))
+    ring = replay.ring()
+    assert (ring.capacity, ring.size, ring.written) == (24, 24, 24)
+    addresses = {name: column.data_ptr() for name, column in ring.columns.items()}
+    assert addresses == {name: getattr(replay, name).data_ptr() for name in addresses}
+    taken = Replay.from_ring(ring, CPU, take_memory=True)
+    assert addresses == {name: getattr(taken, name).data_ptr() for name in addresses}
+
+
+@pytest.mark.parametrize("name", ["portfolio", "day", "reward"])
+def test_columns_of_something_else_are_refused(name: str) -> None:
+    columns = dict(Replay(24, ASSETS, 4, CPU).ring().columns)
+    for wrong in (columns[name].to(torch.float64), columns[name][..., None]):
+        with pytest.raises(ValueError, match=r"no replay|not the columns"):
+            Replay.from_ring(Ring({**columns, name: wrong}, 0, 0), CPU)
+    del columns[name]
+    with pytest.raises(ValueError, match=r"no replay|not the columns"):
+        Replay.from_ring(Ring(columns, 0, 0), CPU)
 
 
 def test_without_a_portfolio_in_sight_nothing_is_stored_of_it() -> None:
@@ -128,7 +159,7 @@ def test_without_a_portfolio_in_sight_nothing_is_stored_of_it() -> None:
     replay.append(episodes_of(1, 2, 6, portfolio_values=0))
     picked = replay.pick(torch.arange(12).reshape(2, 6))
     assert picked.portfolios.shape == picked.next_portfolios.shape == (2, 6, ASSETS, 0)
-    assert Replay.from_tensors(replay.tensors(), CPU).portfolio.shape == (24, ASSETS, 0)
+    assert Replay.from_ring(saved_ring(replay), CPU).portfolio.shape == (24, ASSETS, 0)
 
 
 def test_picked_transitions_have_their_documented_types() -> None:

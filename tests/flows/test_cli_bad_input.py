@@ -28,9 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.csv").write_text("")
     (folder / "one-column.csv").write_text("close\n1\n2\n")
     (folder / "text.csv").write_text("date,AAA,BBB\n2001-01-01,one,two\n2001-01-02,three,four\n")
-    RunDirectory.create(str(folder / "store"), "known", Config().model_dump(mode="json"))
-    broken = RunDirectory.create(str(folder / "store"), "broken", Config().model_dump(mode="json"))
-    (broken.path / "config.json").write_text('{"preset": "quickstart", "learner": {"gamma": 7}}')
+    RunDirectory.create(folder / "store", "known", Config().model_dump(mode="json"))
+    RunDirectory.create(folder / "store", "broken", {"preset": "quickstart", "learner": {"gamma": 7}})
     return folder
 
 

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flow_cases import eigen_command, eigen_environment, run_eigen, small_settings
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint import RunDirectory, tensors_sha256
+from eigen_core.replay import Replay
 from flows.cli import app
 from flows.cli_tables import run_document
 from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
 
 GENERATIONS = 8
-SHOWN_KEYS = ["run", "state", "generation", "generations", "config", "store", "history"]
+SHOWN_KEYS = ["run", "state", "generation", "generations", "config", "store", "history", "uploads"]
 HISTORY_KEYS = [
     "generation",
     "best_fitness",
@@ -105,9 +107,9 @@ def halted(process: subprocess.Popen[str]) -> Iterator[None]:
 
 def wait_for_generation(process: subprocess.Popen[str], store: Path, name: str, generation: int) -> None:
     """Wait until a generation is in the store."""
-    manifest = store / name / f"generation-{generation:04d}" / "manifest.json"
+    manifests = store / name / "manifests"
     end = time.monotonic() + 120.0
-    while not manifest.exists():
+    while not list(manifests.glob(f"{generation:06d}-*.json")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -157,9 +159,13 @@ def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) 
     assert document["generation"] == document["generations"] == GENERATIONS
     assert document["store"] == str(folder / "runs")
     assert document["config"]["population"]["size"] == 4
-    manifest = RunDirectory.open(str(folder / "runs"), "whole").manifest(GENERATIONS)
+    loaded = RunDirectory.open(folder / "runs", "whole").load_newest()
+    assert loaded is not None
+    assert loaded.snapshot.ring is not None
     last = document["history"][-1]
-    assert last["replay_sha256"] == manifest.entry("replay.safetensors").content_sha256
+    replay = Replay.from_ring(loaded.snapshot.ring, torch.device("cpu"))
+    assert last["replay_sha256"] == tensors_sha256(replay.tensors())
+    assert last["weights_sha256"] == tensors_sha256({"weights": loaded.snapshot.tensors["population"]["weights"]})
     assert last["seconds"] > 0
     assert last["rss_peak_bytes"] > 10**8
 

@@ -1,18 +1,17 @@
 """Continuing a run with other settings, and telling how far it is, whatever happened to its files."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from flow_cases import small_flow_config
 
-from eigen_core.checkpoint import RunDirectory, Snapshot
+from eigen_core.checkpoint import Manifest, RunDirectory, RunPlace, Snapshot, open_session
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.records import Descent, GenerationRecord, Telemetry, TradingStatistics
 from flows.cli_tables import resume_command
-from flows.runs import latest_config, open_or_create, remember_config, require_same_run, run_exists, status_of
+from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
 
 
 def record(generation: int) -> GenerationRecord:
@@ -52,14 +51,21 @@ def telemetry(generation: int) -> Telemetry:
     )
 
 
-def save(run: RunDirectory, generation: int) -> None:
+def save(config: Config, generation: int) -> Manifest:
     """Save a made-up generation."""
     numbers = range(1, generation + 1)
     documents = {
         "history": [record(number).model_dump(mode="json") for number in numbers],
         "telemetry": [telemetry(number).model_dump(mode="json") for number in numbers],
     }
-    run.save(Snapshot(generation, {"population": {"weights": torch.zeros(2)}}, documents, 1))
+    snapshot = Snapshot(generation, {"population": {"weights": torch.zeros(2)}}, documents, 1)
+    with open_session(config.checkpoint, "run") as session:
+        return session.save(snapshot, config.model_dump(mode="json"), "zstd").manifest
+
+
+def directory_of(place: RunPlace) -> RunDirectory:
+    """The run on this machine."""
+    return RunDirectory.open(place.root, place.name)
 
 
 @pytest.fixture
@@ -69,12 +75,13 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_a_run_is_made_once_and_opened_afterwards(config: Config) -> None:
-    assert not run_exists(config.checkpoint.store, "run")
+    assert not run_exists(config.checkpoint, "run")
     with pytest.raises(InputError, match="There is no run"):
         open_or_create(config, "run", must_exist=True)
-    made = open_or_create(config, "run")
-    assert open_or_create(config, "run").path == made.path
-    assert open_or_create(config, "run", must_exist=True).path == made.path
+    made = directory_of(open_or_create(config, "run")).path
+    assert made.is_dir()
+    assert directory_of(open_or_create(config, "run")).path == made
+    assert directory_of(open_or_create(config, "run", must_exist=True)).path == made
 
 
 @pytest.mark.parametrize(
@@ -108,63 +115,69 @@ def test_what_changes_bits_may_not(config: Config, changes: dict[str, object], k
         require_same_run(run, small_flow_config(Path(config.checkpoint.store), **changes))
 
 
-def test_the_latest_configuration_is_remembered_beside_the_first(config: Config) -> None:
-    run = open_or_create(config, "run")
-    first = (run.path / "config.json").read_bytes()
+def test_the_latest_configuration_is_that_of_the_newest_generation(config: Config) -> None:
+    place = open_or_create(config, "run")
+    first = (directory_of(place).path / "config.json").read_bytes()
+    save(config, 1)
     longer = config.model_copy(update={"generations": 9})
-    with run.lock():
-        remember_config(run, config)
-        assert [path.name for path in run.path.glob("*.json")] == ["config.json"]
-        remember_config(run, longer)
-    assert latest_config(run) == longer
-    assert (run.path / "config.json").read_bytes() == first
-    with run.lock():
-        remember_config(run, config)
-    assert latest_config(run) == config
+    save(longer, 2)
+    assert latest_config(place) == longer
+    assert (directory_of(place).path / "config.json").read_bytes() == first
+    save(config, 3)
+    assert latest_config(place) == config
+
+
+def test_a_run_whose_configuration_is_damaged_goes_on_with_that_of_its_newest_generation(config: Config) -> None:
+    place = open_or_create(config, "run")
+    save(config, 1)
+    path = directory_of(place).path / "config.json"
+    path.write_bytes(path.read_bytes().replace(b"seed", b"sead"))
+    assert latest_config(place) == config
+    require_same_run(place, config)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"seed": -1}'])
-def test_a_broken_note_of_the_latest_configuration_is_named(config: Config, content: str) -> None:
-    run = open_or_create(config, "run")
-    (run.path / "continued.json").write_text(content)
-    with pytest.raises(InputError):
-        latest_config(run)
+def test_a_damaged_configuration_without_any_generation_is_named(config: Config, content: str) -> None:
+    place = open_or_create(config, "run")
+    (directory_of(place).path / "config.json").write_text(content)
+    with pytest.raises(InputError, match=r"config\.json .* Restore that file"):
+        latest_config(place)
 
 
 def test_the_status_follows_the_run(config: Config) -> None:
     store = config.checkpoint.store
-    run = open_or_create(config, "run")
+    run = directory_of(open_or_create(config, "run"))
     status = status_of(store, "run")
     assert (status.state, status.generation, status.history) == ("unfinished", 0, ())
-    save(run, 1)
-    save(run, 2)
+    save(config, 1)
+    save(config, 2)
     status = status_of(store, "run")
     assert (status.state, status.generation) == ("unfinished", 2)
     assert status.history == (record(1), record(2))
     assert status.telemetry == (telemetry(1), telemetry(2))
     with run.lock():
         assert status_of(store, "run").state == "running"
-    save(run, 3)
+    save(config, 3)
     assert status_of(store, "run").state == "finished"
-    with run.lock():
-        remember_config(run, config.model_copy(update={"generations": 5}))
+    save(config.model_copy(update={"generations": 5}), 4)
     assert status_of(store, "run").state == "unfinished"
 
 
 def test_a_store_can_be_moved(config: Config, tmp_path: Path) -> None:
-    save(open_or_create(config, "run"), 1)
+    open_or_create(config, "run")
+    save(config, 1)
     moved = Path(config.checkpoint.store).rename(tmp_path / "moved")
     status = status_of(str(moved), "run")
-    assert (status.generation, status.store, status.config.checkpoint.store) == (1, moved, str(moved))
+    assert (status.generation, status.store, status.config.checkpoint.store) == (1, str(moved), str(moved))
 
 
-@pytest.mark.parametrize("name", ["history.json", "telemetry.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["history.json", "telemetry.json", "manifest"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name: str, damage: str) -> None:
-    run = open_or_create(config, "run")
-    save(run, 1)
-    save(run, 2)
-    path = run.path / "generation-0002" / name
+    run = directory_of(open_or_create(config, "run"))
+    save(config, 1)
+    manifest = save(config, 2)
+    path = run.path / manifest.name if name == "manifest" else run.blob_path(manifest.entry(name).sha256)
     content = path.read_bytes()
     if damage == "gone":
         path.unlink()
@@ -175,12 +188,11 @@ def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name
 
 
 def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -> None:
-    run = open_or_create(config, "run")
-    values = json.loads((run.path / "config.json").read_text())
+    values = config.model_dump(mode="json")
     values["learner"]["gama"] = 1
-    (run.path / "config.json").write_text(json.dumps(values))
+    RunDirectory.create(Path(config.checkpoint.store), "run", values)
     with pytest.raises(InputError, match=r"did you mean learner\.gamma\?"):
-        status_of(config.checkpoint.store, "run")
+        configured_place(config.checkpoint.store, "run")
 
 
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:

@@ -82,8 +82,9 @@ def test_a_run_completes_with_its_records_plots_and_checkpoints(
     assert status.history == expected
     assert [entry.generation for entry in status.telemetry] == [1, 2, 3]
     assert all(entry.checkpoint_seconds for entry in status.telemetry[:-1])
-    run = RunDirectory.open(str(tmp_path), "run")
-    assert run.generations() == [1, 2, 3]
+    run = RunDirectory.open(tmp_path, "run")
+    assert [manifest.generation for manifest in run.contents.manifests().manifests] == [3, 2, 1]
+    assert run.contents.verify() == []
     assert {path.suffix for path in run.plots.iterdir()} == {".png"}
     assert not run.is_locked()
 
@@ -131,7 +132,7 @@ def test_a_phase_that_always_fails_ends_the_run_which_then_goes_on_exactly(
         patch.setattr(phases, "train", failing)
         assert train(config).is_failed()
     assert attempts == 3
-    assert not RunDirectory.open(str(tmp_path), "run").is_locked()
+    assert not RunDirectory.open(tmp_path, "run").is_locked()
     assert status_of(str(tmp_path), "run").generation == 1
     assert train(config).is_completed()
     assert records(config) == expected
@@ -180,7 +181,7 @@ def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Pa
     assert status.holdout.generation == 2
     assert len(status.holdout.random_rewards) == config.population.size
     # Killed after its last checkpoint: what is missing is made up for, and is the same.
-    note = status.store / "run" / "holdout.json"
+    note = tmp_path / "run" / "holdout" / "000002.json"
     note.unlink()
     assert not status_of(str(tmp_path), "run").holdout_is_played
     assert train(config).name == FINISHED_NAME
@@ -195,9 +196,9 @@ def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Pa
 def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=1)
     assert train(config).name == "Completed"
-    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*.safetensors"))
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run" / "blobs").rglob("*"))
     assert train(config).name == FINISHED_NAME
-    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*.safetensors")) == before
+    assert sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run" / "blobs").rglob("*")) == before
 
 
 def test_a_failing_plot_is_a_failed_task_and_nothing_more(
@@ -233,7 +234,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     assert records(config) == expected
-    assert RunDirectory.open(str(tmp_path), "run").plots.is_dir()
+    assert RunDirectory.open(tmp_path, "run").plots.is_dir()
 
 
 def test_a_run_of_other_settings_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ def test_what_cannot_be_trained_makes_no_run(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=1)
-    run = RunDirectory.create(str(tmp_path), "run", config.model_dump(mode="json"))
+    run = RunDirectory.create(tmp_path, "run", config.model_dump(mode="json"))
     with run.lock():
         ended = train(config)
     assert isinstance(ended.result(raise_on_failure=False), RunLockedError)

@@ -8,34 +8,62 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
-from eigen_core.checkpoint import RunDirectory, Snapshot
+from eigen_core.checkpoint import Manifest, Ring, RunDirectory, Snapshot
+from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.randomness import keyed_generator
 
 CONFIG: dict[str, JsonValue] = {"seed": 7, "generations": 25, "learner": {"batch_size": 64}}
+CAPACITY = 40
+ROWS_PER_GENERATION = 17
 
 
 def new_run(store: Path, name: str = "run") -> RunDirectory:
-    return RunDirectory.create(str(store), name, CONFIG)
+    return RunDirectory.create(store, name, CONFIG)
+
+
+def row_values(first: int, count: int) -> dict[str, torch.Tensor]:
+    """Return rows of a table that never ends; a row depends on nothing but its number."""
+    number = torch.arange(first, first + count)
+    wide = number[:, None] * torch.arange(1, 7)
+    return {
+        "action": (torch.sin(wide.double()) * 100).float().reshape(count, 3, 2),
+        "day": number.to(torch.int32) * 3,
+        "portfolio": (torch.cos(wide.double())).half(),
+        "nothing": torch.zeros(count, 2, 0),
+        "terminal": number % 5 == 4,
+    }
+
+
+def ring_of(written: int, capacity: int = CAPACITY) -> Ring:
+    """Return the ring after so many rows of that table; slots that no row has reached hold sevens."""
+    size = min(written, capacity)
+    values = row_values(written - size, size)
+    columns = {name: torch.full((capacity, *part.shape[1:]), 7).to(part.dtype) for name, part in values.items()}
+    for first, slots in slot_ranges(capacity, written - size, written):
+        start = first - (written - size)
+        for name, column in columns.items():
+            column[slots] = values[name][start : start + slots.stop - slots.start]
+    return Ring(columns, size, written)
 
 
 def sample(generation: int, seconds: float = 0.0, size: int = 50) -> Snapshot:
     """Return the snapshot of a generation; always the same one, but for its telemetry."""
     values = keyed_generator(1, generation).standard_normal((4, size)).astype(np.float32)
     weights = torch.from_numpy(values)
-    replay = {
-        "action": weights.to(torch.float16),
-        "day": torch.arange(size, dtype=torch.int32) + generation,
-        "terminal": weights[0] > 0,
-    }
     return Snapshot(
         generation=generation,
-        tensors={"population": {"weights": weights, "step": torch.tensor(generation)}, "replay": replay},
+        tensors={
+            "population": {"weights": weights, "step": torch.tensor(generation)},
+            "champion": {"weights": weights[0]},
+        },
         documents={
             "state": {"noise_scale": 0.1 / max(generation, 1), "champion": None},
             "history": [{"generation": number, "best_fitness": number / 3} for number in range(1, generation + 1)],
             "telemetry": [{"seconds": seconds}],
+            "champion": {"symbols": ["A", "B"], "layout": [{"name": "weight", "shape": [size]}]},
         },
         champion_generation=max(1, generation // 2),
+        ring=ring_of(generation * ROWS_PER_GENERATION),
     )
 
 
@@ -50,6 +78,44 @@ def assert_same(one: Snapshot, other: Snapshot) -> None:
             twin = other.tensors[stem][name]
             assert tensor.dtype == twin.dtype
             assert torch.equal(tensor, twin)
+    if one.ring is None or other.ring is None:
+        assert one.ring is other.ring
+    else:
+        assert_same_ring(one.ring, other.ring)
+
+
+def assert_same_ring(one: Ring, other: Ring) -> None:
+    """Compare everything but slots that no row has reached."""
+    assert (one.capacity, one.size, one.written) == (other.capacity, other.size, other.written)
+    assert one.columns.keys() == other.columns.keys()
+    for name, column in one.columns.items():
+        twin = other.columns[name]
+        assert (column.dtype, column.shape) == (twin.dtype, twin.shape)
+        assert torch.equal(column[: one.size], twin[: one.size]), name
+
+
+def generations_of(run: RunDirectory) -> list[int]:
+    """Return the numbers of the generations that have a whole manifest, rising."""
+    return sorted({manifest.generation for manifest in run.contents.manifests().manifests})
+
+
+def manifest_of(run: RunDirectory, generation: int) -> Manifest:
+    """Return the manifest of a generation that has one."""
+    (found,) = [found for found in run.contents.manifests().manifests if found.generation == generation]
+    return found
+
+
+def blob_of(run: RunDirectory, generation: int, part: str) -> Path:
+    """Return the file of one part of a generation; `part` is a file's name or the number of a shard."""
+    manifest = manifest_of(run, generation)
+    if part.isdigit():
+        return run.blob_path(manifest.shards[int(part)].sha256)
+    return run.blob_path(manifest.entry(part).sha256)
+
+
+def files_of(run: RunDirectory) -> set[str]:
+    """Return the names of all files in a run's folder, blobs and hidden ones included."""
+    return {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
 
 
 def seconds_of(snapshot: Snapshot) -> float:
@@ -79,4 +145,5 @@ def exit_code(child: int) -> int:
 
 
 def work_in_progress(run: RunDirectory) -> list[str]:
-    return [name for name in os.listdir(run.path) if name.startswith(".")]
+    """Return what in a run's folder, at any depth, is hidden."""
+    return sorted(path.relative_to(run.path).as_posix() for path in run.path.rglob(".*"))

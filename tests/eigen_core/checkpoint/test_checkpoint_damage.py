@@ -1,28 +1,38 @@
-"""Whatever happens to a file of a generation is found, said, and gone around."""
+"""Whatever happens to a file of a run is found, said, and gone around."""
 
-import json
 import logging
 import os
-import pickle
 import shutil
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
-from checkpoint_samples import assert_same, new_run, sample
+from checkpoint_samples import (
+    CONFIG,
+    assert_same,
+    blob_of,
+    files_of,
+    generations_of,
+    manifest_of,
+    new_run,
+    sample,
+)
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint import Damage, DamagedGenerationError, RunContents, RunDirectory
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
+from eigen_core.store import LocalStore
 
-FILES = [
+PARTS = [
     "history.json",
-    "manifest.json",
-    "population.safetensors",
-    "replay.safetensors",
     "state.json",
     "telemetry.json",
+    "champion.json",
+    "population.safetensors",
+    "champion.safetensors",
+    "2",
 ]
 
 
@@ -57,152 +67,238 @@ def _turn_into_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def _take_the_older_one(path: Path) -> None:
-    shutil.copy(path.parent.parent / "generation-0001" / path.name, path)
+def _turn_into_zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    run = new_run(tmp_path)
-    for generation in (1, 2):
+DAMAGES = [Path.unlink, _empty, _cut_a_byte, _append, _turn_into_a_folder, _turn_into_a_pipe, _turn_into_zeros]
+
+
+def store_of_three(root: Path) -> RunDirectory:
+    """A run of three generations that share the shards of their rings, as far as these overlap."""
+    run = new_run(root)
+    for generation in (1, 2, 3):
         run.save(sample(generation, seconds=generation))
     return run
 
 
-def test_the_samples_have_these_files(run: RunDirectory) -> None:
-    assert sorted(os.listdir(run.path / "generation-0002")) == FILES
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return store_of_three(tmp_path)
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize(
-    "damage",
-    [Path.unlink, _empty, _cut_a_byte, _append, _turn_into_a_folder, _turn_into_a_pipe, _take_the_older_one],
-)
+def newest_whole(run: RunDirectory, file: Path) -> int:
+    """Return the newest of the three generations that does not need a file."""
+    name = file.relative_to(run.path).as_posix()
+    for generation in (3, 2, 1):
+        manifest = manifest_of(run, generation)
+        if name not in {manifest.name, *manifest.blobs}:
+            return generation
+    return 0
+
+
+@pytest.mark.parametrize("part", [*PARTS, "manifest"])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_generation_is_skipped_and_can_be_saved_again(
-    run: RunDirectory, name: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    run: RunDirectory, part: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    damage(run.path / "generation-0002" / name)
+    manifest = manifest_of(run, 3)
+    file = run.path / manifest.name if part == "manifest" else blob_of(run, 3, part)
+    title = "replay shard 34" if part == "2" else part
+    missing = damage in (Path.unlink, _turn_into_a_folder, _turn_into_a_pipe)
+    damage(file)
 
-    assert [found.file for found in run.verify(2)] == [name]
+    reopened = RunDirectory.open(run.root, "run")
+    if part == "manifest" and missing:
+        # A generation exists when its manifest does.
+        assert reopened.contents.verify() == []
+    else:
+        assert [found.file for found in reopened.contents.verify()] == [title]
     with caplog.at_level(logging.WARNING):
-        newest = run.load_newest()
+        newest = reopened.load_newest()
     assert newest is not None
-    assert_same(newest.snapshot, sample(1, seconds=1))
-    assert [(found.generation, found.file) for found in newest.damages] == [(2, name)]
-    assert f"generation 2: {name}" in caplog.text
-    with pytest.raises(InputError, match=f"damaged generation 2.*{name}"):
-        run.load(2)
+    assert_same(newest.snapshot, sample(2, seconds=2))
+    if not (part == "manifest" and missing):
+        assert [(found.generation, found.file) for found in newest.damages] == [(3, title)]
+        assert f"generation 3: {title}" in caplog.text
+    if part != "manifest":
+        with pytest.raises(DamagedGenerationError, match=f"damaged generation 3.*{title}"):
+            reopened.load(manifest)
+        reopened.load_newest()
 
-    run.save(sample(2, seconds=2))
-    assert run.verify(2) == []
-    assert_same(run.load(2).snapshot, sample(2, seconds=2))
+    if file.is_dir():
+        file.rmdir()
+    reopened.save(sample(3, seconds=3))
+    assert_same(_newest(run).snapshot, sample(3, seconds=3))
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_flipped_byte_is_found(run: RunDirectory, name: str) -> None:
-    path = run.path / "generation-0002" / name
+def _newest(run: RunDirectory) -> "RunDirectory.LoadedGeneration":
+    loaded = RunDirectory.open(run.root, "run").load_newest()
+    assert loaded is not None
+    return loaded
+
+
+@pytest.mark.parametrize("part", ["state.json", "2", "manifest", "config.json"])
+def test_every_flipped_byte_is_found(run: RunDirectory, part: str) -> None:
+    manifest = manifest_of(run, 3)
+    path = {"manifest": run.path / manifest.name, "config.json": run.path / "config.json"}.get(part)
+    path = path or blob_of(run, 3, part)
     size = path.stat().st_size
-    masks = keyed_generator(3, name).integers(1, 256, size)
-    for position in range(0, size, 1 if name == "manifest.json" else 3):
+    masks = keyed_generator(3, part).integers(1, 256, size)
+    for position in range(0, size, max(1, size // 400)):
         mask = int(masks[position])
         _flip(path, position, mask)
-        assert [found.file for found in run.verify(2)] == [name], f"byte {position} ^ {mask}"
+        assert len(run.contents.verify()) == 1, f"byte {position} ^ {mask}"
         _flip(path, position, mask)
-    assert run.verify(2) == []
+    assert run.contents.verify() == []
 
 
-def test_a_missing_folder_or_a_folder_in_another_ones_place_is_noticed(run: RunDirectory) -> None:
-    shutil.copytree(run.path / "generation-0001", run.path / "generation-0003")
-    newest = run.load_newest()
-    assert newest is not None
-    assert newest.snapshot.generation == 2
-    assert str(newest.damages[0]) == "generation 3: manifest.json belongs to generation 1"
-    shutil.rmtree(run.path / "generation-0002")
-    assert run.generations() == [1, 3]
+@pytest.mark.parametrize("cases", [150, pytest.param(1_000, marks=pytest.mark.slow)], ids=["150 cases", "1,000 cases"])
+def test_damage_of_any_file_is_found_and_gone_around(
+    tmp_path: Path, cases: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flipped byte, a truncation or a deletion anywhere in a run; the newest generation that is whole is used."""
+    whole = store_of_three(tmp_path / "whole")
+    names = sorted(files_of(whole) - {"lock"})
+    expected = {name: newest_whole(whole, whole.path / name) for name in names}
+    # What all three need, beside the first generation's own shard, is the configuration alone.
+    assert {name for name, newest in expected.items() if newest == 3} >= {"config.json"}
+    for case in range(cases):
+        generator = keyed_generator(1, "damage", case)
+        name = names[case % len(names)]
+        root = tmp_path / str(case)
+        shutil.copytree(whole.root, root)
+        what = _damage_somehow(root / "run" / name, generator)
+        caplog.clear()
+        message = f"case {case}: {name} {what}"
+        found = RunContents(LocalStore(root), "run").verify()
+        is_manifest = name.startswith("manifests/")
+        if is_manifest and what == "deleted":
+            assert found == [], message
+        else:
+            assert found, message
+            assert {damage.path for damage in found} == {name}, message
+        with caplog.at_level(logging.WARNING):
+            _check_what_is_used(root, expected[name], message)
+        if not (is_manifest and what == "deleted"):
+            if expected[name] < 3 or name == "config.json":
+                assert name in caplog.text, message
+            assert all(str(damage) for damage in found)
+        shutil.rmtree(root)
+
+
+def _damage_somehow(path: Path, generator: np.random.Generator) -> str:
+    kind = int(generator.integers(3))
+    size = path.stat().st_size
+    if kind == 0:
+        _flip(path, int(generator.integers(size)), int(generator.integers(1, 256)))
+        return "flipped"
+    if kind == 1:
+        os.truncate(path, int(generator.integers(size)))
+        return "truncated"
+    path.unlink()
+    return "deleted"
+
+
+def _check_what_is_used(root: Path, generation: int, message: str) -> None:
+    run = RunDirectory.open(root, "run")
+    assert run.config == CONFIG, message
+    if generation == 0:
+        with pytest.raises(InputError, match="no generation that is whole"):
+            run.load_newest()
+        return
+    loaded = run.load_newest()
+    assert loaded is not None, message
+    assert_same(loaded.snapshot, sample(generation, seconds=generation))
+
+
+def test_a_manifest_under_another_name_is_noticed(run: RunDirectory) -> None:
+    first = run.path / manifest_of(run, 1).name
+    shutil.copy(first, run.path / "manifests" / f"000004-{first.stem[-8:]}.json")
+    shutil.copy(first, run.path / "manifests" / "notes.json")
+    newest = _newest(run)
+    assert newest.snapshot.generation == 3
+    assert [(damage.generation, damage.file) for damage in newest.damages] == [(4, "manifest")]
+    assert f"is that of manifests/{first.name}" in str(newest.damages[0])
 
 
 def test_several_damaged_generations_are_all_reported(run: RunDirectory) -> None:
-    run.save(sample(3))
-    for generation, name in ((2, "state.json"), (3, "replay.safetensors")):
-        _cut_a_byte(run.path / f"generation-000{generation}" / name)
-    newest = run.load_newest()
-    assert newest is not None
+    _cut_a_byte(blob_of(run, 2, "state.json"))
+    _cut_a_byte(blob_of(run, 3, "population.safetensors"))
+    newest = _newest(run)
     assert newest.snapshot.generation == 1
     assert [found.generation for found in newest.damages] == [3, 2]
 
 
 def test_a_run_without_any_good_generation_says_so(run: RunDirectory) -> None:
-    for generation in (1, 2):
-        _empty(run.path / f"generation-000{generation}" / "population.safetensors")
-    with pytest.raises(InputError, match="no generation that is whole"):
+    for generation in (1, 2, 3):
+        _empty(blob_of(run, generation, "population.safetensors"))
+    with pytest.raises(DamagedGenerationError, match="no generation that is whole.*and 0 more|has 0 bytes instead"):
         run.load_newest()
 
 
-def test_a_changed_configuration_is_refused(run: RunDirectory) -> None:
-    (run.path / "config.json").write_text('{"seed": 8}')
-    with pytest.raises(InputError, match="was changed after generation 2"):
-        RunDirectory.open(str(run.store), "run").load_newest()
+def test_presence_and_size_are_looked_at_without_reading(run: RunDirectory) -> None:
+    newest = manifest_of(run, 3)
+    _flip(blob_of(run, 3, "state.json"), 0, 1)
+    assert run.contents.damages(newest) == []
+    assert [found.file for found in run.contents.damages(newest, deep=True)] == ["state.json"]
+    _cut_a_byte(blob_of(run, 3, "history.json"))
+    blob_of(run, 3, "2").unlink()
+    assert sorted(str(found).split(" (")[0] for found in run.contents.verify(deep=False)) == [
+        f"generation 3: history.json has {newest.entry('history.json').bytes - 1} bytes instead of "
+        f"{newest.entry('history.json').bytes}",
+        "generation 3: replay shard 34 is missing",
+    ]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", "\0\0"])
-def test_an_unreadable_configuration_is_refused(run: RunDirectory, content: str) -> None:
-    (run.path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config\.json"):
-        RunDirectory.open(str(run.store), "run")
+def test_a_shared_blob_is_reported_for_each_generation_that_needs_it(run: RunDirectory) -> None:
+    blob_of(run, 3, "1").unlink()
+    damages = run.contents.verify()
+    assert [(damage.generation, damage.file) for damage in damages] == [(3, "replay shard 17"), (2, "replay shard 17")]
+    assert isinstance(damages[0], Damage)
+    assert _newest(run).snapshot.generation == 1
 
 
-def test_a_newer_format_is_not_taken_for_damage(run: RunDirectory) -> None:
-    _rewrite_manifest(run, 2, {"format_version": 2, "something": "new"})
-    with pytest.raises(InputError, match="newer version of Eigen"):
-        run.load_newest()
+def test_a_document_is_verified_before_it_is_parsed(run: RunDirectory) -> None:
+    manifest = manifest_of(run, 3)
+    assert run.contents.document(manifest, "history") == sample(3).documents["history"]
+    _flip(blob_of(run, 3, "history.json"), 3, 1)
+    with pytest.raises(DamagedGenerationError, match="history.json does not match its SHA-256"):
+        run.contents.document(manifest, "history")
+    with pytest.raises(KeyError):
+        run.contents.document(manifest, "nothing")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"files": [{"name": "../../outside.json", "bytes": 1, "sha256": "0" * 64, "content_sha256": "0" * 64}]}, {"x": 1}],
-)
-def test_a_manifest_of_another_form_is_damage_even_with_a_right_checksum(
-    run: RunDirectory, change: dict[str, object]
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\0\0", b'{"config": {}}'])
+def test_an_unreadable_configuration_without_a_generation_is_refused(tmp_path: Path, content: bytes) -> None:
+    new_run(tmp_path)
+    (tmp_path / "run" / "config.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"Run 'run' .* cannot be used: config\.json .* Restore that file"):
+        RunDirectory.open(tmp_path, "run")
+
+
+def test_a_lost_configuration_is_taken_from_the_newest_generation(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _rewrite_manifest(run, 2, change)
-    assert "unexpected form" in str(run.verify(2)[0])
+    (run.path / "config.json").unlink()
+    with caplog.at_level(logging.WARNING):
+        reopened = RunDirectory.open(run.root, "run")
+    assert reopened.config == CONFIG
+    assert "config.json is missing" in caplog.text
+    assert generations_of(reopened) == [1, 2, 3]
+    with pytest.raises(InputError, match="already something"):
+        new_run(run.root)
 
 
-class _Planted:
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-        return os.mkdir, (str(self.trace),)
-
-
-@pytest.mark.parametrize("name", ["population.safetensors", "state.json", "manifest.json"])
-@pytest.mark.parametrize("listed", [False, True], ids=["unlisted", "listed in the manifest"])
-def test_a_planted_pickle_is_refused_and_never_run(run: RunDirectory, tmp_path: Path, name: str, listed: bool) -> None:
-    trace = tmp_path / "executed"
-    content = pickle.dumps(_Planted(trace))
-    (run.path / "generation-0002" / name).write_bytes(content)
-    if listed and name != "manifest.json":
-        entries = json.loads((run.path / "generation-0002" / "manifest.json").read_text())["files"]
-        for entry in entries:
-            if entry["name"] == name:
-                entry.update(bytes=len(content), sha256=sha256(content).hexdigest())
-        _rewrite_manifest(run, 2, {"files": entries})
-
-    newest = run.load_newest()
-    assert newest is not None
-    assert newest.snapshot.generation == 1
-    assert [found.file for found in newest.damages] == [name]
-    assert not trace.exists()
-    pickle.loads(content)  # the trap works: only pickle springs it
-    assert trace.exists()
-
-
-def _rewrite_manifest(run: RunDirectory, generation: int, change: dict[str, object]) -> None:
-    """Change fields of a manifest and give it the checksum that then is right."""
-    path = run.path / f"generation-{generation:04d}" / "manifest.json"
-    fields = {**json.loads(path.read_text()), **change}
-    del fields["checksum"]
-    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    fields["checksum"] = sha256(canonical).hexdigest()
-    path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+def test_nothing_is_parsed_before_everything_is_verified(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    for name in ("read_tensors", "parse_document", "read_ring"):
+        monkeypatch.setattr(f"eigen_core.checkpoint.reading.{name}", lambda *_: parsed.append(1))
+    for part in PARTS:
+        content = blob_of(run, 3, part).read_bytes()
+        _flip(blob_of(run, 3, part), len(content) // 2, 16)
+        with pytest.raises(DamagedGenerationError):
+            run.load(manifest_of(run, 3))
+        blob_of(run, 3, part).write_bytes(content)
+    assert parsed == []
+    assert sha256(blob_of(run, 3, PARTS[0]).read_bytes()).hexdigest() in str(blob_of(run, 3, PARTS[0]))

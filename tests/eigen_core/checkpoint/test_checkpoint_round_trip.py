@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from checkpoint_samples import CONFIG, assert_same, new_run, sample
+from checkpoint_samples import (
+    CONFIG,
+    assert_same,
+    blob_of,
+    files_of,
+    generations_of,
+    manifest_of,
+    new_run,
+    sample,
+)
 
-from eigen_core.checkpoint import RunDirectory, Snapshot, tensors_sha256
-from eigen_core.errors import InputError
+from eigen_core.checkpoint import RunDirectory, Snapshot
 
 TYPES = [
     torch.float64,
@@ -33,26 +41,25 @@ def test_a_saved_generation_comes_back(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
         run.save(sample(generation))
 
-    reopened = RunDirectory.open(str(tmp_path), "run")
+    reopened = RunDirectory.open(tmp_path, "run")
     assert reopened.config == CONFIG
-    assert reopened.generations() == [1, 2, 3]
+    assert generations_of(reopened) == [1, 2, 3]
     newest = reopened.load_newest()
     assert newest is not None
     assert_same(newest.snapshot, sample(3))
     assert newest.damages == []
-    assert newest.manifest == reopened.newest_manifest() == reopened.manifest(3)
-    assert_same(reopened.load(1).snapshot, sample(1))
-    assert reopened.verify(2) == []
+    assert newest.manifest == reopened.contents.newest_manifest() == manifest_of(reopened, 3)
+    assert_same(reopened.load(manifest_of(reopened, 1)).snapshot, sample(1))
+    assert reopened.contents.verify() == []
     assert reopened.plots == tmp_path / "run" / "plots"
 
 
 def test_a_run_without_generations_loads_nothing(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     assert run.load_newest() is None
-    assert run.newest_manifest() is None
-    assert run.generations() == []
-    with pytest.raises(InputError, match="has no generation 4"):
-        run.load(4)
+    assert run.contents.newest_manifest() is None
+    assert run.contents.manifests() == ([], [])
+    assert run.contents.verify() == []
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -65,9 +72,9 @@ def test_every_type_and_shape_keeps_its_bits(tmp_path: Path, dtype: torch.dtype)
     }
     tensors["odd"] = tensors["matrix"][:7, 3].clone()
     run = new_run(tmp_path)
-    run.save(Snapshot(1, {"population": tensors, "replay": {}}, {}, 0))
-    loaded = run.load(1).snapshot.tensors
-    assert loaded["replay"] == {}
+    saved = run.save(Snapshot(1, {"population": tensors, "nothing": {}}, {}, 0))
+    loaded = run.load(saved.manifest).snapshot.tensors
+    assert loaded["nothing"] == {}
     for name, tensor in tensors.items():
         assert loaded["population"][name].dtype == dtype
         assert loaded["population"][name].shape == tensor.shape
@@ -77,85 +84,128 @@ def test_every_type_and_shape_keeps_its_bits(tmp_path: Path, dtype: torch.dtype)
 def test_special_values_keep_their_bits(tmp_path: Path) -> None:
     bits = torch.tensor([0x7FC01234, 0x7F800000, -0x80000000, 1], dtype=torch.int32)
     run = new_run(tmp_path)
-    run.save(Snapshot(1, {"population": {"weights": bits.view(torch.float32)}}, {}, 0))
-    assert torch.equal(run.load(1).snapshot.tensors["population"]["weights"].view(torch.int32), bits)
+    saved = run.save(Snapshot(1, {"population": {"weights": bits.view(torch.float32)}}, {}, 0))
+    assert torch.equal(run.load(saved.manifest).snapshot.tensors["population"]["weights"].view(torch.int32), bits)
 
 
 def test_views_and_shared_memory_are_stored_as_their_values(tmp_path: Path) -> None:
     bank = torch.arange(40.0, requires_grad=True).reshape(4, 10)
     tensors = {"bank": bank, "again": bank, "layer": bank[:, 2:5], "turned": bank.T, "sparse": bank[::2, ::3]}
     run = new_run(tmp_path)
-    run.save(Snapshot(1, {"population": tensors}, {}, 0))
-    loaded = run.load(1).snapshot.tensors["population"]
+    saved = run.save(Snapshot(1, {"population": tensors}, {}, 0))
+    loaded = run.load(saved.manifest).snapshot.tensors["population"]
     for name, tensor in tensors.items():
         assert torch.equal(loaded[name], tensor)
         assert not loaded[name].requires_grad
 
 
+def test_tensors_larger_than_a_piece_come_back_and_hash_right(tmp_path: Path) -> None:
+    """Large pieces are hashed by a second thread while they are written."""
+    large = torch.arange(3_000_000, dtype=torch.float32)
+    run = new_run(tmp_path)
+    saved = run.save(Snapshot(1, {"population": {"weights": large}}, {}, 0))
+    entry = saved.manifest.entry("population.safetensors")
+    assert sha256(run.blob_path(entry.sha256).read_bytes()).hexdigest() == entry.sha256
+    assert torch.equal(run.load(saved.manifest).snapshot.tensors["population"]["weights"], large)
+
+
 def test_loaded_tensors_have_memory_of_their_own(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    run.save(sample(1, size=20_000))
-    loaded = run.load(1).snapshot
+    loaded = run.load(run.save(sample(1, size=20_000)).manifest).snapshot
     assert str(run.path) not in Path("/proc/self/maps").read_text()
-    for file in (run.path / "generation-0001").iterdir():
-        os.truncate(file, 0)
+    for file in (run.path / "blobs").rglob("*"):
+        if file.is_file():
+            os.truncate(file, 0)
     loaded.tensors["population"]["weights"].add_(0.0)
     assert_same(loaded, sample(1, size=20_000))
+
+
+def test_one_file_can_be_read_alone(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    manifest = run.save(sample(2)).manifest
+    blob_of(run, 2, "champion.safetensors").unlink()
+    tensors = run.load_tensors(manifest, "population")
+    for name, tensor in sample(2).tensors["population"].items():
+        assert torch.equal(tensors[name], tensor)
+    with pytest.raises(KeyError):
+        run.load_tensors(manifest, "nothing")
 
 
 def test_tensor_files_are_plain_safetensors(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     run.save(sample(2))
-    loaded = safetensors.torch.load_file(run.path / "generation-0002" / "replay.safetensors")
-    for name, tensor in sample(2).tensors["replay"].items():
+    loaded = safetensors.torch.load_file(blob_of(run, 2, "population.safetensors"))
+    for name, tensor in sample(2).tensors["population"].items():
         assert torch.equal(loaded[name], tensor)
 
 
 def test_the_manifest_describes_the_generation(tmp_path: Path) -> None:
     run = new_run(tmp_path, "gold.1")
-    first, second = run.save(sample(1)), run.save(sample(2))
+    first = run.save(sample(1), epoch=4).manifest
+    later = {**CONFIG, "generations": 80}
+    saved = run.save(sample(2), later, epoch=5)
+    second = saved.manifest
     assert (second.run, second.generation, second.champion_generation, second.seed) == ("gold.1", 2, 1, 7)
     assert (first.parent, second.parent) == (None, first.checksum)
+    assert (first.epoch, second.epoch) == (4, 5)
+    assert (first.config, second.config) == (CONFIG, later)
+    assert second.config_sha256 != first.config_sha256
     assert (second.versions.torch, second.versions.python) == (torch.__version__, platform.python_version())
-    assert first.config_sha256 == second.config_sha256
-    folder = run.path / "generation-0002"
-    assert sorted(os.listdir(folder)) == sorted([entry.name for entry in second.files] + ["manifest.json"])
-    for entry in second.files:
-        content = (folder / entry.name).read_bytes()
+    assert second.name == f"manifests/000002-{second.checksum[:8]}.json"
+    for entry in (*second.files, *second.shards):
+        content = run.blob_path(entry.sha256).read_bytes()
         assert (entry.bytes, entry.sha256) == (len(content), sha256(content).hexdigest())
-    for stem, tensors in sample(2).tensors.items():
-        assert second.entry(f"{stem}.safetensors").content_sha256 == tensors_sha256(tensors)
+    assert second.bytes == sum(entry.bytes for entry in (*second.files, *second.shards))
+    listed = {facts.name: (facts.dtype, facts.shape) for facts in second.entry("population.safetensors").tensors or ()}
+    assert listed == {"weights": ("F32", (4, 50)), "step": ("I64", ())}
+    assert second.entry("state.json").tensors is None
     with pytest.raises(KeyError):
         second.entry("nothing.json")
+    assert files_of(run) == {"config.json", "lock", *first.blobs, *second.blobs, first.name, second.name}
 
-    fields = json.loads((folder / "manifest.json").read_text())
+    fields = json.loads((run.path / second.name).read_text())
     checksum = fields.pop("checksum")
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     assert checksum == second.checksum == sha256(canonical).hexdigest()
 
 
-def test_equal_runs_have_equal_files_but_for_their_times(tmp_path: Path) -> None:
-    one = new_run(tmp_path, "one").save(sample(3, seconds=1.0))
-    other = new_run(tmp_path, "other").save(sample(3, seconds=2.0))
+def test_equal_runs_have_equal_blobs_but_for_their_times(tmp_path: Path) -> None:
+    one = new_run(tmp_path, "one").save(sample(3, seconds=1.0)).manifest
+    other = new_run(tmp_path, "other").save(sample(3, seconds=2.0)).manifest
     differing = [a.name for a, b in zip(one.files, other.files, strict=True) if a != b]
     assert differing == ["telemetry.json"]
+    assert one.ring == other.ring
 
 
-def test_saving_the_same_again_changes_nothing(tmp_path: Path) -> None:
+def test_saving_the_same_again_gives_the_manifest_that_is_there(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    first = run.save(sample(1))
-    file = run.path / "generation-0001" / "population.safetensors"
-    before = (file.stat().st_ino, file.stat().st_mtime_ns)
-    assert run.save(sample(1)) == first
-    assert (file.stat().st_ino, file.stat().st_mtime_ns) == before
+    first = run.save(sample(1)).manifest
+    before = files_of(run)
+    assert run.save(sample(1)).manifest == first
+    assert RunDirectory.open(tmp_path, "run").save(sample(1)).manifest == first
+    assert files_of(run) == before
+    assert run.save(sample(1), epoch=1).manifest != first
 
 
-def test_saving_something_else_again_replaces_the_generation(tmp_path: Path) -> None:
+def test_of_several_manifests_of_a_generation_the_last_one_counts(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    run.save(sample(1, seconds=1.0))
-    run.save(sample(1, seconds=2.0))
-    assert_same(run.load(1).snapshot, sample(1, seconds=2.0))
-    assert sorted(os.listdir(run.path)) == ["config.json", "generation-0001", "lock"]
+    run.save(sample(1))
+    seconds = [1.0, 3.0, 2.0]
+    for value in seconds:
+        saved = run.save(sample(2, seconds=value), epoch=1)
+        assert saved.manifest.parent == manifest_of(run, 1).checksum
+    run.save(sample(2, seconds=9.0), epoch=0)
+    found = [manifest for manifest in run.contents.manifests().manifests if manifest.generation == 2]
+    assert [manifest.epoch for manifest in found] == [1, 1, 1, 0]
+    newest = run.load_newest()
+    assert newest is not None
+    assert_same(newest.snapshot, sample(2, seconds=2.0))
+    # The one that counts is damaged: the one before it serves.
+    run.blob_path(newest.manifest.entry("telemetry.json").sha256).unlink()
+    newest = run.load_newest()
+    assert newest is not None
+    assert_same(newest.snapshot, sample(2, seconds=3.0))
+    assert [damage.file for damage in newest.damages] == ["telemetry.json"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -163,14 +213,16 @@ def test_numbers_that_json_does_not_know_are_refused_and_leave_nothing(tmp_path:
     run = new_run(tmp_path)
     with pytest.raises(ValueError, match=r"history\.json"):
         run.save(Snapshot(1, {"population": {}}, {"history": [{"fitness": value}]}, 0))
-    assert sorted(os.listdir(run.path)) == ["config.json", "lock"]
+    with pytest.raises(ValueError, match="JSON"):
+        run.save(sample(1), {"limit": value})
+    assert generations_of(run) == []
 
 
-def test_tensors_that_cannot_be_stored_are_refused(tmp_path: Path) -> None:
+def test_tensors_that_cannot_be_stored_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     with pytest.raises(ValueError, match=r"'z' for replay\.safetensors is of type torch\.complex64"):
-        run.save(Snapshot(1, {"replay": {"z": torch.zeros(2, dtype=torch.complex64)}}, {}, 0))
-    assert run.generations() == []
+        run.save(Snapshot(1, {"replay": {"z": torch.zeros(2, dtype=torch.complex64)}}, {"state": 1}, 0))
+    assert files_of(run) == {"config.json", "lock"}
 
 
 @pytest.mark.parametrize("stem", ["", "../up", "Upper", "with-dash", "a.b", "7"])
@@ -179,9 +231,7 @@ def test_file_stems_are_plain_words(stem: str) -> None:
         Snapshot(1, {stem: {}}, {}, 0)
 
 
-def test_a_snapshot_does_not_take_reserved_names() -> None:
-    with pytest.raises(ValueError, match="written by the checkpoint itself"):
-        Snapshot(1, {}, {"manifest": {}}, 0)
+def test_a_snapshot_does_not_take_what_it_cannot_store() -> None:
     with pytest.raises(ValueError, match="__metadata__"):
         Snapshot(1, {"population": {"__metadata__": torch.zeros(1)}}, {}, 0)
     with pytest.raises(ValueError, match="negative"):

@@ -195,7 +195,7 @@ TRAIN_PLACES = [place for place, (phase, _) in PLACES.items() if phase is train]
 def save_population(state: TrainingState) -> None:
     """Let the state know where its population can be read again, as a checkpoint does."""
     kept = state.population.clone()
-    remember_saved(state, kept.clone)
+    remember_saved(state, kept.tensors)
 
 
 @pytest.mark.parametrize("place", TRAIN_PLACES)

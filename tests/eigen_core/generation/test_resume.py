@@ -32,17 +32,17 @@ KINDS: list[dict[str, Any]] = [
 def saved_and_loaded(state: TrainingState, run: RunDirectory, config: Config, panel: Panel) -> TrainingState:
     """The state by way of the disk, where only a configuration's JSON and a snapshot's files are."""
     run.save(snapshot(state))
-    reopened = RunDirectory.open(str(run.store), run.name)
+    reopened = RunDirectory.open(run.root, run.name)
     loaded = reopened.load_newest()
     assert loaded is not None
     assert loaded.damages == []
     same_config = Config.model_validate(reopened.config)
     assert same_config == config
-    return restore(same_config, panel, loaded.snapshot)
+    return restore(same_config, panel, loaded.snapshot, take_memory=True)
 
 
 def new_run(folder: Path, config: Config) -> RunDirectory:
-    return RunDirectory.create(str(folder), "run", config.model_dump(mode="json"))
+    return RunDirectory.create(folder, "run", config.model_dump(mode="json"))
 
 
 @pytest.mark.parametrize("sections", KINDS)
@@ -120,7 +120,7 @@ def test_groups_may_change_at_a_resume() -> None:
 
 def test_documents_of_a_snapshot_are_plain_json() -> None:
     saved = snapshot(advance(small_state(), 1))
-    assert set(saved.tensors) == {"population", "champion", "replay"}
+    assert set(saved.tensors) == {"population", "champion"}
 
     def check(value: object) -> None:
         if isinstance(value, dict):

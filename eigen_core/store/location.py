@@ -4,13 +4,17 @@ import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from eigen_core.errors import InputError
 
 _RUN_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,100}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SLIP = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
 _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or choose another store"
 _FORBIDDEN = "it is not allowed. Change the permissions or choose another store"
@@ -73,16 +77,75 @@ def store_folder(store: str) -> Path:
     """
     if not store or "\0" in store:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
+    if _SLIP.match(store):
+        raise InputError(
+            f"The store '{store}' is neither a folder nor a URL: write it like gs://bucket/prefix, or ./{store} if a "
+            "folder is meant."
+        )
     if not _SCHEME.match(store):
         try:
             return Path(store).expanduser().absolute()
         except RuntimeError as error:
             raise InputError(f"The store '{store}' is in a home folder that is not known: give its path.") from error
-    url = urlsplit(store)
-    path = Path(unquote(url.path))
-    if url.scheme != "file" or url.netloc not in ("", "localhost") or not path.is_absolute() or "\0" in str(path):
+    host, slash, path = store.partition("://")[2].partition("/")
+    folder = slash + unquote(path)
+    # A question mark or a hash would begin another part of the URL; in the name of a folder they are written %3F, %23.
+    fits = host in ("", "localhost") and slash and not set(path) & set("?#") and "\0" not in folder
+    if not store.lower().startswith("file:") or not fits:
         raise InputError(
-            f"The store '{store}' cannot be used: this version keeps runs in a folder only. "
-            "Give a path, such as 'runs', or a URL like file:///data/runs."
+            f"The store '{store}' is no folder on this machine: give a path, such as 'runs', or a URL like "
+            "file:///data/runs."
         )
-    return path
+    return Path(folder)
+
+
+@dataclass(frozen=True)
+class RemotePlace:
+    """Where a store elsewhere is.
+
+    Attributes:
+        scheme: "gs", or "memory" for one that ends with this process.
+        bucket: its bucket.
+        prefix: what all names in the bucket begin with, without slashes around it; it may be empty.
+    """
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        """The place as a user would write it."""
+        return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+def remote_place(store: str) -> RemotePlace | None:
+    """Return the place of a store elsewhere given as a URL, None if the store is a folder on this machine.
+
+    Raises:
+        InputError: the URL is of a kind that cannot keep runs, or its bucket or prefix cannot be.
+    """
+    match = _SCHEME.match(store)
+    scheme = match[0].removesuffix("://").lower() if match else "file"
+    if match is None or scheme == "file":
+        return None
+    scheme = "gs" if scheme == "gcs" else scheme
+    if scheme not in ("gs", "memory"):
+        raise InputError(
+            f"The store '{store}' cannot be used: runs are kept in a folder or on Google Cloud Storage. Give a path, "
+            "such as 'runs', or a URL like gs://bucket/prefix."
+        )
+    bucket, *parts = store[match.end() :].split("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise InputError(
+            f"The store '{store}' names no bucket: after {scheme}:// comes a bucket's name, of 3 to 222 lower-case "
+            "letters, digits, dashes, underscores and dots."
+        )
+    while parts and not parts[-1]:
+        parts.pop()
+    if not all(_PREFIX_PART.fullmatch(part) for part in parts):
+        raise InputError(
+            f"The store '{store}' has a prefix that cannot be used: between its slashes, use letters (a to z), "
+            "digits, and . _ = + - with no dot first."
+        )
+    return RemotePlace(scheme, bucket, "/".join(parts))

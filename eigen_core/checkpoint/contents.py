@@ -1,0 +1,378 @@
+"""What a run holds in a store: its generations, whether they are whole, and what of them can go."""
+
+import logging
+import tempfile
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from eigen_core.checkpoint.blobs import blob_damage
+from eigen_core.checkpoint.bytes_done import BytesDone
+from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, FileEntry, Manifest, parse_manifest
+from eigen_core.checkpoint.names import BLOBS, CONFIG_NAME, MANIFESTS, blob_name, generation_of
+from eigen_core.checkpoint.retention import CleanReport, kept_generations
+from eigen_core.checkpoint.sealed import unsealed
+from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
+from eigen_core.checkpoint.tensor_files import parse_document
+from eigen_core.errors import InputError
+from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject
+
+logger = logging.getLogger(__name__)
+
+_CONFIG_LIMIT = 16 << 20
+GRACE_SECONDS = 86_400.0
+"""Blobs without a manifest stay so long (seconds): the manifest may be on its way."""
+
+
+class Listing(NamedTuple):
+    """The generations of a run."""
+
+    manifests: list[Manifest]
+    """Newest first: by generation, then by the lease's epoch, then by when it was written."""
+    damages: list[Damage]
+    """Manifests that cannot be read, newest generation first."""
+
+
+class RunContents:
+    """What a run holds in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
+
+    Args:
+        store: where runs are kept.
+        name: the run's name.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self._known: dict[StoredObject, Manifest] = {}
+
+    def object_name(self, relative: str) -> str:
+        """Return the name in the store of what has a name relative to the run's folder."""
+        return f"{self.name}/{relative}"
+
+    def exists(self) -> bool:
+        """Whether there is such a run: its configuration, or at least one manifest."""
+        return self.store.stat(self.object_name(CONFIG_NAME)) is not None or bool(self.manifest_names())
+
+    def config(self) -> dict[str, JsonValue]:
+        """Return the configuration that the run began with.
+
+        If that file is missing or damaged it is the newest manifest's, which may differ in what may change.
+
+        Raises:
+            InputError: there is no such run, or neither can be read.
+        """
+        config = self._begun_config()
+        if isinstance(config, dict):
+            return config
+        newest = self.newest_manifest()
+        if newest is None:
+            raise InputError(f"Run '{self.name}' in {self.store.url} cannot be used: {config}. Restore that file.")
+        logger.warning(
+            "Run '%s': %s; the configuration of generation %d is used.", self.name, config, newest.generation
+        )
+        return newest.config
+
+    def _begun_config(self) -> dict[str, JsonValue] | Damage:
+        try:
+            content = self.store.read(self.object_name(CONFIG_NAME), _CONFIG_LIMIT)
+        except MissingObjectError:
+            return Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
+        document = unsealed(content)
+        if isinstance(document, str):
+            return Damage(None, CONFIG_NAME, document, CONFIG_NAME)
+        config = document.get("config")
+        if not isinstance(config, dict):
+            return Damage(None, CONFIG_NAME, "does not hold a configuration", CONFIG_NAME)
+        return config
+
+    def manifest_names(self) -> list[str]:
+        """Return the names of all manifests, relative to the run's folder, newest generation first."""
+        return [self._relative(found) for found in self._stored_manifests()]
+
+    def _stored_manifests(self) -> list[StoredObject]:
+        found = [
+            (generation, stored)
+            for stored in self.store.objects(self.object_name(MANIFESTS))
+            if (generation := generation_of(self._relative(stored))) is not None
+        ]
+        return [stored for _, stored in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
+
+    def _relative(self, stored: StoredObject) -> str:
+        return stored.name.removeprefix(f"{self.name}/")
+
+    def manifest(self, name: str) -> Manifest | Damage:
+        """Return a manifest if it is whole, else what is wrong with it; what it refers to is not looked at.
+
+        Args:
+            name: as `manifest_names` gives it.
+
+        Raises:
+            InputError: it was written by a newer version of Eigen.
+        """
+        generation = generation_of(name)
+        try:
+            parsed = parse_manifest(self.store.read(self.object_name(name), MANIFEST_LIMIT))
+        except MissingObjectError:
+            parsed = "is missing"
+        if isinstance(parsed, str):
+            return Damage(generation, "manifest", parsed, name)
+        if parsed.name != name:
+            return Damage(generation, "manifest", f"is that of {parsed.name}", name)
+        return parsed
+
+    def manifests(self) -> Listing:
+        """Return all manifests, newest first, and those that are damaged."""
+        listing = Listing([], [])
+        for group in self.newest_first():
+            listing.manifests.extend(group.manifests)
+            listing.damages.extend(group.damages)
+        return listing
+
+    def newest_first(self) -> Iterator[Listing]:
+        """Yield the manifests of one generation after another, the newest first; none is read before it is its turn."""
+        for _, names in groupby(self.manifest_names(), generation_of):
+            read = [self.manifest(name) for name in names]
+            yield Listing(
+                sorted((found for found in read if isinstance(found, Manifest)), key=_age, reverse=True),
+                [found for found in read if isinstance(found, Damage)],
+            )
+
+    def newest_manifest(self) -> Manifest | None:
+        """Return the newest manifest that is whole, None if there is none; nothing else is looked at."""
+        return next((found for group in self.newest_first() for found in group.manifests), None)
+
+    def document(self, manifest: Manifest, stem: str) -> JsonValue:
+        """Return one of a generation's documents, verified against its manifest.
+
+        Raises:
+            DamagedGenerationError: it is missing or damaged.
+            KeyError: the manifest lists no such document.
+        """
+        entry = manifest.entry(f"{stem}.json")
+        with self.blob_file(entry.sha256, entry.bytes) as file:
+            content = parse_document(file.read_bytes()) if isinstance(file, Path) else file
+        if isinstance(content, str):
+            raise self.damaged(manifest, entry, content)
+        return content[0]
+
+    def damaged(self, manifest: Manifest, entry: FileEntry, what: str) -> DamagedGenerationError:
+        """Return the error for what is wrong with one file of a generation."""
+        damage = Damage(manifest.generation, entry.name, what, blob_name(entry.sha256))
+        return DamagedGenerationError(f"Run '{self.name}' is damaged: {damage}.", [damage])
+
+    @contextmanager
+    def blob_file(self, sha256: str, size: int, read: Progress | None = None) -> Iterator[Path | str]:
+        """Give a file with a blob's verified content, or say what is wrong with the blob.
+
+        One that is elsewhere is fetched into a temporary file.
+
+        Args:
+            sha256, size: SHA-256 and size (bytes) that it must have.
+            read: called with the number of further bytes that were read.
+        """
+        name = self.object_name(blob_name(sha256))
+        if isinstance(self.store, LocalStore):
+            path = self.store.path(name)
+            yield blob_damage(path, size, sha256, read) or path
+            return
+        with tempfile.TemporaryDirectory(prefix="eigen-") as folder:
+            path = Path(folder, "blob")
+            yield self._fetched(name, size, path) or blob_damage(path, size, sha256, read) or path
+
+    def _fetched(self, name: str, size: int, path: Path) -> str | None:
+        """Fetch an object unless it cannot be the right one; return what is wrong with it."""
+        stored = self.store.stat(name)
+        if stored is None:
+            return "is missing"
+        if stored.bytes != size:
+            return f"has {stored.bytes:,} bytes instead of {size:,}"
+        try:
+            self.store.fetch(name, path)
+        except MissingObjectError:
+            return "is missing"
+        return None
+
+    def damages(self, manifest: Manifest, *, deep: bool = False) -> list[Damage]:
+        """Return what is wrong with a generation: sizes, with `deep` also the SHA-256 of all that it refers to."""
+        return self._damages([manifest], deep=deep)
+
+    def verify(self, *, deep: bool = True) -> list[Damage]:
+        """Return all that is wrong with a run: its configuration, its manifests, and all that these refer to.
+
+        Args:
+            deep: compare SHA-256 too, not just sizes; progress is reported as "verify", in bytes.
+        """
+        config = self._begun_config()
+        listing = self.manifests()
+        damages = [config] if isinstance(config, Damage) else []
+        return [*damages, *listing.damages, *self._damages(listing.manifests, deep=deep)]
+
+    def _damages(self, manifests: list[Manifest], *, deep: bool) -> list[Damage]:
+        blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}
+        wrong = self._deep_damages(blobs) if deep else self._shallow_damages(blobs)
+        return [
+            Damage(manifest.generation, part, wrong[name], name)
+            for manifest in manifests
+            for part, name in parts_of(manifest)
+            if name in wrong
+        ]
+
+    def _shallow_damages(self, blobs: dict[str, int]) -> dict[str, str]:
+        there = {self._relative(stored): stored.bytes for stored in self.store.objects(self.object_name(BLOBS))}
+        wrong = {name: "is missing" for name in blobs if name not in there}
+        for name, size in blobs.items():
+            if there.get(name, size) != size:
+                wrong[name] = f"has {there[name]:,} bytes instead of {size:,}"
+        return wrong
+
+    def _deep_damages(self, blobs: dict[str, int]) -> dict[str, str]:
+        wrong = {}
+        progress = BytesDone("verify", sum(blobs.values()))
+        for name, size in blobs.items():
+            with self.blob_file(name.rsplit("/", 1)[1], size, progress.add) as file:
+                if isinstance(file, str):
+                    wrong[name] = file
+        return wrong
+
+    def apply_retention(
+        self,
+        keep_last: int,
+        keep_every: int,
+        champion_generation: int | None = None,
+        protected: Collection[int] = frozenset(),
+    ) -> CleanReport:
+        """Do `clean` without a grace period: for the run's own writer, which has no generation half written."""
+        return self.clean(keep_last, keep_every, champion_generation, protected, grace_seconds=0.0)
+
+    def clean(
+        self,
+        keep_last: int,
+        keep_every: int,
+        champion_generation: int | None = None,
+        protected: Collection[int] = frozenset(),
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+        dry_run: bool = False,
+    ) -> CleanReport:
+        """Remove the generations that need not stay, manifests first, then the blobs that no manifest refers to.
+
+        Nobody may be writing to the run meanwhile, unless the grace period is longer than writing a generation takes.
+
+        Args:
+            keep_last: so many of the newest generations stay; only those count that are whole by presence and size, so
+                that damage never costs the last good one.
+            keep_every: every so many generations one stays for good; 0: none.
+            champion_generation: the generation in which the champion was found; it stays. None: what the newest whole
+                manifest says.
+            protected: generations that stay in any case.
+            grace_seconds: blobs that are younger, by the store's clock, stay.
+            dry_run: remove nothing.
+        """
+        if keep_last < 1:
+            raise ValueError(f"keep_last is {keep_last}, but the newest generation always stays")
+        listed = self._stored_manifests()
+        read = {self._relative(stored): self._known_manifest(stored) for stored in listed}
+        blobs = self.store.objects(self.object_name(BLOBS))
+        kept = _kept_manifests(
+            read,
+            {self._relative(stored): stored.bytes for stored in blobs},
+            (keep_last, keep_every, champion_generation, protected),
+        )
+        needed = {blob for name in kept if (found := read[name]) is not None for blob in found.blobs}
+        gone_manifests = [stored for stored in listed if self._relative(stored) not in kept]
+        unneeded = [stored for stored in blobs if self._relative(stored) not in needed]
+        if grace_seconds > 0 and unneeded:
+            born_before = self._now(dry_run) - timedelta(seconds=grace_seconds)
+            unneeded = [stored for stored in unneeded if stored.modified <= born_before]
+        if not dry_run:
+            self.store.delete([stored.name for stored in gone_manifests])
+            self.store.delete([stored.name for stored in unneeded])
+            self._known = {stored: found for stored, found in self._known.items() if found.name in kept}
+        stay = {generation_of(name) for name in kept}
+        gone = {generation_of(name) for name in read} - stay
+        return CleanReport(
+            generations=tuple(sorted(generation for generation in gone if generation is not None)),
+            manifests=tuple(self._relative(stored) for stored in gone_manifests),
+            blobs=tuple(self._relative(stored) for stored in unneeded),
+            bytes_freed=sum(stored.bytes for stored in (*gone_manifests, *unneeded)),
+        )
+
+    def _known_manifest(self, stored: StoredObject) -> Manifest | None:
+        """Return a manifest, None if it is damaged; one that was read before and has not changed is not read again."""
+        if stored not in self._known:
+            name = self._relative(stored)
+            found = self.manifest(name)
+            if isinstance(found, Damage):
+                # What it refers to is about to be given up: one more look, lest a passing trouble costs a generation.
+                found = self.manifest(name)
+            if isinstance(found, Damage):
+                return None
+            self._known[stored] = found
+        return self._known[stored]
+
+    def _now(self, dry_run: bool) -> datetime:
+        """Return the time by the store's clock, or by ours if nothing may be written."""
+        if dry_run:
+            return datetime.now(UTC)
+        name = self.object_name(f"clock-{uuid.uuid4().hex}")
+        self.store.put(name, b"?")
+        stored = self.store.stat(name)
+        self.store.delete([name])
+        return stored.modified if stored is not None else datetime.now(UTC)
+
+
+def parts_of(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield what a generation consists of: what it is called, and the blob's name."""
+    for entry in manifest.files:
+        yield entry.name, blob_name(entry.sha256)
+    for shard in manifest.shards:
+        yield shard_title(shard.first), blob_name(shard.sha256)
+
+
+def shard_title(first: int) -> str:
+    """Return what a shard is called in reports."""
+    return f"replay shard {first}"
+
+
+def list_runs(store: Store) -> list[str]:
+    """Return the names of the runs in a store, sorted."""
+    return [name for name in store.folders("") if RunContents(store, name).exists()]
+
+
+def _age(manifest: Manifest) -> tuple[int, str, str]:
+    return manifest.epoch, manifest.created, manifest.name
+
+
+def _kept_manifests(
+    read: dict[str, Manifest | None], sizes: dict[str, int], rule: tuple[int, int, int | None, Collection[int]]
+) -> set[str]:
+    """Return the names of the manifests that stay.
+
+    Args:
+        read: name -> manifest, None where it is damaged.
+        sizes: blobs that are there, with their sizes (bytes).
+        rule: `keep_last`, `keep_every`, `champion_generation` and `protected` of `RunContents.clean`.
+    """
+    keep_last, keep_every, champion_generation, protected = rule
+    best: dict[int, Manifest] = {}
+    for manifest in sorted((found for found in read.values() if found is not None), key=_age):
+        if all(sizes.get(blob) == size for blob, size in manifest.blobs.items()):
+            best[manifest.generation] = manifest
+    whole = sorted(best, reverse=True)
+    if champion_generation is None:
+        champion_generation = best[whole[0]].champion_generation if whole else 0
+    stored = {generation for name in read if (generation := generation_of(name)) is not None}
+    kept = kept_generations(stored, whole[:keep_last], keep_every, champion_generation) | set(protected)
+    return {
+        name
+        for name in read
+        if (generation := generation_of(name)) in kept
+        and (generation in protected or generation not in best or best[generation].name == name)
+    }

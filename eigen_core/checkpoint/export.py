@@ -1,0 +1,121 @@
+"""The champion as one file for others to use: its weights, and in the header the configuration and what they mean.
+
+from safetensors import safe_open
+with safe_open("champion.safetensors", framework="pt") as file:
+    weights, config = file.get_tensor("weights"), json.loads(file.metadata()["config"])
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from pydantic import JsonValue
+from safetensors import SafetensorError, safe_open
+
+from eigen_core.checkpoint.content import canonical_json
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
+from eigen_core.checkpoint.tensor_files import read_tensors, tensor_file
+from eigen_core.errors import InputError
+from eigen_core.store.local import replacing
+from eigen_core.store.location import explained
+
+CHAMPION = "champion"
+"""Stem of the tensors and of the document that a champion is made of."""
+_FORMAT = "eigen champion"
+_FORMAT_VERSION = "1"
+
+
+class ExportedChampion(NamedTuple):
+    """A champion read from a file of its own."""
+
+    weights: torch.Tensor
+    """float32 `[parameters]`."""
+    config: dict[str, JsonValue]
+    """The configuration that it was trained with."""
+    facts: dict[str, JsonValue]
+    """What its weights are (`layout`: name and shape of each parameter in their order), and what it saw (`symbols`,
+    `features`, `panel`)."""
+
+
+def write_champion(contents: RunContents, path: Path, manifest: Manifest | None = None) -> Manifest:
+    """Write the champion of a run as a safetensors file with the configuration in its header.
+
+    Args:
+        contents: the run.
+        path: the file, which is replaced as a whole.
+        manifest: the generation whose champion it is; None: the newest whose champion is whole.
+
+    Returns the manifest that it was taken from.
+
+    Raises:
+        InputError: the run has no generation, the file cannot be written, or the champion is damaged.
+    """
+    if manifest is not None:
+        _write(contents, path, manifest)
+        return manifest
+    damages: list[Damage] = []
+    for group in contents.newest_first():
+        damages += group.damages
+        for found in group.manifests:
+            try:
+                _write(contents, path, found)
+            except DamagedGenerationError as error:
+                damages += error.damages
+            else:
+                return found
+    if damages:
+        raise DamagedGenerationError(f"Run '{contents.name}' has no whole champion: {damages[0]}.", damages)
+    raise InputError(f"Run '{contents.name}' has no champion yet: it has not completed a generation.")
+
+
+def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
+    try:
+        entry = manifest.entry(f"{CHAMPION}.safetensors")
+        facts = contents.document(manifest, CHAMPION)
+    except KeyError as error:
+        raise InputError(f"Generation {manifest.generation} of run '{contents.name}' holds no champion.") from error
+    with contents.blob_file(entry.sha256, entry.bytes) as file:
+        tensors = read_tensors(file, entry.tensors or ()) if isinstance(file, Path) else file
+    if isinstance(tensors, str):
+        raise contents.damaged(manifest, entry, tensors)
+    metadata = {
+        "format": _FORMAT,
+        "format_version": _FORMAT_VERSION,
+        "run": contents.name,
+        "generation": str(manifest.generation),
+        "config": canonical_json(manifest.config).decode("ascii"),
+        "facts": canonical_json(facts).decode("ascii"),
+    }
+    with explained("write", path), replacing(path) as target:
+        for chunk in tensor_file({"weights": tensors["weights"]}, metadata):
+            target.write(chunk)
+
+
+def read_champion(path: Path) -> ExportedChampion:
+    """Return the champion in a file that `write_champion` wrote.
+
+    Raises:
+        InputError: the file cannot be read, or is none of these.
+    """
+    foreign = f"{path} is no champion that Eigen exported."
+    with explained("read", path):
+        if not path.is_file():
+            raise InputError(f"There is no file {path}.")
+        try:
+            with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
+                metadata = file.metadata() or {}
+                weights = file.get_tensor("weights")
+        except SafetensorError as error:
+            raise InputError(foreign) from error
+    try:
+        config, facts = json.loads(metadata["config"]), json.loads(metadata["facts"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise InputError(foreign) from error
+    if metadata.get("format") != _FORMAT or not isinstance(config, dict) or not isinstance(facts, dict):
+        raise InputError(foreign)
+    if metadata.get("format_version") != _FORMAT_VERSION:
+        raise InputError(f"{path} was written by a newer version of Eigen: upgrade Eigen.")
+    return ExportedChampion(weights, config, facts)

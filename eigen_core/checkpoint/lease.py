@@ -1,0 +1,383 @@
+"""The lease on a run in a store: of all processes on all machines, one at a time writes its manifests.
+
+    <run>/lease/<epoch>        created once, by whoever takes the lease: who that is
+    <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it lives
+    <run>/lease/clock          written by whoever wants to know the store's time
+
+No clock but the store's is ever compared with another one's.
+"""
+
+import logging
+import math
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from eigen_core.checkpoint.names import LEASES
+from eigen_core.checkpoint.owner import Owner, is_gone, this_process
+from eigen_core.errors import InputError
+from eigen_core.store import MissingObjectError, ObjectExistsError, Store, StoredObject, StoreUnavailableError
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SECONDS = 90.0
+"""How long a lease lasts whose record cannot be read (seconds)."""
+
+_BEATS_PER_LEASE = 4
+_KEPT_EPOCHS = 8
+_PAUSE_SECONDS = 5.0
+_RELEASE_SECONDS = 5.0
+_MOST_BYTES = 1 << 16
+_RECORD_NAME = re.compile(r"(\d{6,18})")
+
+_Part = TypeVar("_Part", bound=BaseModel)
+
+_held_here: set[str] = set()
+"""Tokens of the leases that this process holds. One that it gave up without being able to say so is free."""
+
+
+class LeaseHeldError(InputError):
+    """Another process holds the lease, as far as can be told."""
+
+
+class LeaseLostError(Exception):
+    """Another process has taken the lease: this one must write nothing more to the run."""
+
+
+class _Record(BaseModel):
+    """What the holder says once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    token: str
+    owner: Owner
+    lease_seconds: float = Field(gt=0, le=1e6)
+
+
+class _Beat(BaseModel):
+    """What the holder says again and again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    token: str
+    beats: int
+    released: bool
+
+
+@dataclass(frozen=True)
+class LeaseState:
+    """The lease on a run, as the store shows it."""
+
+    epoch: int
+    """How often the lease has been taken."""
+    owner: Owner | None
+    """Who took it; None if that cannot be read."""
+    free: bool
+    """It was given back, or its holder has certainly ended."""
+    age_seconds: float
+    """Time since the holder was last heard of, by the store's clock; infinite if `free` (seconds)."""
+    lease_seconds: float
+    """The lease lapses at this age (seconds)."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the holder may still be writing."""
+        return not self.free and self.age_seconds < self.lease_seconds
+
+
+class Lease:
+    """The right to write a run's manifests, under an epoch that no other holder ever had. Make one with `acquire`.
+
+    Used as a context manager it is renewed in the background and given back at the end. Renewing tells others to wait;
+    it proves nothing: `check` does, before each manifest. Between a check and the manifest that follows another process
+    may take over in theory (only once the lease has lapsed all the same); then that one manifest is there beside the
+    other's of the same generation, whose higher epoch goes before it.
+    """
+
+    def __init__(self, store: Store, run: str, epoch: int, record: _Record, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._run = run
+        self._record = record
+        self._clock = clock
+        self._renewed = clock()
+        self._beats = 0
+        self._writing = threading.Lock()
+        self._ended = threading.Event()
+        self._lost: str | None = None
+        self._keeper: threading.Thread | None = None
+        self._keeper_error: BaseException | None = None
+        self.epoch = epoch
+
+    @classmethod
+    def acquire(
+        cls,
+        store: Store,
+        run: str,
+        lease_seconds: float,
+        *,
+        above: int = 0,
+        at_once: bool = False,
+        wait_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> Self:
+        """Take the lease on a run.
+
+        Args:
+            store: where the run is.
+            run: its name.
+            lease_seconds: the lease lapses when it was not renewed for so long.
+            above: the epoch will be higher than this, whatever the store shows: the highest in the run's manifests.
+            at_once: whoever else holds it has certainly ended, since this process holds the run's lock.
+            wait_seconds: how long to wait for a holder that may have been killed, before giving up.
+            clock: rising seconds.
+            pause: sleeps for so many seconds.
+
+        Raises:
+            LeaseHeldError: another process holds it; the message says which, and how long to wait.
+            InputError, StoreUnavailableError: see `Store`.
+        """
+        deadline = clock() + wait_seconds
+        record = _Record(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
+        while True:
+            state = lease_state(store, run, at_once=at_once)
+            if state is None or not state.live:
+                lease = cls(store, run, max(0 if state is None else state.epoch, above) + 1, record, clock)
+                if lease._create():
+                    return lease
+            elif clock() >= deadline:
+                raise LeaseHeldError(_held_sentence(store, run, state))
+            else:
+                pause(min(_PAUSE_SECONDS, state.lease_seconds - state.age_seconds, deadline - clock()))
+
+    def raise_if_lost(self) -> None:
+        """Ask nobody, but recall what a check or the renewal in the background has found.
+
+        Raises:
+            LeaseLostError: another process has taken the lease.
+        """
+        if self._lost is not None:
+            raise LeaseLostError(self._lost)
+
+    def check(self) -> None:
+        """Make sure that this is the newest lease, before a manifest is written.
+
+        Raises:
+            LeaseLostError: another process has taken it since. A lease that lapsed and that nobody took is kept.
+            InputError, StoreUnavailableError: see `Store`; it is not known then.
+        """
+        if self._keeper_error is not None:
+            raise RuntimeError("the lease is not renewed any more, since its thread has ended") from self._keeper_error
+        if self._clock() - self._renewed > self._record.lease_seconds / 2:
+            self.renew()
+        self._look_for_another()
+
+    def renew(self) -> None:
+        """Tell the others that this process lives.
+
+        Raises:
+            LeaseLostError: it is known that another process has taken the lease.
+            InputError, StoreUnavailableError: see `Store`; the lease stays as it is.
+        """
+        with self._writing:
+            self.raise_if_lost()
+            if not self._ended.is_set():
+                started = self._clock()
+                self._put_beat(released=False)
+                self._renewed = started
+
+    def release(self) -> None:
+        """Give the lease back. If the store cannot be told, it lapses by itself; that is logged."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        _held_here.discard(self._record.token)
+        if self._lost is not None:
+            return
+        if not self._writing.acquire(timeout=_RELEASE_SECONDS):
+            logger.warning("Run '%s': %s does not answer; %s", self._run, self._store.url, self._lapses())
+            return
+        try:
+            self._put_beat(released=True)
+        except (StoreUnavailableError, InputError) as error:
+            logger.warning("Run '%s': the lease cannot be given back (%s); %s", self._run, error, self._lapses())
+        finally:
+            self._writing.release()
+
+    def keep(self) -> None:
+        """Renew the lease in the background, a few times while it lasts, until it is released or lost."""
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name=f"eigen-lease-{self._run}", daemon=True)
+            self._keeper.start()
+
+    def __enter__(self) -> Self:
+        self.keep()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _create(self) -> bool:
+        """Create this epoch's record; False if somebody else was faster."""
+        name = _record_name(self._run, self.epoch)
+        content = self._record.model_dump_json().encode()
+        try:
+            self._store.create(name, content)
+        except ObjectExistsError:
+            # A record that was created and whose reply was lost on the way is found by the next attempt.
+            try:
+                if self._store.read(name, _MOST_BYTES) != content:
+                    return False
+            except MissingObjectError:
+                return False
+        epochs = _epochs(self._store.objects(_folder(self._run)))
+        # Old records are removed: whoever decided long ago to take one of them finds its name free.
+        if max(epochs, default=self.epoch) > self.epoch:
+            return False
+        _held_here.add(self._record.token)
+        self._prune([epoch for epoch in epochs if epoch <= self.epoch - _KEPT_EPOCHS])
+        return True
+
+    def _prune(self, epochs: list[int]) -> None:
+        names = [name for epoch in epochs for name in (_record_name(self._run, epoch), _beat_name(self._run, epoch))]
+        try:
+            self._store.delete(names)
+        except (StoreUnavailableError, InputError) as error:
+            logger.warning("Run '%s': old leases stay in the store: %s", self._run, error)
+
+    def _put_beat(self, *, released: bool) -> None:
+        self._beats += 1
+        beat = _Beat(token=self._record.token, beats=self._beats, released=released)
+        self._store.put(_beat_name(self._run, self.epoch), beat.model_dump_json().encode())
+
+    def _look_for_another(self) -> None:
+        if self._lost is None:
+            newest = max(_epochs(self._store.objects(_folder(self._run))), default=self.epoch)
+            if newest <= self.epoch:
+                return
+            self._lost = (
+                f"Run '{self._run}' in {self._store.url} was taken over by another process (epoch {newest} after "
+                f"{self.epoch}): this one stops without writing to it."
+            )
+        raise LeaseLostError(self._lost)
+
+    def _keep(self) -> None:
+        try:
+            while not self._ended.wait(self._record.lease_seconds / _BEATS_PER_LEASE):
+                try:
+                    self.renew()
+                    self._look_for_another()
+                except LeaseLostError as error:
+                    logger.error("%s", error)
+                    return
+                except (StoreUnavailableError, InputError) as error:
+                    logger.warning("Run '%s': the lease could not be renewed: %s", self._run, error)
+        except BaseException as error:
+            self._keeper_error = error
+            raise
+
+    def _lapses(self) -> str:
+        return f"it lapses within {self._record.lease_seconds:.0f} s."
+
+
+def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:
+    """Return the lease on a run as the store shows it, None if nobody ever took one.
+
+    Unless the lease is free this writes to the store, to learn its time.
+
+    Args:
+        store: where the run is.
+        run: its name.
+        at_once: whoever holds the lease has certainly ended: report it as free.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    found = store.objects(_folder(run))
+    epoch = max(_epochs(found), default=0)
+    if epoch == 0:
+        return None
+    record = _parsed(_Record, store, _record_name(run, epoch))
+    owner = None if record is None else record.owner
+    lease_seconds = DEFAULT_SECONDS if record is None else record.lease_seconds
+    if at_once or (record is not None and _is_free(store, run, epoch, record)):
+        return LeaseState(epoch, owner, True, math.inf, lease_seconds)
+    names = (_record_name(run, epoch), _beat_name(run, epoch))
+    heard = max(thing.modified for thing in found if thing.name in names)
+    age = max(0.0, (_store_time(store, run) - heard).total_seconds())
+    return LeaseState(epoch, owner, False, age, lease_seconds)
+
+
+def is_live(store: Store, run: str) -> bool:
+    """Whether some process may be writing to a run, by its lease; it writes to the store to learn its time.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    state = lease_state(store, run)
+    return state is not None and state.live
+
+
+def _is_free(store: Store, run: str, epoch: int, record: _Record) -> bool:
+    """Whether a lease was given back, or its holder is certainly gone."""
+    if is_gone(record.owner):
+        return True
+    if record.owner.started is not None and record.owner == this_process() and record.token not in _held_here:
+        return True
+    beat = _parsed(_Beat, store, _beat_name(run, epoch))
+    return beat is not None and beat.token == record.token and beat.released
+
+
+def _store_time(store: Store, run: str) -> datetime:
+    """Return what the store's clock shows."""
+    name = f"{_folder(run)}clock"
+    store.put(name, b"")
+    written = store.stat(name)
+    if written is None:
+        raise StoreUnavailableError(f"{store.url} lost {name}, which was just written")
+    return written.modified
+
+
+def _parsed(kind: type[_Part], store: Store, name: str) -> _Part | None:
+    """Return a small object's content, None if there is none or it is damaged."""
+    try:
+        return kind.model_validate_json(store.read(name, _MOST_BYTES))
+    except (MissingObjectError, ValidationError):
+        return None
+
+
+def _folder(run: str) -> str:
+    return f"{run}/{LEASES}"
+
+
+def _record_name(run: str, epoch: int) -> str:
+    return f"{_folder(run)}{epoch:06d}"
+
+
+def _beat_name(run: str, epoch: int) -> str:
+    return f"{_record_name(run, epoch)}.beat"
+
+
+def _epochs(found: list[StoredObject]) -> list[int]:
+    """Return the epochs among the objects of a lease's folder, rising."""
+    matches = (_RECORD_NAME.fullmatch(thing.name.rpartition("/")[2]) for thing in found)
+    return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def _held_sentence(store: Store, run: str, state: LeaseState) -> str:
+    left = max(1, math.ceil(state.lease_seconds - state.age_seconds))
+    owner = state.owner or "another process"
+    return (
+        f"Run '{run}' in {store.url} is in use by {owner}, last heard of {state.age_seconds:.0f} s ago: wait until it "
+        f"ends or stop it. If it was killed, the run can be resumed from here in {left} s."
+    )

@@ -1,0 +1,230 @@
+"""A run that this process trains: its directory on this machine, its lease, and its copies in a store elsewhere."""
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.manifest import Compression
+from eigen_core.checkpoint.names import CONFIG_NAME, PLOTS, holdout_name
+from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
+from eigen_core.checkpoint.sealed import sealed
+from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.transfer import fetch_newest
+from eigen_core.checkpoint.upload_status import UploadStatus
+from eigen_core.checkpoint.uploads import Uploader
+from eigen_core.config.sections import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.store import LocalStore, ObjectExistsError, Store, check_run_name, is_remote, open_store, run_root
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run is kept.
+
+    Attributes:
+        name: the run.
+        store: where it is kept; for a folder the run directory lies in it.
+        root: folder of this machine that holds the run directory.
+        remote: the store is elsewhere.
+    """
+
+    name: str
+    store: Store
+    root: Path
+    remote: bool
+
+    @classmethod
+    def of(cls, settings: CheckpointConfig, name: str) -> "RunPlace":
+        """The place that the settings name.
+
+        Raises:
+            InputError: they name none, or no run can have this name.
+        """
+        url = settings.store
+        check_run_name(name)
+        return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
+
+    @property
+    def local(self) -> RunContents:
+        """What is on this machine."""
+        return RunContents(LocalStore(self.root), self.name)
+
+    @property
+    def stored(self) -> RunContents:
+        """What is in the store."""
+        return RunContents(self.store, self.name) if self.remote else self.local
+
+    def exists(self) -> bool:
+        """Whether the run was begun, here or in the store."""
+        return self.local.exists() or (self.remote and self.stored.exists())
+
+    def contents(self) -> list[RunContents]:
+        """All places that may hold the run's generations, this machine first."""
+        return [self.local, self.stored] if self.remote else [self.local]
+
+
+class RunSession:
+    """A run that this process alone may write to. Make one with `open_session`.
+
+    A generation is committed to the run directory on this machine; if the store is elsewhere it is copied there in the
+    background.
+    """
+
+    def __init__(
+        self,
+        place: RunPlace,
+        directory: RunDirectory,
+        lease: Lease,
+        settings: CheckpointConfig,
+        uploader: Uploader | None,
+    ) -> None:
+        self.place = place
+        self.directory = directory
+        self._lease = lease
+        self._settings = settings
+        self._uploader = uploader
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.directory.name
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the lease, which goes into every manifest."""
+        return self._lease.epoch
+
+    def load_newest(self) -> LoadedGeneration | None:
+        """Read the newest generation that is whole, here or in the store; None if there is none.
+
+        What is only in the store is fetched first. Damaged generations are logged and skipped.
+
+        Raises:
+            InputError: all are damaged.
+            StoreUnavailableError: the store does not answer.
+        """
+        if self.place.remote:
+            fetch_newest(self.place.stored, self.directory)
+        return self.directory.load_newest()
+
+    def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression) -> Saved:
+        """Commit a generation on this machine and send it on its way to the store.
+
+        Waits while more generations than allowed are on their way; training does not wait otherwise.
+
+        Raises:
+            LeaseLostError: another process has taken the run over; nothing is written.
+            InputError: the run directory cannot be written to.
+        """
+        if self._uploader is None:
+            self._lease.check()
+        else:
+            self._uploader.wait_for_room()
+        saved = self.directory.save(snapshot, config, self.epoch, compression)
+        settings = self._settings
+        if self._uploader is None:
+            self.directory.apply_retention(settings.keep_last, settings.keep_every, snapshot.champion_generation)
+        else:
+            self._uploader.add(saved.manifest)
+        return saved
+
+    def keep_plots(self, paths: Sequence[Path]) -> None:
+        """Send plots, which lie in the run directory already, on their way to the store."""
+        if self._uploader is not None:
+            for path in paths:
+                self._uploader.add_file(f"{PLOTS}{path.name}", path)
+
+    def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
+        """Keep what the champion did on the holdout days after `generation`."""
+        name = holdout_name(generation)
+        self.place.local.store.put(self.place.local.object_name(name), sealed(dict(result)))
+        if self._uploader is not None:
+            self._uploader.add_file(name, self.directory.path / name)
+
+    def finish(self) -> None:
+        """Wait until everything is in the store.
+
+        Raises:
+            StoreUnavailableError: something is not, after `checkpoint.finish_seconds`.
+            LeaseLostError: another process has taken the run over.
+        """
+        if self._uploader is not None:
+            self._uploader.finish(self._settings.finish_seconds)
+
+    def uploads(self) -> UploadStatus | None:
+        """How far the uploads are; None if the store is this machine."""
+        return None if self._uploader is None else self._uploader.status()
+
+
+def create_run(place: RunPlace, config: Mapping[str, JsonValue]) -> None:
+    """Begin a run that is nowhere yet, here and in the store.
+
+    Raises:
+        InputError: it exists, or store or name cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    directory = RunDirectory.create(place.root, place.name, config)
+    if place.remote:
+        try:
+            _publish_config(place, directory)
+        except InputError:
+            shutil.rmtree(directory.path)
+            raise
+
+
+@contextmanager
+def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
+    """Take a run, which must exist, for this process alone.
+
+    Raises:
+        InputError: there is no such run, it is in use, or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    place = RunPlace.of(settings, name)
+    directory = _directory_of(place)
+    with directory.lock(), ExitStack() as stack:
+        if place.remote:
+            _publish_config(place, directory)
+        lease = Lease.acquire(
+            place.store, name, settings.lease_seconds, above=_highest_epoch(place), at_once=not place.remote
+        )
+        stack.enter_context(lease)
+        uploader = None
+        if place.remote:
+            uploader = stack.enter_context(Uploader(directory, place.stored, lease, settings))
+        yield RunSession(place, directory, lease, settings, uploader)
+
+
+def _directory_of(place: RunPlace) -> RunDirectory:
+    if place.local.exists() or not place.remote:
+        return RunDirectory.open(place.root, place.name)
+    if not place.stored.exists():
+        raise InputError(f"There is no run '{place.name}' in {place.store.url}.")
+    return RunDirectory.create(place.root, place.name, place.stored.config())
+
+
+def _publish_config(place: RunPlace, directory: RunDirectory) -> None:
+    """Make the run known in the store; another run of that name there is refused."""
+    name = place.stored.object_name(CONFIG_NAME)
+    try:
+        place.store.create(name, (directory.path / CONFIG_NAME).read_bytes())
+    except ObjectExistsError:
+        if place.stored.config() != dict(directory.config):
+            raise InputError(
+                f"Run '{place.name}' in {place.store.url} is another one than that in {directory.path}: choose another "
+                "name, or move that folder away."
+            ) from None
+
+
+def _highest_epoch(place: RunPlace) -> int:
+    newest = [contents.newest_manifest() for contents in place.contents()]
+    return max((manifest.epoch for manifest in newest if manifest is not None), default=0)

@@ -1,0 +1,120 @@
+"""Bringing one generation, or one small file, from the run directory into a store elsewhere."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from eigen_core.checkpoint.blobs import blob_damage
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, Manifest, manifest_bytes
+from eigen_core.checkpoint.names import BLOBS, generation_of
+from eigen_core.store import MissingObjectError, ObjectExistsError, Progress, StoreUnavailableError
+
+logger = logging.getLogger(__name__)
+
+
+class DamagedFileError(Exception):
+    """A file on this machine is not what its manifest says: it must not get into the store."""
+
+
+class StoreWriter:
+    """Writes to one run in a store, for whoever holds its lease. It belongs to one thread.
+
+    Attributes:
+        there: the blobs that were seen into the store: name, relative to the run -> size (bytes). Other threads may
+            look things up in it.
+    """
+
+    def __init__(self, folder: Path, target: RunContents, lease: Lease, moved: Progress) -> None:
+        """
+        Args:
+            folder: the run directory.
+            target: the run in the store.
+            lease: the right to write there.
+            moved: told of each block, and of no bytes before a manifest; what it raises ends what is under way.
+        """
+        self.there: Mapping[str, int] = {}
+        self._folder = folder
+        self._target = target
+        self._store = target.store
+        self._lease = lease
+        self._moved = moved
+
+    def generations(self) -> list[tuple[int, str]]:
+        """Return the generations in the store with the names of their manifests.
+
+        Raises:
+            InputError, StoreUnavailableError: see `Store`.
+        """
+        names = ((generation_of(name), name) for name in self._target.manifest_names())
+        return [(generation, name) for generation, name in names if generation is not None]
+
+    def write(self, manifest: Manifest) -> None:
+        """Make sure that a generation is in the store as a whole: its blobs first, its manifest last.
+
+        Blobs that the store has with the very same content are not sent again.
+
+        Raises:
+            DamagedFileError: it is damaged on this machine.
+            LeaseLostError: another process has taken the run over; the manifest is not written.
+            InputError, StoreUnavailableError: see `Store`.
+        """
+        listed = {found.name: found.bytes for found in self._store.objects(self._target.object_name(BLOBS))}
+        self.there = {
+            name: size for name, size in self.there.items() if listed.get(self._target.object_name(name)) == size
+        }
+        for name, size in manifest.blobs.items():
+            if name not in self.there:
+                self._write_blob(name, size, listed.get(self._target.object_name(name)) == size)
+                self.there = {**self.there, name: size}
+        self._moved(0)
+        self._lease.check()
+        self._write_manifest(manifest)
+
+    def write_file(self, name: str, path: Path) -> None:
+        """Store a small file under `name`, relative to the run, instead of what was there.
+
+        Raises:
+            FileNotFoundError: there is no such file on this machine.
+            LeaseLostError, InputError, StoreUnavailableError: as for `write`.
+        """
+        self._lease.raise_if_lost()
+        self._store.put_file(self._target.object_name(name), path, self._moved)
+
+    def retain(self, keep_last: int, keep_every: int, champion_generation: int) -> None:
+        """Remove the generations from the store that need not stay there.
+
+        Raises:
+            LeaseLostError, InputError, StoreUnavailableError: as for `write`.
+        """
+        # Blobs without a manifest are removed, and another holder's would be such: the lease is made to last for long.
+        self._lease.renew()
+        self._lease.check()
+        self._target.apply_retention(keep_last, keep_every, champion_generation)
+
+    def _write_blob(self, name: str, size: int, listed: bool) -> None:
+        path = self._folder / name
+        # What is damaged on this machine must not replace what may be whole in the store.
+        damage = blob_damage(path, size, name.rpartition("/")[2])
+        if damage is not None:
+            raise DamagedFileError(f"{path} {damage}")
+        target = self._target.object_name(name)
+        if not (listed and self._store.holds(target, path)):
+            self._store.put_file(target, path, self._moved)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        name = self._target.object_name(manifest.name)
+        content = manifest_bytes(manifest)
+        try:
+            self._store.create(name, content)
+        except ObjectExistsError:
+            logger.debug("%s is there already", name)
+        try:
+            stored = self._store.read(name, MANIFEST_LIMIT)
+        except MissingObjectError as error:
+            raise StoreUnavailableError(f"{self._store.url} lost {name}, which was just written") from error
+        if stored != content:
+            # Its name has a part of its checksum: what reads differently is damaged.
+            logger.warning("%s in %s was damaged and is replaced", name, self._store.url)
+            self._store.put(name, content)

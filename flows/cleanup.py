@@ -1,0 +1,43 @@
+"""The flow that removes from a store what need not stay."""
+
+from typing import Annotated
+
+from prefect import flow
+from prefect.logging import get_run_logger
+from pydantic import Field
+
+from flows.housekeeping import CleanedRun, clean_runs
+from tasks.artifacts import publish_cleaning
+
+_GRACE_HOURS = 24.0
+
+
+@flow(name="cleanup", persist_result=False)
+def cleanup_flow(
+    store: Annotated[str, Field(description="Where runs are kept: a folder, or gs://bucket/prefix.")] = "runs",
+    grace_hours: Annotated[
+        float, Field(ge=0, description="Files that belong to no generation stay so long (hours).")
+    ] = _GRACE_HOURS,
+    dry_run: Annotated[bool, Field(description="Remove nothing; say what would be removed.")] = False,
+) -> int:
+    """Apply the retention of every run of a store and return the bytes freed. Runs in use are left alone.
+
+    Raises:
+        InputError: the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
+    freed = sum(run.bytes_freed for run in cleaned)
+    get_run_logger().info("%d runs in %s, %.1f MB freed", len(cleaned), store, freed / 1e6)
+    publish_cleaning(store, [_row(run) for run in cleaned])
+    return freed
+
+
+def _row(run: CleanedRun) -> dict[str, str | int | float | None]:
+    return {
+        "run": run.run,
+        "generations removed": len(run.stored.generations),
+        "files removed": len(run.stored.blobs),
+        "freed (MB)": round(run.bytes_freed / 1e6, 1),
+        "skipped": run.skipped or "",
+    }

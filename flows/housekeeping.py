@@ -1,0 +1,157 @@
+"""What is done to the runs of a store from time to time: clean, verify, export. No Prefect in here."""
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from eigen_core.checkpoint import (
+    CleanReport,
+    Damage,
+    RunContents,
+    RunDirectory,
+    RunLockedError,
+    RunPlace,
+    is_live,
+    read_champion,
+    write_champion,
+)
+from eigen_core.errors import InputError
+from flows.runs import configured_place, runs_in
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_NOTHING = CleanReport((), (), (), 0)
+
+
+@dataclass(frozen=True)
+class CleanedRun:
+    """What was removed of a run, or would be.
+
+    Attributes:
+        run: its name.
+        skipped: why nothing was looked at; None if it was.
+        stored: what was removed from the store.
+        local: what was removed from this machine, if the store is elsewhere.
+    """
+
+    run: str
+    skipped: str | None
+    stored: CleanReport = _NOTHING
+    local: CleanReport = _NOTHING
+
+    @property
+    def bytes_freed(self) -> int:
+        """Bytes freed in both places."""
+        return self.stored.bytes_freed + self.local.bytes_freed
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a run is whole.
+
+    Attributes:
+        run: its name.
+        place: where it was looked at.
+        deep: SHA-256 were compared, not just sizes.
+        generations: generations with a manifest, rising.
+        damages: all that is wrong.
+    """
+
+    run: str
+    place: str
+    deep: bool
+    generations: tuple[int, ...]
+    damages: tuple[Damage, ...]
+
+
+def parse_duration(text: str) -> float:
+    """Return a duration such as 90s, 30m, 12h or 7d in seconds.
+
+    Raises:
+        InputError: it is none.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"'{text}' is no duration: write a number and a unit, such as 90s, 30m, 12h or 7d.")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry_run: bool) -> list[CleanedRun]:
+    """Apply each run's retention and remove what no manifest refers to; runs in use are left alone.
+
+    Args:
+        store: the store.
+        names: the runs; None: all.
+        grace_seconds: what no manifest refers to stays so long: it may be part of a generation on its way.
+        dry_run: remove nothing.
+
+    Raises:
+        InputError: a run that is named does not exist or is in use, or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    cleaned = [_clean_run(store, name, grace_seconds, dry_run=dry_run) for name in names or runs_in(store)]
+    busy = next((run for run in cleaned if run.skipped and names), None)
+    if busy is not None:
+        raise InputError(f"{busy.skipped} Nothing of it was removed.")
+    return cleaned
+
+
+def _clean_run(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+    place, config = configured_place(store, name)
+    settings = config.checkpoint
+    with ExitStack() as stack:
+        directory = RunDirectory.open(place.root, name) if place.local.exists() else None
+        try:
+            if directory is not None:
+                stack.enter_context(directory.lock())
+        except RunLockedError as error:
+            return CleanedRun(name, str(error))
+        if place.remote and is_live(place.store, name):
+            return CleanedRun(name, f"Run '{name}' is being trained on another machine.")
+        keep = (settings.keep_last, settings.keep_every)
+        if not place.remote:
+            return CleanedRun(name, None, place.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run))
+        stored = place.stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
+        local = _NOTHING
+        if directory is not None:
+            there = {manifest.generation for manifest in place.stored.manifests().manifests}
+            here = {manifest.generation for manifest in place.local.manifests().manifests}
+            local = place.local.clean(
+                settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run
+            )
+        return CleanedRun(name, None, stored, local)
+
+
+def verify_run(store: str, name: str, *, deep: bool) -> Verification:
+    """Look for damage in a run: presence and sizes of all its files, with `deep` their SHA-256 too.
+
+    Raises:
+        InputError: there is no such run, or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    contents = _existing(store, name).stored
+    damages = contents.verify(deep=deep)
+    generations = sorted({manifest.generation for manifest in contents.manifests().manifests})
+    return Verification(name, contents.object_name(""), deep, tuple(generations), tuple(damages))
+
+
+def export_champion(store: str, name: str, path: Path) -> str:
+    """Write the champion of a run with its configuration into a safetensors file; return what it is, in a sentence.
+
+    Raises:
+        InputError: there is no such run, it has no generation yet, or the file cannot be written.
+        StoreUnavailableError: the store does not answer.
+    """
+    place = _existing(store, name)
+    contents: RunContents = place.local if place.local.newest_manifest() is not None else place.stored
+    manifest = write_champion(contents, path)
+    champion = read_champion(path)
+    return (
+        f"{path} holds the champion of run '{name}', found in generation {manifest.champion_generation}: "
+        f"{champion.weights.numel():,} weights and the configuration."
+    )
+
+
+def _existing(store: str, name: str) -> RunPlace:
+    return configured_place(store, name)[0]

@@ -1,0 +1,418 @@
+"""One process at a time holds a run's lease, whoever dies, however wrong the clocks are, whatever the store does."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from memory_store import Clock, MemoryStore
+
+from eigen_core.checkpoint import lease as lease_module
+from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live, lease_state
+from eigen_core.checkpoint.owner import Owner, is_gone, this_process
+from eigen_core.errors import InputError
+from eigen_core.store import LocalStore, Store, StoreUnavailableError
+
+ELSEWHERE = Owner(host="elsewhere", pid=7, boot="another-boot", namespace="pid:[1]", started=5)
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def on_another_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From its call on, leases are taken as if on another machine."""
+    return lambda: monkeypatch.setattr(lease_module, "this_process", lambda: ELSEWHERE)
+
+
+def _held_elsewhere(
+    store: Store, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> Lease:
+    on_another_machine()
+    lease = Lease.acquire(store, "run", 90.0, clock=clock)
+    monkeypatch.setattr(lease_module, "this_process", this_process)
+    return lease
+
+
+def test_first_lease_and_the_next_have_rising_epochs(store: MemoryStore, clock: Clock) -> None:
+    epochs = []
+    for _ in range(3):
+        lease = Lease.acquire(store, "run", 90.0, clock=clock)
+        lease.check()
+        assert is_live(store, "run")
+        lease.release()
+        assert not is_live(store, "run")
+        epochs.append(lease.epoch)
+    assert epochs == [1, 2, 3]
+
+
+def test_epoch_is_above_that_of_the_manifests_even_if_the_leases_are_gone(store: MemoryStore) -> None:
+    assert Lease.acquire(store, "run", 90.0, above=7).epoch == 8
+
+
+def test_runs_have_leases_of_their_own(store: MemoryStore) -> None:
+    one, other = Lease.acquire(store, "run", 90.0), Lease.acquire(store, "run2", 90.0)
+    one.check()
+    other.check()
+    assert (one.epoch, other.epoch) == (1, 1)
+
+
+def test_a_live_holder_elsewhere_is_named_with_the_time_left(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    store.pass_time(30)
+    with pytest.raises(
+        LeaseHeldError, match=r"process 7 on elsewhere, last heard of 30 s ago.*resumed from here in 60 s"
+    ):
+        Lease.acquire(store, "run", 90.0, clock=clock)
+
+
+def test_a_silent_holder_elsewhere_loses_the_lease_after_its_own_time_not_the_takers(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    store.pass_time(89.9)
+    with pytest.raises(LeaseHeldError):
+        Lease.acquire(store, "run", 10.0, clock=clock)
+    store.pass_time(0.2)
+    assert Lease.acquire(store, "run", 10.0, clock=clock).epoch == 2
+    with pytest.raises(LeaseLostError, match=r"epoch 2 after 1"):
+        silent.check()
+
+
+def test_beats_keep_the_lease_by_the_stores_clock_however_wrong_ours_are(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    beating = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    for _ in range(5):
+        store.pass_time(80)
+        beating.renew()
+    store.pass_time(80)
+    with pytest.raises(LeaseHeldError, match="last heard of 80 s ago"):
+        Lease.acquire(store, "run", 90.0, clock=Clock())
+    beating.check()
+
+
+def test_a_lease_that_a_holder_elsewhere_gave_back_is_free_at_once(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    assert is_live(store, "run")
+    holder.release()
+    assert Lease.acquire(store, "run", 90.0, clock=clock).epoch == 2
+
+
+def test_waiting_for_a_silent_holder_ends_when_its_lease_lapses(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+
+    def pause(seconds: float) -> None:
+        assert seconds > 0
+        clock.sleep(seconds)
+        store.pass_time(seconds)
+
+    with pytest.raises(LeaseHeldError):
+        Lease.acquire(store, "run", 90.0, clock=clock, pause=pause, wait_seconds=60.0)
+    assert clock() == 1_060.0
+    assert Lease.acquire(store, "run", 90.0, clock=clock, pause=pause, wait_seconds=60.0).epoch == 2
+    assert clock() == 1_090.0
+
+
+def test_holder_of_the_runs_lock_takes_over_at_once(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    assert Lease.acquire(store, "run", 90.0, clock=clock, at_once=True).epoch == 2
+
+
+def test_a_lost_reply_to_the_creation_is_recognised_as_ours(store: MemoryStore) -> None:
+    store.lost_replies = 1
+    lease = Lease.acquire(store, "run", 90.0)
+    assert lease.epoch == 1
+    lease.check()
+
+
+def test_a_lease_that_this_process_could_not_give_back_is_free_for_it_at_once(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = Lease.acquire(store, "run", 90.0)
+    with pytest.raises(LeaseHeldError):
+        Lease.acquire(store, "run", 90.0)
+    store.away = True
+    lease.release()
+    assert "cannot be given back" in caplog.text
+    store.away = False
+    assert Lease.acquire(store, "run", 90.0).epoch == 2
+
+
+def test_a_creation_that_succeeded_unnoticed_blocks_nobody_here(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create_then_fail(name: str, content: bytes) -> None:
+        MemoryStore.create(store, name, content)
+        raise StoreUnavailableError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create", create_then_fail)
+        with pytest.raises(StoreUnavailableError):
+            Lease.acquire(store, "run", 90.0)
+    assert Lease.acquire(store, "run", 90.0).epoch == 2
+
+
+def test_a_lease_that_lapsed_while_the_store_was_away_is_kept_unless_somebody_took_it(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease.acquire(store, "run", 90.0, clock=clock)
+    store.away = True
+    clock.sleep(1_000)
+    store.pass_time(1_000)
+    with pytest.raises(StoreUnavailableError):
+        lease.check()
+    store.away = False
+    lease.check()
+    assert is_live(store, "run"), "the check has renewed it"
+
+    store.pass_time(1_000)
+    other = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    beats = [name for name in store.written("put") if name.endswith("000001.beat")]
+    for _ in range(2):
+        with pytest.raises(LeaseLostError):
+            lease.check()
+    with pytest.raises(LeaseLostError):
+        lease.renew()
+    lease.release()
+    assert [name for name in store.written("put") if name.endswith("000001.beat")] == beats
+    other.check()
+
+
+def test_of_two_who_decide_at_the_same_time_the_slower_is_turned_away(store: MemoryStore) -> None:
+    others = []
+
+    def overtake(operation: str, _name: str) -> None:
+        if operation == "create" and not others:
+            others.append(None)
+            others.append(Lease.acquire(store, "run", 90.0))
+
+    store.before = overtake
+    with pytest.raises(LeaseHeldError):
+        Lease.acquire(store, "run", 90.0)
+    assert others[1].epoch == 1
+    others[1].check()
+
+
+def test_a_racer_so_slow_that_its_epoch_was_cleared_away_does_not_win(store: MemoryStore) -> None:
+    newest: list[Lease] = []
+
+    def overtake(operation: str, _name: str) -> None:
+        if operation == "create":
+            store.before = None
+            for _ in range(20):
+                Lease.acquire(store, "run", 90.0).release()
+            newest.append(Lease.acquire(store, "run", 90.0))
+
+    store.before = overtake
+    with pytest.raises(LeaseHeldError):
+        Lease.acquire(store, "run", 90.0)
+    assert "run/lease/000001" in store.content, "it did get its epoch, which is no use"
+    assert newest[0].epoch == 21
+    newest[0].check()
+
+
+def test_old_records_are_cleared_away_and_the_newest_stay(store: MemoryStore) -> None:
+    for _ in range(30):
+        Lease.acquire(store, "run", 90.0).release()
+    names = sorted(store.content)
+    assert len(names) <= 16
+    assert names[-2:] == ["run/lease/000030", "run/lease/000030.beat"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"token": "x"}', b"\xff\xfe"])
+def test_a_damaged_record_lapses_by_its_age(store: MemoryStore, content: bytes) -> None:
+    store.create("run/lease/000003", content)
+    store.pass_time(89)
+    with pytest.raises(LeaseHeldError, match="another process"):
+        Lease.acquire(store, "run", 10.0)
+    store.pass_time(2)
+    assert Lease.acquire(store, "run", 10.0).epoch == 4
+
+
+def test_a_damaged_beat_still_shows_that_the_holder_lives(
+    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    store.pass_time(89)
+    store.put("run/lease/000001.beat", b"\x00")
+    store.pass_time(89)
+    assert is_live(store, "run")
+    store.pass_time(2)
+    assert not is_live(store, "run")
+
+
+def test_foreign_names_in_the_folder_are_no_epochs(store: MemoryStore) -> None:
+    for name in ("run/lease/x", "run/lease/12", "run/lease/000099.beat", "run/lease/-00001", "run/lease/000001x"):
+        store.create(name, b"")
+    assert lease_state(store, "run") is None
+    assert Lease.acquire(store, "run", 90.0).epoch == 1
+
+
+def test_background_renewal_goes_on_while_the_store_is_away_and_ends_with_the_lease(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    beats = threading.Semaphore(0)
+    tried = threading.Semaphore(0)
+
+    def watch(operation: str, name: str) -> None:
+        if operation == "put" and name.endswith(".beat"):
+            (tried if store.away else beats).release()
+
+    store.before = watch
+    with Lease.acquire(store, "run", 0.02) as lease, caplog.at_level(logging.WARNING):
+        assert beats.acquire(timeout=30)
+        store.away = True
+        for _ in range(3):
+            assert tried.acquire(timeout=30)
+        store.away = False
+        while beats.acquire(blocking=False):
+            pass
+        assert beats.acquire(timeout=30)
+        lease.check()
+    assert "could not be renewed" in caplog.text
+    assert lease_state(store, "run") is not None
+    assert not is_live(store, "run")
+    assert lease._keeper is not None
+    lease._keeper.join(30)
+    assert not lease._keeper.is_alive()
+
+
+def test_background_renewal_notices_that_the_lease_is_lost(store: MemoryStore) -> None:
+    with Lease.acquire(store, "run", 0.02) as lease:
+        store.create("run/lease/000002", b"?")
+        assert lease._keeper is not None
+        lease._keeper.join(30)
+        assert not lease._keeper.is_alive()
+        store.away = True
+        with pytest.raises(LeaseLostError):
+            lease.check()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_renewal_that_dies_is_not_silent(store: MemoryStore) -> None:
+    def fail(_operation: str, name: str) -> None:
+        if name.endswith(".beat"):
+            raise ZeroDivisionError
+
+    store.before = fail
+    lease = Lease.acquire(store, "run", 0.02)
+    lease.keep()
+    assert lease._keeper is not None
+    lease._keeper.join(30)
+    with pytest.raises(RuntimeError, match="not renewed any more"):
+        lease.check()
+    store.before = None
+    lease.release()
+
+
+def test_permission_revoked_is_for_the_caller_to_judge_and_the_lease_is_not_lost(store: MemoryStore) -> None:
+    clock = Clock()
+    lease = Lease.acquire(store, "run", 90.0, clock=clock)
+    store.refusal = InputError("no permission")
+    with pytest.raises(InputError):
+        lease.renew()
+    lease.check()
+    clock.sleep(46)
+    with pytest.raises(InputError):
+        lease.check()
+    store.refusal = None
+    lease.check()
+
+
+def _hold(folder: str, holder: Connection) -> None:
+    lease = Lease.acquire(LocalStore(Path(folder)), "run", 90.0)
+    holder.send(lease.epoch)
+    while True:
+        time.sleep(60)
+
+
+def test_a_killed_owner_on_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
+    here, there = FORK.Pipe()
+    holder = FORK.Process(target=_hold, args=(str(tmp_path), there), daemon=True)
+    holder.start()
+    assert here.poll(60)
+    assert here.recv() == 1
+    store = LocalStore(tmp_path)
+    with pytest.raises(LeaseHeldError, match=f"process {holder.pid} on "):
+        Lease.acquire(store, "run", 90.0)
+    assert holder.pid is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+    assert lease_state(store, "run", at_once=False) is not None
+    assert not is_live(store, "run"), "killed, but not yet reaped"
+    holder.join()
+    assert not is_live(store, "run")
+    assert Lease.acquire(store, "run", 90.0).epoch == 2
+
+
+def _race(folder: str, start: Connection, outcome: Connection) -> None:
+    start.recv()
+    try:
+        lease = Lease.acquire(LocalStore(Path(folder)), "run", 90.0)
+    except LeaseHeldError:
+        outcome.send(0)
+    else:
+        lease.check()
+        outcome.send(lease.epoch)
+    start.recv()
+
+
+def test_of_eight_processes_that_race_one_wins(tmp_path: Path) -> None:
+    for _ in range(5):
+        folder = tmp_path / f"{_}"
+        folder.mkdir()
+        pipes = [(FORK.Pipe(), FORK.Pipe()) for _ in range(8)]
+        racers = [
+            FORK.Process(target=_race, args=(str(folder), start[1], outcome[1]), daemon=True)
+            for start, outcome in pipes
+        ]
+        for racer in racers:
+            racer.start()
+        for start, _outcome in pipes:
+            start[0].send(None)
+        epochs = [outcome[0].recv() for _, outcome in pipes]
+        for start, _outcome in pipes:
+            start[0].send(None)
+        for racer in racers:
+            racer.join()
+        assert sorted(epochs) == [0] * 7 + [1]
+
+
+def test_only_what_is_proved_counts_as_gone() -> None:
+    me = this_process()
+    assert me.started is not None
+    assert not is_gone(me)
+    assert is_gone(me.model_copy(update={"started": me.started - 1})), "its number is another process's now"
+    ended = FORK.Process(target=int)
+    ended.start()
+    ended.join()
+    gone = me.model_copy(update={"pid": ended.pid})
+    assert is_gone(gone)
+    for unknown in ({"boot": None}, {"boot": "x"}, {"namespace": None}, {"namespace": "pid:[1]"}, {"started": None}):
+        assert not is_gone(gone.model_copy(update=unknown)), unknown
+    for pid in (0, -1, 1 << 70):
+        assert not is_gone(gone.model_copy(update={"pid": pid})), pid

@@ -1,0 +1,239 @@
+"""From the store to another machine: the newest generation that is whole, and nothing that is there already."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from gcs_emulator import GcsEmulator
+from memory_store import MemoryStore
+from upload_cases import RUN, Machine, new_directory, snapshot_of, whole_generations
+
+from eigen_core.checkpoint.content import tensors_sha256
+from eigen_core.checkpoint.names import BLOBS, MANIFESTS
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.transfer import fetch_newest
+from eigen_core.config import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.progress import progress_to
+from eigen_core.store import StoreUnavailableError, open_store
+
+KEEP_ALL = CheckpointConfig(keep_last=100, keep_local=100, upload_mb_per_second=0)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Machine:
+    """A machine that has uploaded three generations."""
+    machine = Machine(tmp_path / "there", config=KEEP_ALL)
+    machine.train(1, 2, 3)
+    machine.drain()
+    machine.memory.done.clear()
+    return machine
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> RunDirectory:
+    """Another machine, which knows of the run but has nothing of it."""
+    return new_directory(tmp_path / "here")
+
+
+def _fetched(memory: MemoryStore) -> list[str]:
+    return [name.removeprefix(f"{RUN}/") for name in memory.written("read") if f"/{BLOBS}" in name]
+
+
+def _assert_same(directory: RunDirectory, generation: int) -> None:
+    loaded = directory.load_newest()
+    assert loaded is not None
+    expected = snapshot_of(generation)
+    assert loaded.snapshot.generation == generation
+    for stem, tensors in expected.tensors.items():
+        assert tensors_sha256(loaded.snapshot.tensors[stem]) == tensors_sha256(tensors)
+    assert loaded.snapshot.documents == expected.documents
+    assert loaded.snapshot.ring is not None
+    assert expected.ring is not None
+    assert torch.equal(loaded.snapshot.ring.columns["day"], expected.ring.columns["day"])
+
+
+def test_the_newest_generation_arrives_bit_for_bit_and_nothing_else(there: Machine, here: RunDirectory) -> None:
+    fetched = fetch_newest(there.target, here)
+    assert fetched.manifest is not None
+    assert (fetched.manifest.generation, fetched.damages, fetched.bytes) == (3, [], fetched.manifest.bytes)
+    assert sorted(_fetched(there.memory)) == sorted(fetched.manifest.blobs)
+    assert whole_generations(here.contents) == [3]
+    _assert_same(here, 3)
+
+
+def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
+    there.lease.release()
+    fetch_newest(there.target, here)
+    other = Machine(tmp_path / "here", there.memory, KEEP_ALL, again=True)
+    other.directory.load_newest()
+    other.train(4, 5)
+    other.drain()
+    sent = other.memory.written("put_file")
+    assert len(sent) == 2 * 3, "nothing of the generation that was fetched is sent back"
+    fetch_newest(there.target, there.directory)
+    _assert_same(there.directory, 5)
+
+
+def test_what_is_here_already_is_not_fetched(there: Machine, here: RunDirectory) -> None:
+    fetch_newest(there.target, here)
+    for directory in (here, there.directory):
+        there.memory.done.clear()
+        again = fetch_newest(there.target, directory)
+        assert again.manifest is not None
+        assert (again.manifest.generation, again.bytes, _fetched(there.memory)) == (3, 0, [])
+
+
+def test_a_newer_generation_here_is_left_alone(there: Machine) -> None:
+    there.memory.away = True
+    there.train(4)
+    there.memory.away = False
+    fetched = fetch_newest(there.target, there.directory)
+    assert fetched.manifest is not None
+    assert (fetched.manifest.generation, _fetched(there.memory)) == (4, [])
+
+
+def test_of_one_generation_the_higher_epoch_is_newer(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
+    there.lease.release()
+    other = Machine(tmp_path / "other", there.memory, KEEP_ALL)
+    other.train(3)
+    other.drain()
+    fetched = fetch_newest(there.target, here)
+    assert fetched.manifest is not None
+    assert (fetched.manifest.generation, fetched.manifest.epoch) == (3, 2)
+    fetched = fetch_newest(there.target, there.directory)
+    assert fetched.manifest is not None
+    assert fetched.manifest.epoch == 2
+
+
+def test_shared_blobs_are_fetched_once(there: Machine, here: RunDirectory) -> None:
+    fetch_newest(there.target, here)
+    old = set(here.contents.manifests().manifests[0].blobs)
+    there.train(4)
+    there.drain()
+    there.memory.done.clear()
+    fetched = fetch_newest(there.target, here)
+    assert fetched.manifest is not None
+    assert set(_fetched(there.memory)) == set(fetched.manifest.blobs) - old
+    assert fetched.bytes < fetched.manifest.bytes
+
+
+def test_a_damaged_blob_here_is_made_good(there: Machine, here: RunDirectory) -> None:
+    manifest = fetch_newest(there.target, here).manifest
+    assert manifest is not None
+    name = manifest.entry("population.safetensors").sha256
+    here.blob_path(name).write_bytes(b"?")
+    there.memory.done.clear()
+    fetch_newest(there.target, here)
+    assert _fetched(there.memory) == [f"{BLOBS}{name[:2]}/{name}"]
+    _assert_same(here, 3)
+
+
+def _flip(content: bytes) -> bytes:
+    return content[:-2] + bytes([content[-2] ^ 1]) + content[-1:]
+
+
+DAMAGES: list[Callable[[bytes], bytes | None]] = [_flip, lambda content: content[:-1], lambda _: b"", lambda _: None]
+
+
+def _damage(memory: MemoryStore, name: str, how: Callable[[bytes], bytes | None]) -> None:
+    content = how(memory.content[name])
+    if content is None:
+        del memory.content[name]
+    else:
+        memory.content[name] = content
+
+
+@pytest.mark.parametrize("how", DAMAGES, ids=["flip", "cut", "empty", "remove"])
+def test_damage_of_any_part_in_the_store_is_reported_and_the_next_older_one_is_used(
+    there: Machine, tmp_path: Path, how: Callable[[bytes], bytes | None], caplog: pytest.LogCaptureFixture
+) -> None:
+    newest, older, _ = there.target.manifests().manifests
+    content, modified = dict(there.memory.content), dict(there.memory.modified)
+    own = sorted(set(newest.blobs) - set(older.blobs))
+    for number, name in enumerate([newest.name, *own]):
+        there.memory.content, there.memory.modified = dict(content), dict(modified)
+        _damage(there.memory, f"{RUN}/{name}", how)
+        here = new_directory(tmp_path / f"{number}")
+        fetched = fetch_newest(there.target, here)
+        assert fetched.manifest is not None
+        assert fetched.manifest.generation == 2
+        removed_manifest = name == newest.name and how(b"???") is None
+        assert {damage.path for damage in fetched.damages} == (set() if removed_manifest else {name})
+        _assert_same(here, 2)
+        assert whole_generations(here.contents) == [2]
+    assert "is damaged: generation 3" in caplog.text
+
+
+def test_damage_that_shows_in_the_sizes_costs_no_download(there: Machine, here: RunDirectory) -> None:
+    newest, older, _ = there.target.manifests().manifests
+    for name in set(newest.blobs) - set(older.blobs):
+        _damage(there.memory, f"{RUN}/{name}", lambda content: content[:-1])
+    fetched = fetch_newest(there.target, here)
+    assert sorted(_fetched(there.memory)) == sorted(older.blobs)
+    assert len(fetched.damages) == len(set(newest.blobs) - set(older.blobs))
+
+
+def test_without_any_whole_generation_a_sentence_and_no_new_beginning(there: Machine, here: RunDirectory) -> None:
+    for name in [name for name in there.memory.content if MANIFESTS in name]:
+        _damage(there.memory, name, _flip)
+    with pytest.raises(InputError, match=r"has no generation that is whole \(generation 3: manifest"):
+        fetch_newest(there.target, here)
+    assert fetch_newest(there.target, there.directory).manifest is not None, "but this machine has them"
+
+
+def test_a_run_without_generations_brings_nothing(tmp_path: Path, here: RunDirectory) -> None:
+    empty = Machine(tmp_path / "empty")
+    assert fetch_newest(empty.target, here) == (None, [], 0)
+
+
+def test_a_store_that_goes_away_at_any_request_leaves_this_machine_as_it_was_or_whole(
+    there: Machine, tmp_path: Path
+) -> None:
+    requests = 0
+    while True:
+        here = new_directory(tmp_path / f"here-{requests}")
+        there.memory.done.clear()
+
+        def leave(_operation: str, _name: str, last: int = requests) -> None:
+            there.memory.away = len(there.memory.done) >= last
+
+        there.memory.before = leave
+        try:
+            fetch_newest(there.target, here)
+        except StoreUnavailableError:
+            assert whole_generations(here.contents) == []
+        else:
+            break
+        finally:
+            there.memory.before, there.memory.away = None, False
+        fetch_newest(there.target, here)
+        assert whole_generations(here.contents) == [3]
+        requests += 1
+    assert requests > 5
+
+
+def test_progress_reaches_the_number_of_bytes(there: Machine, here: RunDirectory) -> None:
+    steps: list[tuple[str, int, int]] = []
+
+    class Listener:
+        def update(self, name: str, done: int, total: int) -> None:
+            steps.append((name, done, total))
+
+    with progress_to(Listener()):
+        fetched = fetch_newest(there.target, here)
+    downloads = [step for step in steps if step[0] == "download"]
+    assert downloads[-1] == ("download", fetched.bytes, fetched.bytes)
+    assert [done for _, done, _ in downloads] == sorted(done for _, done, _ in downloads)
+
+
+def test_from_a_bucket(tmp_path: Path, gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.url)
+    store = open_store(f"gs://{gcs_emulator.make_bucket()}/some/prefix")
+    there = Machine(tmp_path / "there", store, KEEP_ALL)
+    there.train(1, 2)
+    there.drain()
+    here = new_directory(tmp_path / "here")
+    fetch_newest(there.target, here)
+    _assert_same(here, 2)

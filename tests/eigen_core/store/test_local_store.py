@@ -1,0 +1,291 @@
+"""A store in a folder: what it does when processes are killed, disks are full and files are in the way."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from eigen_core.errors import InputError
+from eigen_core.store import LocalStore, MissingObjectError, ObjectExistsError, StoreUnavailableError, local
+from eigen_core.store.local import leftovers, replacing
+
+WRITER = """
+import sys
+from pathlib import Path
+from eigen_core.store import LocalStore, ObjectExistsError
+
+store = LocalStore(Path(sys.argv[1]))
+source = Path(sys.argv[2])
+contents = {name: bytes([name]) * 300_000 for name in range(1, 9)}
+print("ready", flush=True)
+turn = 0
+while True:
+    turn += 1
+    content = contents[turn % 8 + 1]
+    source.write_bytes(content)
+    store.put_file(f"blobs/{turn % 5}", source)
+    store.put("state", content)
+    try:
+        store.create(f"created/{turn:06d}", content)
+    except ObjectExistsError:
+        pass
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """A new store."""
+    return LocalStore(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_at_any_instant_every_object_is_whole(tmp_path: Path, seed: int) -> None:
+    numbers = random.Random(seed)
+    store = LocalStore(tmp_path / "runs")
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(store.folder), str(tmp_path / "source")], stdout=subprocess.PIPE
+    )
+    assert writer.stdout is not None
+    with writer.stdout:
+        assert writer.stdout.readline() == b"ready\n"
+        time.sleep(numbers.uniform(0.0, 0.1))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    for found in store.objects(""):
+        content = store.read(found.name, 300_000)
+        assert len(content) == found.bytes == 300_000
+        assert len(set(content)) == 1
+    assert len(leftovers(store.folder)) <= 1
+    assert not [found for found in store.objects("") if "writing" in found.name]
+
+
+def test_a_name_is_given_after_the_content_lasts_and_lasts_itself(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(b"content")
+    actions: list[str] = []
+
+    def noting(name: str, action: Callable[..., object]) -> Callable[..., object]:
+        def note(*arguments: object, **options: object) -> object:
+            is_folder = name == "fsync" and os.path.isdir(f"/proc/self/fd/{arguments[0]}")
+            actions.append(f"{name} folder" if is_folder else name)
+            return action(*arguments, **options)
+
+        return note
+
+    for name in ("fsync", "replace", "link"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    for write, naming in (
+        (lambda: store.put("a", b"1"), "replace"),
+        (lambda: store.put_file("b", tmp_path / "source"), "replace"),
+        (lambda: store.create("c", b"1"), "link"),
+        (lambda: store.fetch("a", tmp_path / "copy"), "replace"),
+    ):
+        write()
+        actions.clear()
+        store.delete(["c"])
+        actions.clear()
+        write()
+        named = actions.index(naming)
+        assert "fsync" in actions[:named]
+        assert "fsync folder" in actions[named:]
+    actions.clear()
+    store.put("new/folder/d", b"1")
+    assert actions.count("fsync folder") == 3
+    actions.clear()
+    store.delete(["a"])
+    assert actions == ["fsync folder"]
+
+
+def test_what_was_there_stays_until_the_new_content_is_whole(store: LocalStore) -> None:
+    store.put("a", b"before")
+    with suppress(ZeroDivisionError), replacing(store.path("a")) as file:
+        file.write(b"aft")
+        raise ZeroDivisionError
+    assert store.read("a", 10) == b"before"
+    assert leftovers(store.folder) == []
+
+
+def test_leftovers_are_no_objects(store: LocalStore) -> None:
+    with replacing(store.path("a/b")) as file:
+        file.write(b"half")
+        file.flush()
+        assert store.objects("") == []
+        assert len(leftovers(store.folder)) == 1
+        assert leftovers(store.folder)[0].parent == store.folder / "a"
+    assert leftovers(store.folder) == []
+    assert [found.name for found in store.objects("")] == ["a/b"]
+
+
+def test_what_begins_with_a_dot_is_not_seen(store: LocalStore) -> None:
+    store.put("a/b", b"1")
+    for hidden in (".remote/gs/bucket/x", "a/.hidden/x", "a/.x", ".x"):
+        path = store.folder / hidden
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    assert [found.name for found in store.objects("")] == ["a/b"]
+    assert store.folders("") == ["a"]
+    assert store.folders("a/") == []
+
+
+def test_other_things_than_files_are_no_objects(store: LocalStore, tmp_path: Path) -> None:
+    store.put("a/file", b"1")
+    os.mkfifo(store.folder / "a" / "pipe")
+    (store.folder / "a" / "dangling").symlink_to(tmp_path / "nowhere")
+    (store.folder / "a" / "link").symlink_to(store.folder / "a" / "file")
+    assert [found.name for found in store.objects("")] == ["a/file", "a/link"]
+    for name in ("a/pipe", "a/dangling", "a"):
+        assert store.stat(name) is None
+        with pytest.raises(MissingObjectError):
+            store.read(name, 10)
+        with pytest.raises(MissingObjectError):
+            store.fetch(name, tmp_path / "copy")
+    assert store.read("a/link", 1) == b"1"
+
+
+def test_a_run_may_be_a_link_to_another_disk(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    store.folder.mkdir()
+    (store.folder / "big").symlink_to(tmp_path / "disk")
+    store.put("big/a", b"1")
+    assert store.folders("") == ["big"]
+    assert [found.name for found in store.objects("big/")] == ["big/a"]
+
+
+@pytest.mark.parametrize("in_the_way", ["file", "folder"])
+def test_something_in_the_way(store: LocalStore, in_the_way: str) -> None:
+    if in_the_way == "file":
+        store.put("a", b"1")
+        with pytest.raises(InputError, match="a file is in the place of a folder"):
+            store.put("a/b", b"1")
+        with pytest.raises(InputError, match="a file is in the place of a folder"):
+            store.create("a/b", b"1")
+    else:
+        store.put("a/b", b"1")
+        with pytest.raises(InputError, match="a folder is in the place of a file"):
+            store.put("a", b"1")
+        with pytest.raises(ObjectExistsError):
+            store.create("a", b"1")
+        with pytest.raises(InputError, match="a folder is in the place of a file"):
+            store.delete(["a"])
+    assert leftovers(store.folder) == []
+
+
+def test_the_store_itself_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_bytes(b"")
+    with pytest.raises(InputError, match="a file is in the place of a folder"):
+        LocalStore(tmp_path / "runs").check()
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "sentence"),
+    [
+        (errno.ENOSPC, InputError, "no space left"),
+        (errno.EDQUOT, InputError, "no space left"),
+        (errno.EROFS, InputError, "read-only"),
+        (errno.EACCES, InputError, "not allowed"),
+        (errno.EIO, StoreUnavailableError, "Input/output error"),
+        (errno.ESTALE, StoreUnavailableError, "Stale file handle"),
+    ],
+)
+def test_errors_of_the_file_system(
+    store: LocalStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    error: type[Exception],
+    sentence: str,
+) -> None:
+    store.put("a", b"before")
+    (tmp_path / "source").write_bytes(b"content")
+
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        for write in (
+            lambda: store.put("a", b"1"),
+            lambda: store.create("b", b"1"),
+            lambda: store.put_file("a", tmp_path / "source"),
+            lambda: store.fetch("a", tmp_path / "copy"),
+            lambda: store.delete(["missing"]) or store.put("c/d/e", b""),
+            store.check,
+        ):
+            with pytest.raises(error, match=sentence):
+                write()
+    assert [found.name for found in store.objects("")] == ["a"]
+    assert store.read("a", 10) == b"before"
+    assert not (tmp_path / "copy").exists()
+    assert leftovers(tmp_path) == []
+
+
+def test_a_file_system_without_hard_links(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(InputError, match="no hard links"):
+        store.check()
+    with pytest.raises(InputError, match="no hard links"):
+        store.create("a", b"1")
+    assert leftovers(store.folder) == []
+
+
+def test_a_link_whose_reply_was_lost_is_ours(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def lose_the_reply(source: Path, target: Path) -> None:
+        link(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", lose_the_reply)
+    store.create("a", b"1")
+    assert store.read("a", 1) == b"1"
+
+
+def test_a_disk_that_does_not_keep_what_is_written(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(b"content")
+    store.put_file("a", tmp_path / "source")
+    monkeypatch.setattr(local, "stream_checksum", lambda _: (7, 1))
+    with pytest.raises(StoreUnavailableError, match="does not read as it was written"):
+        store.put_file("a", tmp_path / "source")
+    with pytest.raises(StoreUnavailableError, match="does not read as it was written"):
+        store.fetch("a", tmp_path / "copy")
+    assert store.read("a", 10) == b"content"
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_disk_that_does_not_answer(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(local, "make_folder", lambda _: time.sleep(3))
+    with pytest.raises(StoreUnavailableError, match="did not answer within"):
+        store.check()
+
+
+def test_folders_may_be_cleared_away_while_others_write(store: LocalStore) -> None:
+    writer = """
+import sys
+from pathlib import Path
+from eigen_core.store import LocalStore
+store = LocalStore(Path(sys.argv[1]))
+for turn in range(150):
+    store.put(f"first/blobs/{sys.argv[2]}/{turn % 3}", b"x")
+    store.delete([f"first/blobs/{sys.argv[2]}/{turn % 3}"])
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", writer, str(store.folder), str(number % 2)]) for number in range(4)
+    ]
+    assert [process.wait() for process in writers] == [0, 0, 0, 0]
+    assert store.objects("") == []
+    assert store.folders("") == []

@@ -1,0 +1,377 @@
+"""A store on Google Cloud Storage behind a network that loses, damages, delays and refuses."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import aiohttp
+import pytest
+from fault_proxy import Fault, FaultProxy, clear_faults, requests_so_far, set_faults
+from gcs_emulator import GcsEmulator
+
+from eigen_core.errors import InputError
+from eigen_core.store import (
+    MissingObjectError,
+    ObjectExistsError,
+    Store,
+    StoreUnavailableError,
+    gcs,
+    open_store,
+    remote,
+)
+
+BLOCK = 256 << 10
+CONTENT = random.Random(1).randbytes(2_000)
+OURS = random.Random(2).randbytes(2_000)
+
+
+@pytest.fixture
+def store(
+    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, quick_retries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> Store:
+    """A store behind the proxy, with two objects, that waits for half a second at most and has small blocks."""
+    assert quick_retries == []
+    monkeypatch.setattr(gcs, "BLOCK", BLOCK)
+    monkeypatch.setattr(remote, "BLOCK", BLOCK)
+    monkeypatch.setattr(gcs, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(gcs, "_TIMEOUTS", aiohttp.ClientTimeout(sock_connect=5, sock_read=0.5))
+    store = open_store(f"gs://{gcs_emulator.make_bucket()}/prefix")
+    store.put("a/content", CONTENT)
+    store.put("a/rubbish", b"")
+    fault_proxy.requests.clear()
+    return store
+
+
+def put_file(store: Store, path: Path, name: str, content: bytes) -> None:
+    (path / "source").write_bytes(content)
+    store.put_file(name, path / "source")
+
+
+def fetch(store: Store, path: Path, name: str) -> bytes:
+    store.fetch(name, path / "copy")
+    return (path / "copy").read_bytes()
+
+
+def holds(store: Store, path: Path, name: str, content: bytes) -> bool:
+    (path / "source").write_bytes(content)
+    return store.holds(name, path / "source")
+
+
+ACTIONS: dict[str, Callable[[Store, Path], object]] = {
+    "put": lambda store, _: store.put("new", OURS),
+    "create": lambda store, _: store.create("new", OURS),
+    "put_file": lambda store, path: put_file(store, path, "new", OURS),
+    "read": lambda store, _: store.read("a/content", 5_000),
+    "fetch": lambda store, path: fetch(store, path, "a/content"),
+    "holds": lambda store, path: holds(store, path, "a/content", CONTENT),
+    "objects": lambda store, _: [found.name for found in store.objects("a/")],
+    "folders": lambda store, _: store.folders(""),
+    "stat": lambda store, _: store.stat("a/content"),
+    "delete": lambda store, _: store.delete(["a/rubbish"]),
+    "check": lambda store, _: store.check(),
+}
+FAULTS = {
+    **{f"status {code}": Fault("status", status=code, times=2) for code in (400, 408, 429, 500, 502, 503, 504)},
+    "invalid": Fault("status", status=503, message="invalid", times=2),
+    "reset": Fault("reset", times=2),
+    "lost reply": Fault("lost_reply"),
+    "stall": Fault("stall"),
+    "cut": Fault("cut", times=2),
+    "flipped content": Fault("flip_reply", path="alt=media"),
+    "flipped upload": Fault("flip_request", path="upload", where=0.6),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_what_passes_is_survived(store: Store, fault_proxy: FaultProxy, tmp_path: Path, action: str) -> None:
+    expected = ACTIONS[action](store, tmp_path)
+    for name, fault in FAULTS.items():
+        store.delete(["new"])
+        store.put("a/rubbish", b"")
+        fault_proxy.add(Fault(**vars(fault)))
+        if action == "check" and name.startswith("flipped"):
+            with pytest.raises(StoreUnavailableError, match="something else"):
+                store.check()
+            continue
+        assert ACTIONS[action](store, tmp_path) == expected, name
+        fault_proxy.clear()
+        if action in ("put", "create", "put_file"):
+            assert store.read("new", 5_000) == OURS, name
+        elif action == "delete":
+            assert store.stat("a/rubbish") is None, name
+
+
+@pytest.mark.parametrize("action", [action for action in ACTIONS if action != "check"])
+def test_what_does_not_pass_ends(
+    store: Store, fault_proxy: FaultProxy, quick_retries: list[float], tmp_path: Path, action: str
+) -> None:
+    fault_proxy.add(Fault("status", status=503, message="try later", times=None))
+    with pytest.raises(StoreUnavailableError, match="HTTP 503: try later"):
+        ACTIONS[action](store, tmp_path)
+    assert len(fault_proxy.requests) == 8
+    assert 15 < sum(quick_retries) < 30
+
+
+def test_time_runs_out_too(store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("eigen_core.store.patience.clock", lambda: now[0])
+
+    def pass_slowly(_: int, __: str, ___: str) -> None:
+        now[0] += 14.0
+
+    fault_proxy.add(Fault("reset", times=None))
+    fault_proxy.hook = pass_slowly
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        store.stat("a/content")
+    # The library below sends a request once more where a connection that it had kept is closed.
+    assert 2 <= len(fault_proxy.requests) <= 4
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(("status", "sentence"), [(403, "may not list.*denied here"), (401, "refused a client")])
+def test_no_permission_is_said_at_once(
+    store: Store, fault_proxy: FaultProxy, tmp_path: Path, action: str, status: int, sentence: str
+) -> None:
+    fault_proxy.add(Fault("status", status=status, message="denied here", times=None))
+    with pytest.raises(InputError, match=sentence):
+        ACTIONS[action](store, tmp_path)
+    assert len(fault_proxy.requests) <= 1
+
+
+@pytest.mark.parametrize("action", ["put", "create", "put_file", "objects", "folders", "check"])
+def test_a_bucket_that_is_not_there(fault_proxy: FaultProxy, tmp_path: Path, action: str) -> None:
+    with pytest.raises(InputError, match="no bucket 'not-there'"):
+        ACTIONS[action](open_store("gs://not-there/prefix"), tmp_path)
+    with pytest.raises(InputError, match="no bucket 'not-there'"):
+        put_file(open_store("gs://not-there/prefix"), tmp_path, "new", bytes(BLOCK + 1))
+    with pytest.raises(MissingObjectError):
+        open_store("gs://not-there/prefix").read("a", 1)
+    assert fault_proxy.count() <= 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("status", status=503, times=3),
+        Fault("status", status=404),
+        Fault("status", status=410),
+        Fault("reset"),
+        Fault("lost_reply"),
+        Fault("flip_request"),
+        Fault("flip_request", where=0.0),
+        Fault("flip_request", where=1.0),
+    ],
+    ids=lambda fault: f"{fault.kind} {fault.status} {fault.where}",
+)
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_a_fault_in_a_block_of_a_file(
+    store: Store, fault_proxy: FaultProxy, tmp_path: Path, fault: Fault, block: int
+) -> None:
+    content = random.Random(3).randbytes(2 * BLOCK + 1_000)
+    fault_proxy.add(Fault(**vars(fault) | {"method": "PUT", "after": block}))
+    put_file(store, tmp_path, "blob", content)
+    assert fetch(store, tmp_path, "blob") == content
+    assert fault_proxy.count("PUT") > 3
+
+
+def test_a_session_that_does_not_begin(store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
+    fault_proxy.add(
+        Fault("flip_request", path="uploadType=resumable"), Fault("lost_reply", path="uploadType=resumable")
+    )
+    content = bytes(BLOCK + 5)
+    put_file(store, tmp_path, "blob", content)
+    assert fetch(store, tmp_path, "blob") == content
+
+
+@pytest.mark.parametrize("size", [500, BLOCK + 500])
+def test_an_upload_that_is_always_damaged_is_given_up(
+    store: Store, fault_proxy: FaultProxy, quick_retries: list[float], tmp_path: Path, size: int
+) -> None:
+    method = "PUT" if size > BLOCK else "POST"
+    fault_proxy.add(Fault("flip_request", method=method, where=0.6, times=None))
+    content = random.Random(4).randbytes(size)
+    with pytest.raises(StoreUnavailableError, match="damaged on the way"):
+        put_file(store, tmp_path, "blob", content)
+    assert sum(quick_retries) < 30
+    fault_proxy.clear()
+    put_file(store, tmp_path, "blob", content)
+    assert fetch(store, tmp_path, "blob") == content
+
+
+def test_a_download_that_is_always_damaged_is_given_up(store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
+    fault_proxy.add(Fault("flip_reply", path="alt=media", times=None))
+    with pytest.raises(StoreUnavailableError, match="damaged on the way"):
+        store.read("a/content", 5_000)
+    with pytest.raises(StoreUnavailableError, match="damaged on the way"):
+        store.fetch("a/content", tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reply_with_a_shorter_content_is_noticed(store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
+    put_file(store, tmp_path, "blob", bytes(BLOCK + 700))
+    fault_proxy.add(Fault("cut", path="alt=media", times=3))
+    assert fetch(store, tmp_path, "blob") == bytes(BLOCK + 700)
+
+
+def test_a_file_is_not_there_before_its_last_block(
+    store: Store, fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.url)
+    other = open_store(store.url)
+    assert other.stat("blob") is None
+    seen = []
+
+    def look(_: int, method: str, __: str) -> None:
+        if method == "PUT":
+            seen.append(other.stat("blob"))
+
+    fault_proxy.hook = look
+    put_file(store, tmp_path, "blob", bytes(2 * BLOCK + 1))
+    assert seen == [None, None, None]
+    assert other.stat("blob") is not None
+
+
+def test_a_download_of_what_is_replaced_meanwhile_is_whole(
+    store: Store, fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = bytes(BLOCK + 100), b"\1" * (BLOCK + 100)
+    put_file(store, tmp_path, "blob", before)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.url)
+    other = open_store(store.url)
+    (tmp_path / "after").write_bytes(after)
+    downloads = []
+
+    def replace(_: int, __: str, path: str) -> None:
+        if "alt=media" in path:
+            downloads.append(path)
+            if len(downloads) == 2:
+                other.put_file("blob", tmp_path / "after")
+
+    fault_proxy.hook = replace
+    assert fetch(store, tmp_path, "blob") == after
+
+
+def test_a_lost_reply_to_create(store: Store, fault_proxy: FaultProxy) -> None:
+    fault_proxy.add(Fault("lost_reply", method="POST"))
+    store.create("lease/1", b"owner 1")
+    assert store.read("lease/1", 10) == b"owner 1"
+    fault_proxy.add(Fault("lost_reply", method="POST"))
+    with pytest.raises(ObjectExistsError):
+        store.create("lease/1", b"owner 2")
+    assert store.read("lease/1", 10) == b"owner 1"
+
+
+def test_one_of_many_creates_over_a_bad_network(store: Store, fault_proxy: FaultProxy) -> None:
+    fault_proxy.add(
+        Fault("lost_reply", method="POST", times=None, probability=0.3),
+        Fault("flip_request", method="POST", times=None, probability=0.2, where=0.6),
+        Fault("status", status=503, times=None, probability=0.2),
+    )
+    for turn in range(10):
+
+        def attempt(owner: int, name: str = f"lease/{turn}") -> bool:
+            try:
+                store.create(name, b"%d" % owner * 1_000)
+            except ObjectExistsError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(6) as threads:
+            won = list(threads.map(attempt, range(1, 7)))
+        assert sum(won) == 1
+        assert store.read(f"lease/{turn}", 5_000) == b"%d" % (won.index(True) + 1) * 1_000
+
+
+def test_a_request_that_hangs_holds_up_nobody_else(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator) -> None:
+    store = open_store(f"gs://{gcs_emulator.make_bucket()}")
+    fault_proxy.add(Fault("stall", path="slow"))
+    done: list[str] = []
+
+    def wait() -> None:
+        store.stat("slow")
+        done.append("slow")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not fault_proxy.count(path="slow"):
+        time.sleep(0.01)
+    store.put("quick", b"1")
+    assert store.read("quick", 1) == b"1"
+    done.append("quick")
+    fault_proxy.clear()
+    thread.join()
+    assert done == ["quick", "slow"]
+
+
+def test_a_slow_network_is_waited_for(store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
+    fault_proxy.add(Fault("throttle", path="alt=media", rate=200_000.0))
+    put_file(store, tmp_path, "blob", bytes(150_000))
+    assert fetch(store, tmp_path, "blob") == bytes(150_000)
+
+
+def test_the_client_logs_nothing_of_its_own(
+    store: Store, fault_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault_proxy.add(Fault("status", status=503, times=None))
+    with caplog.at_level(logging.INFO), pytest.raises(StoreUnavailableError):
+        store.read("a/content", 5_000)
+    assert caplog.records == []
+
+
+def test_faults_can_be_set_from_another_process(store: Store, fault_proxy: FaultProxy) -> None:
+    set_faults(fault_proxy.url, Fault("status", status=403, times=None), Fault("reset", probability=0.5))
+    with pytest.raises(InputError):
+        store.objects("")
+    clear_faults(fault_proxy.url)
+    assert len(store.objects("")) == 2
+    assert requests_so_far(fault_proxy.url) == len(fault_proxy.requests) == 2
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_store_behind_a_bad_network_is_a_dictionary(
+    store: Store, fault_proxy: FaultProxy, tmp_path: Path, seed: int
+) -> None:
+    numbers = random.Random(seed)
+    fault_proxy.seed(seed)
+    fault_proxy.add(
+        *(
+            Fault(**vars(fault) | {"times": None, "probability": 0.03})
+            for name, fault in FAULTS.items()
+            if name != "stall"
+        )
+    )
+    known = {"a/content": CONTENT, "a/rubbish": b""}
+    for turn in range(60):
+        name = f"b/{numbers.randrange(6)}"
+        content = numbers.randbytes(numbers.choice([1_500, 3_000]))
+        action = numbers.choice(["put", "put_file", "create", "read", "fetch", "delete"])
+        if action == "put":
+            store.put(name, content)
+        elif action == "put_file":
+            put_file(store, tmp_path, name, content)
+        elif action == "create":
+            try:
+                store.create(name, content)
+                assert name not in known
+            except ObjectExistsError:
+                content = known[name]
+        elif action == "delete":
+            store.delete([name])
+            known.pop(name, None)
+        elif name not in known:
+            with pytest.raises(MissingObjectError):
+                store.read(name, 5_000)
+        elif action == "read":
+            assert store.read(name, 5_000) == known[name], turn
+        else:
+            assert fetch(store, tmp_path, name) == known[name], turn
+        if action in ("put", "put_file", "create"):
+            known[name] = content
+    fault_proxy.clear()
+    # A flipped bit in a name, from which TLS protects, may have left others.
+    assert {found.name for found in store.objects("")} >= set(known)
+    assert {name: store.read(name, 5_000) for name in known} == known

@@ -1,0 +1,235 @@
+"""A store that cannot be used is refused soon, with a sentence that says why and what to do."""
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from fault_proxy import Fault, FaultProxy
+from gcs_emulator import GcsEmulator
+
+from eigen_core.errors import InputError
+from eigen_core.store import StoreUnavailableError, credentials, deadline, open_store, remote
+
+VARIABLES = (
+    "STORAGE_EMULATOR_HOST",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GCE_METADATA_HOST",
+    "NO_GCE_CHECK",
+    "GOOGLE_CLOUD_PROJECT",
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without credentials and emulators."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks give up after a second."""
+    monkeypatch.setattr(remote, "_CHECK_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(credentials, "_REFRESH_SECONDS", 0.5)
+
+
+@pytest.fixture
+def silent_address() -> Iterator[str]:
+    """Where connections are taken and nothing is ever answered."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(50)
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def private_key() -> str:
+    """A key as Google gives it to service accounts."""
+    return (
+        rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        .private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        .decode()
+    )
+
+
+def service_account(folder: Path, private_key: str, token_address: str) -> str:
+    path = folder / "account.json"
+    path.write_text(
+        json.dumps(
+            {
+                "type": "service_account",
+                "client_email": "eigen@project.example",
+                "private_key": private_key,
+                "private_key_id": "1",
+                "project_id": "project",
+                "token_uri": token_address,
+            }
+        )
+    )
+    return str(path)
+
+
+def test_the_limits_leave_time_for_the_start() -> None:
+    assert remote._CHECK_PATIENCE_SECONDS < remote._CHECK_SECONDS <= 12.0
+    assert 2 * credentials._REFRESH_SECONDS <= remote._CHECK_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "where there is no file"),
+        ("", "not a file of credentials"),
+        ("hello", "not a file of credentials"),
+        ("[]", "not a file of credentials"),
+        ("{}", "not a file of credentials"),
+        ("[" * 100_000, "not a file of credentials"),
+        ('{"type": "nonsense"}', "does not have a valid type"),
+        ('{"type": "service_account"}', "missing fields"),
+        ('{"type": "authorized_user"}', "cannot be used"),
+        ('{"type": "external_account"}', "cannot be used"),
+        (
+            '{"type": "service_account", "client_email": "a", "private_key": "b", "token_uri": "http://127.0.0.1:1"}',
+            "cannot be used",
+        ),
+    ],
+)
+def test_a_file_of_credentials_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, sentence: str
+) -> None:
+    path = tmp_path / "key.json"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    with pytest.raises(InputError, match=sentence) as refused:
+        open_store("gs://bucket").check()
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))
+    with pytest.raises(InputError, match="cannot be read"):
+        open_store("gs://bucket").check()
+
+
+@pytest.mark.parametrize("metadata", ["127.0.0.1:1", "silent"])
+def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, silent_address: str, metadata: str) -> None:
+    if metadata == "silent":
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("GCE_METADATA_HOST", silent_address if metadata == "silent" else metadata)
+    with pytest.raises(InputError, match="no credentials for Google Cloud: GOOGLE_APPLICATION_CREDENTIALS is not set"):
+        open_store("gs://bucket").check()
+
+
+def test_a_login_that_is_broken_is_no_reason_to_go_on_anonymously(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gcloud"
+    folder.mkdir()
+    (folder / "application_default_credentials.json").write_text("{")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with pytest.raises(InputError, match=r"application_default_credentials.json cannot be used"):
+        open_store("gs://bucket").check()
+
+
+def test_credentials_that_google_refuses(
+    fault_proxy: FaultProxy, tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    fault_proxy.add(Fault("status", path="token", status=400, message="invalid_grant", times=None))
+    key = service_account(tmp_path, private_key, f"{fault_proxy.url}/token")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+    with pytest.raises(
+        InputError, match=r"Google refused eigen@project.example .*account.json.*invalid_grant.*new key"
+    ):
+        open_store("gs://bucket").check()
+    assert fault_proxy.count() == 1
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_confirmation_that_does_not_come(
+    silent_address: str, tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = service_account(tmp_path, private_key, f"http://{silent_address}/token")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+    with pytest.raises(StoreUnavailableError, match=r"Google did not confirm eigen@project.example"):
+        open_store("gs://bucket").check()
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [("127.0.0.1:1", "cannot be reached"), ("no-such-host.invalid:80", "cannot be reached"), ("silent", "in time")],
+)
+def test_an_address_that_does_not_answer(
+    silent_address: str, monkeypatch: pytest.MonkeyPatch, address: str, sentence: str
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", silent_address if address == "silent" else address)
+    with pytest.raises(StoreUnavailableError, match=f"gs://bucket.*{sentence}.*network"):
+        open_store("gs://bucket").check()
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("kind", ["stall", "status", "reset"])
+def test_an_endpoint_that_stops_at_some_step(
+    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, kind: str, method: str
+) -> None:
+    store = open_store(f"gs://{gcs_emulator.make_bucket()}")
+    fault_proxy.add(Fault(kind, method=method, times=None))  # type: ignore[arg-type]  # parametrised
+    with pytest.raises(StoreUnavailableError, match="gs://bucket"):
+        store.check()
+
+
+@pytest.mark.parametrize(
+    "address", ["http://a b", "http://127.0.0.1:x", "ftp://127.0.0.1", "http://h:1/path", "http://"]
+)
+def test_an_address_of_an_emulator_that_is_none(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+    with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is"):
+        open_store("gs://bucket").check()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_no_permission_for_one_of_the_steps(
+    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(f"gs://{gcs_emulator.make_bucket()}/prefix")
+    fault_proxy.add(Fault("status", method=method, status=403, message="caller lacks storage.objects", times=None))
+    with (
+        caplog.at_level(logging.DEBUG, "eigen_core"),
+        pytest.raises(InputError, match=r"may not list, read, write and delete.*caller lacks.*Storage Object User"),
+    ):
+        store.check()
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+def test_a_bucket_that_is_not_there(gcs_bucket: str) -> None:
+    with pytest.raises(InputError, match=f"{gcs_bucket}-other.*no bucket.*Create it"):
+        open_store(f"{gcs_bucket}-other/prefix").check()
+
+
+def test_the_emulator_is_asked_without_credentials(
+    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing"))
+    open_store(gcs_bucket).check()
+
+
+def test_what_never_comes_back_is_left_behind() -> None:
+    begin = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match="too late"):
+        deadline.within(0.1, lambda: time.sleep(5), "too late")
+    assert time.monotonic() - begin < 4
+    done: list[int] = []
+    deadline.within(5, lambda: done.append(1), "too late")
+    assert done == [1]
+    with pytest.raises(ZeroDivisionError):
+        deadline.within(5, lambda: done.append(1 // 0), "too late")

@@ -1,0 +1,151 @@
+"""From what a user says to a store and its folder on this machine."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigen_core.errors import InputError
+from eigen_core.store import (
+    LocalStore,
+    check_run_name,
+    is_remote,
+    open_store,
+    run_root,
+    store_folder,
+    store_from_environment,
+)
+
+
+@pytest.mark.parametrize(
+    ("store", "folder"),
+    [
+        ("/data/runs", "/data/runs"),
+        ("file:///data/my%20runs", "/data/my runs"),
+        ("file://localhost/data", "/data"),
+        ("FILE:///data", "/data"),
+        ("runs", None),
+        ("./gs:b", None),
+    ],
+)
+def test_folders(store: str, folder: str | None) -> None:
+    expected = Path(folder) if folder else Path.cwd() / store
+    assert store_folder(store) == expected
+    assert not is_remote(store)
+    assert run_root(store, "elsewhere") == expected
+    opened = open_store(store)
+    assert isinstance(opened, LocalStore)
+    assert opened.url == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("store", "url", "folder"),
+    [
+        ("gs://bucket", "gs://bucket", "gs/bucket"),
+        ("gs://bucket/", "gs://bucket", "gs/bucket"),
+        ("gs://bucket/a/b//", "gs://bucket/a/b", "gs/bucket/a/b"),
+        ("GCS://bucket/A", "gs://bucket/A", "gs/bucket/A"),
+        ("memory://tests/x", "memory://tests/x", "memory/tests/x"),
+    ],
+)
+def test_places_elsewhere(store: str, url: str, folder: str, tmp_path: Path) -> None:
+    assert is_remote(store)
+    assert open_store(store).url == url
+    assert run_root(store, str(tmp_path)) == tmp_path / ".remote" / folder
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "",
+        "a\0b",
+        "gs://",
+        "gs:///prefix",
+        "gs://b",
+        "gs://Bucket",
+        "gs://bucket//a",
+        "gs://bucket/../a",
+        "gs://bucket/.a",
+        "gs://bucket/a b",
+        "gs://bucket/a?b",
+        "gs://bucket/a#b",
+        "gs://user@bucket",
+        "gs:bucket",
+        "gs:/bucket",
+        "s3://bucket/a",
+        "s3:bucket",
+        "https://storage.googleapis.com/bucket",
+        "file:runs",
+        "file://host/data",
+        "file://relative",
+        "memory:x",
+    ],
+)
+def test_stores_that_are_none(store: str) -> None:
+    with pytest.raises(InputError):
+        open_store(store)
+    with pytest.raises(InputError):
+        run_root(store, "runs")
+
+
+def test_the_folder_on_this_machine_is_a_folder() -> None:
+    with pytest.raises(InputError, match="no folder on this machine"):
+        run_root("gs://bucket", "gs://other")
+
+
+@given(st.text(max_size=30))
+def test_whatever_is_given_is_a_store_or_a_sentence(store: str) -> None:
+    for text in (store, f"gs://{store}", f"gs://bucket/{store}", f"file://{store}"):
+        try:
+            root = run_root(text, "/local")
+            assert is_remote(text) == root.is_relative_to("/local/.remote")
+            assert ".." not in root.parts or not is_remote(text)
+        except InputError as error:
+            sentence = str(error).replace(text, "")
+            if "\n" in sentence:
+                raise
+
+
+@pytest.mark.parametrize(
+    ("environ", "store"),
+    [
+        ({}, None),
+        ({"EIGEN_STORE": "", "CLOUD_PROVIDER": "", "CLOUD_BUCKET": ""}, None),
+        ({"EIGEN_STORE": "/data"}, "/data"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "bucket"}, "gs://bucket"),
+        ({"CLOUD_PROVIDER": "GCS", "CLOUD_BUCKET": " bucket/a/b/ "}, "gs://bucket/a/b"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "gs://bucket/a"}, "gs://bucket/a"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "bucket/a", "EIGEN_STORE": "gs://bucket/a/"}, "gs://bucket/a/"),
+    ],
+)
+def test_stores_of_the_environment(environ: dict[str, str], store: str | None) -> None:
+    assert store_from_environment(environ) == store
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"CLOUD_PROVIDER": "gcs"}, "CLOUD_BUCKET is not set"),
+        ({"CLOUD_BUCKET": "bucket"}, "without CLOUD_PROVIDER"),
+        ({"CLOUD_PROVIDER": "aws", "CLOUD_BUCKET": "bucket"}, "CLOUD_PROVIDER is 'aws'"),
+        ({"CLOUD_PROVIDER": "aws"}, "CLOUD_PROVIDER is 'aws'"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "Not a bucket"}, "names no bucket"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "bucket", "EIGEN_STORE": "runs"}, "unset one"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "bucket", "EIGEN_STORE": "gs://bucket/a"}, "unset one"),
+    ],
+)
+def test_environments_that_contradict_themselves(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        store_from_environment(environ)
+
+
+@pytest.mark.parametrize("name", ["a", "run-1", "A.b_c", "x" * 100])
+def test_names_of_runs(name: str) -> None:
+    assert check_run_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".a", "a/b", "a b", "..", "ä", "a\n", "x" * 101])
+def test_names_that_no_run_has(name: str) -> None:
+    with pytest.raises(InputError, match="cannot be named"):
+        check_run_name(name)

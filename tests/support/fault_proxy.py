@@ -1,0 +1,266 @@
+"""A proxy before the emulator of Google Cloud Storage that does to requests what networks and services do to them."""
+
+import asyncio
+import json
+import random
+import re
+import socket
+import struct
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pytest
+from aiohttp import ClientSession, ClientTimeout, web
+from gcs_emulator import GcsEmulator
+from yarl import URL
+
+CONTROL = "/faults"
+_LARGEST_REQUEST = 256 << 20
+_SLICE = 64 << 10
+_HOP_BY_HOP = {"transfer-encoding", "connection", "keep-alive", "content-length"}
+
+Kind = Literal[
+    "status",  # answer with `status`, forward nothing
+    "reset",  # reset the connection, forward nothing
+    "lost_reply",  # forward, then reset the connection instead of answering
+    "stall",  # say nothing for `seconds` or until the faults are cleared, then forward
+    "throttle",  # pass the request and the reply on at `rate` bytes a second
+    "cut",  # send the first half of the reply's content, then reset the connection
+    "flip_request",  # change one byte of what is sent
+    "flip_reply",  # change one byte of the reply's content
+]
+
+
+@dataclass
+class Fault:
+    """What is done to requests.
+
+    Attributes:
+        kind: what.
+        method: to requests whose method matches this expression.
+        path: to requests whose path and query match this expression somewhere, percent signs as sent.
+        after: the first so many that match are let through.
+        times: how many are affected; None: all.
+        probability: how likely each is affected.
+        for_seconds: only so long after the fault was set (seconds); None: until it is cleared.
+        status: of the answer of kind "status".
+        message: in that answer.
+        seconds: of silence, for kind "stall".
+        rate: for kind "throttle" (bytes a second).
+        where: which byte is flipped, as a part of the whole: 0 the first, 1 the last.
+    """
+
+    kind: Kind
+    method: str = ""
+    path: str = ""
+    after: int = 0
+    times: int | None = 1
+    probability: float = 1.0
+    for_seconds: float | None = None
+    status: int = 503
+    message: str = "injected"
+    seconds: float = 3600.0
+    rate: float = 1e6
+    where: float = 0.5
+
+
+class FaultProxy:
+    """A proxy in a thread of this process.
+
+    Attributes:
+        url: where it listens; `{url}/faults` is for `set_faults` and `clear_faults` in other processes.
+        hook: called before each request is looked at, with its number (from 1), method and path, if it is set.
+        requests: method and path of each request so far.
+    """
+
+    def __init__(self, target: str) -> None:
+        """Start it before what is at the URL `target`."""
+        self.hook: Callable[[int, str, str], None] | None = None
+        self.requests: list[tuple[str, str]] = []
+        self._target = target
+        self._numbers = random.Random(0)
+        self._faults: list[tuple[Fault, float]] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
+        self._thread.start()
+        self.url = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(20)
+
+    def add(self, *faults: Fault) -> None:
+        """Do this to later requests; of several faults that fit one, the first is taken."""
+        self._faults += [(fault, time.monotonic()) for fault in faults]
+
+    def clear(self) -> None:
+        """Do nothing more to requests."""
+        self._faults = []
+
+    def seed(self, seed: int) -> None:
+        """Choose the numbers that decide where faults have a probability."""
+        self._numbers = random.Random(seed)
+
+    def count(self, method: str = "", path: str = "") -> int:
+        """Return how many requests there were whose method and path match."""
+        return sum(bool(re.match(method, made) and re.search(path, to)) for made, to in self.requests)
+
+    def stop(self) -> None:
+        """End it; connections are cut."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _start(self) -> str:
+        self._client = ClientSession(auto_decompress=False, timeout=ClientTimeout(total=None))
+        application = web.Application(client_max_size=_LARGEST_REQUEST)
+        application.router.add_route("*", CONTROL, self._control)
+        application.router.add_route("*", "/{rest:.*}", self._handle)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.01)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        port: int = self._runner.addresses[0][1]
+        return f"http://127.0.0.1:{port}"
+
+    async def _stop(self) -> None:
+        await self._runner.cleanup()
+        await self._client.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _control(self, request: web.Request) -> web.Response:
+        if request.method == "POST":
+            self.add(*(Fault(**fault) for fault in await request.json()))
+        elif request.method == "DELETE":
+            self.clear()
+        return web.json_response(
+            {"requests": len(self.requests), "faults": [asdict(fault) for fault, _ in self._faults]}
+        )
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        path = request.raw_path
+        self.requests.append((request.method, path))
+        if self.hook is not None:
+            self.hook(len(self.requests), request.method, path)
+        fault = self._fault_for(request.method, path)
+        kind = fault.kind if fault else None
+        if fault is None:
+            return _plain(await self._forward(request, body))
+        if kind == "status":
+            error = {"error": {"code": fault.status, "message": fault.message}}
+            return web.json_response(error, status=fault.status)
+        if kind == "reset":
+            return _reset(request)
+        if kind == "stall":
+            await self._stall(fault)
+        if kind == "flip_request":
+            body = _flipped(body, fault.where)
+        if kind == "throttle":
+            await asyncio.sleep(len(body) / fault.rate)
+        status, headers, content = await self._forward(request, body)
+        if kind == "lost_reply":
+            return _reset(request)
+        if kind == "flip_reply":
+            content = _flipped(content, fault.where)
+        if kind not in ("cut", "throttle"):
+            return _plain((status, headers, content))
+        answer = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(len(content))})
+        await answer.prepare(request)
+        if kind == "cut":
+            await answer.write(content[: len(content) // 2])
+            return _reset(request, answer)
+        for first in range(0, len(content), _SLICE):
+            await answer.write(content[first : first + _SLICE])
+            await asyncio.sleep(_SLICE / fault.rate)
+        await answer.write_eof()
+        return answer
+
+    async def _stall(self, fault: Fault) -> None:
+        end = time.monotonic() + fault.seconds
+        while time.monotonic() < end and any(kept is fault for kept, _ in self._faults):
+            await asyncio.sleep(0.01)
+
+    def _fault_for(self, method: str, path: str) -> Fault | None:
+        for fault, since in self._faults:
+            if not (re.match(fault.method, method) and re.search(fault.path, path)) or fault.times == 0:
+                continue
+            if fault.for_seconds is not None and time.monotonic() > since + fault.for_seconds:
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            if self._numbers.random() >= fault.probability:
+                continue
+            if fault.times is not None:
+                fault.times -= 1
+            return fault
+        return None
+
+    async def _forward(self, request: web.Request, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        # The emulator builds addresses in its answers from the host that was asked, which must stay the proxy.
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+        url = URL(self._target + request.raw_path, encoded=True)
+        async with self._client.request(
+            request.method, url, headers=headers, data=body, allow_redirects=False
+        ) as answer:
+            content = await answer.read()
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
+            return answer.status, kept, content
+
+
+def set_faults(proxy_url: str, *faults: Fault) -> None:
+    """Add faults to a proxy in another process."""
+    _ask(proxy_url, "POST", [asdict(fault) for fault in faults])
+
+
+def clear_faults(proxy_url: str) -> None:
+    """Remove all faults of a proxy in another process."""
+    _ask(proxy_url, "DELETE", None)
+
+
+def requests_so_far(proxy_url: str) -> int:
+    """Return how many requests a proxy in another process has seen."""
+    return int(_ask(proxy_url, "GET", None)["requests"])
+
+
+@pytest.fixture
+def fault_proxy(gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A proxy before the emulator, to which this process and those that it starts are pointed."""
+    proxy = FaultProxy(gcs_emulator.url)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+    yield proxy
+    proxy.stop()
+
+
+def _ask(proxy_url: str, method: str, document: Any) -> dict[str, Any]:
+    data = None if document is None else json.dumps(document).encode()
+    request = urllib.request.Request(f"{proxy_url}{CONTROL}", data=data, method=method)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def _plain(answer: tuple[int, dict[str, str], bytes]) -> web.Response:
+    status, headers, content = answer
+    return web.Response(status=status, headers=headers, body=content)
+
+
+def _reset(request: web.Request, answer: web.StreamResponse | None = None) -> web.StreamResponse:
+    """Reset the connection, as a machine does that knows nothing of it."""
+    if request.transport is not None:
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        request.transport.abort()
+    return answer or web.Response()
+
+
+def _flipped(content: bytes, where: float) -> bytes:
+    if not content:
+        return content
+    at = min(int(len(content) * where), len(content) - 1)
+    return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]

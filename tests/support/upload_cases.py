@@ -1,0 +1,105 @@
+"""A small run with generations to upload."""
+
+from pathlib import Path
+
+import torch
+from memory_store import Clock, MemoryStore
+
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import Ring, Snapshot
+from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
+from eigen_core.config import CheckpointConfig
+from eigen_core.store import Store
+
+RUN = "run"
+CAPACITY = 12
+ROWS = 5
+
+
+def snapshot_of(generation: int, champion: int = 0) -> Snapshot:
+    """A generation whose content follows from its number; a part of it never changes, its ring grows by `ROWS`."""
+    rows = torch.arange(generation * ROWS)
+    column = torch.zeros(CAPACITY, 2, dtype=torch.int64)
+    for row in rows[-CAPACITY:]:
+        column[row % CAPACITY] = row
+    return Snapshot(
+        generation,
+        {"population": {"weights": torch.full((50, 2), float(generation))}, "layout": {"fixed": torch.arange(9)}},
+        {"history": [{"generation": number} for number in range(1, generation + 1)]},
+        champion,
+        Ring({"day": column}, min(len(rows), CAPACITY), len(rows)),
+    )
+
+
+def commit(directory: RunDirectory, generation: int, champion: int = 0, epoch: int = 1) -> Manifest:
+    """Save a generation in the run directory."""
+    return directory.save(snapshot_of(generation, champion), epoch=epoch).manifest
+
+
+def new_directory(root: Path) -> RunDirectory:
+    """A new run."""
+    return RunDirectory.create(root, RUN, {"seed": 1})
+
+
+class Machine:
+    """A machine that trains a run whose store is elsewhere; its uploads are done step by step.
+
+    Attributes:
+        store: where uploads go.
+        clock: the machine's, which stands still.
+        lease: on the run.
+        directory: the run on this machine.
+        uploader: never started, unless a test does.
+    """
+
+    def __init__(
+        self, root: Path, store: Store | None = None, config: CheckpointConfig | None = None, *, again: bool = False
+    ) -> None:
+        self.clock = Clock()
+        self.memory = MemoryStore()
+        self.store: Store = store or self.memory
+        if isinstance(store, MemoryStore):
+            self.memory = store
+        self.directory = RunDirectory.open(root, RUN) if again else new_directory(root)
+        self.target = RunContents(self.store, RUN)
+        self.config = config or CheckpointConfig(upload_mb_per_second=0)
+        self.lease = Lease.acquire(self.store, RUN, self.config.lease_seconds, clock=self.clock)
+        self.uploader = Uploader(
+            self.directory, self.target, self.lease, self.config, clock=self.clock, sleep=self.clock.sleep
+        )
+
+    def train(self, *generations: int, champion: int = 0) -> None:
+        """Commit generations and queue them."""
+        for generation in generations:
+            self.uploader.add(commit(self.directory, generation, champion, self.lease.epoch))
+
+    def steps(self) -> list[float]:
+        """Let the uploader work until it has to wait, and return all pauses that it asked for."""
+        pauses = []
+        while (pause := self.uploader.step()) == 0.0:
+            pauses.append(pause)
+        return [*pauses, pause]
+
+    def drain(self) -> None:
+        """Let the uploader work until there is nothing to do."""
+        assert self.steps()[-1] == NOTHING_TO_DO
+
+    def stored(self) -> list[int]:
+        """Generations that are in the store, all of them whole, rising."""
+        return whole_generations(self.target)
+
+    def here(self) -> list[int]:
+        """Generations that are on this machine, all of them whole, rising."""
+        return whole_generations(self.directory.contents)
+
+
+def whole_generations(contents: RunContents) -> list[int]:
+    """Return the generations of a run, rising, after all that they refer to was verified."""
+    listing = contents.manifests()
+    assert not listing.damages
+    for manifest in listing.manifests:
+        assert contents.damages(manifest, deep=True) == []
+    return sorted(manifest.generation for manifest in listing.manifests)
