@@ -2,13 +2,14 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench soak
+.PHONY: help setup run test lint bench soak kill
 
 help:
 	@echo "make run    train the preset quickstart on the bundled prices"
 	@echo "make test   lint, type-check and test"
 	@echo "make setup  create .venv and install the pinned dependencies"
 	@echo "make bench  measure, and write benchmarks/RESULTS.md"
+	@echo "make kill   100 kills on each store, with all ends compared"
 	@echo "make soak   100 quickstart generations, resident memory fitted"
 
 setup: .venv/installed
@@ -31,6 +32,9 @@ test: lint
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+kill: setup
+	$(BIN)/python -m benchmarks.kill
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak

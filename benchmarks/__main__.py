@@ -12,8 +12,8 @@ from benchmarks.results import RESULTS, Section, keep, machine
 
 BENCHMARKS = ("transitions", "encoding", "environment", "population", "generation", "orchestration")
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-ALL_SECTIONS = (*BENCHMARKS, "soak", "soakflow")
-"""All sections of the file of results; `benchmarks.soak` writes the last two."""
+ALL_SECTIONS = (*BENCHMARKS, "soak", "soakflow", "kill")
+"""All sections of the file of results; `benchmarks.soak` and `benchmarks.kill` write the last three."""
 
 
 class _Benchmark(Protocol):

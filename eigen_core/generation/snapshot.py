@@ -72,7 +72,8 @@ def snapshot(state: TrainingState) -> Snapshot:
         generation=state.generation,
         tensors={
             "population": state.population.tensors(),
-            "champion": {"weights": champion.weights},
+            # With its generation, no two generations share this file, so that damage to it costs one of them.
+            "champion": {"weights": champion.weights, "generation": torch.tensor(state.generation)},
         },
         documents={
             "state": document.model_dump(mode="json"),
@@ -95,6 +96,7 @@ def _champion_facts(state: TrainingState) -> JsonValue:
         "assets": panel.assets,
         "features": list(panel.feature_names),
         "panel": panel.fingerprint,
+        "generation": state.generation,
         "layout": [{"name": shape.name, "shape": list(shape.shape)} for shape in layout],
     }
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import os
 import socket
 import threading
@@ -26,6 +27,9 @@ _REFRESH_SECONDS = 4
 _RESERVE = timedelta(minutes=6)
 _METADATA_SECONDS = 1.0
 _ADVICE = f"Make a key or a login (gcloud auth application-default login) and set {_FILE} to its file."
+
+# It would ask the user to choose a project, which no store needs.
+logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
 
 class Identity:

@@ -7,7 +7,6 @@ minutes without saying what is wrong.
 """
 
 import json
-import logging
 import os
 import re
 import uuid
@@ -46,11 +45,6 @@ _DONE = (200, 201)
 # The client's own way to send one request, without its repetitions around it: those wait longer than we may, and do
 # not say what went wrong when our time is up.
 _send = GCSFileSystem._request.__wrapped__
-
-if "GCSFS_DEBUG" not in os.environ:
-    # It logs a traceback for every request that fails; who uses a store hears of it by an exception with a sentence.
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
-    logging.getLogger("google.auth").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)

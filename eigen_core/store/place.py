@@ -1,5 +1,6 @@
 """From what a user says to a store."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,10 +23,24 @@ def open_store(url: str) -> Store:
     place = remote_place(url)
     if place is None:
         return LocalStore(store_folder(url))
+    _refuse_pickled_tokens()
     # The clients of the services take a second to import, which whoever keeps runs in a folder need not wait for.
     from eigen_core.store.remote import open_remote
 
     return open_remote(place)
+
+
+def _refuse_pickled_tokens() -> None:
+    """Raise `InputError` if gcsfs, when it is imported, would find tokens that an old version of it has pickled.
+
+    Reading such a file runs whatever somebody may have put into it.
+    """
+    path = Path.home() / ".gcs_tokens"
+    if os.path.lexists(path):
+        raise InputError(
+            f"{path} holds tokens of an old login in a form that can run code when it is read: remove it, and name a "
+            "key file with GOOGLE_APPLICATION_CREDENTIALS instead."
+        )
 
 
 def is_remote(url: str) -> bool:

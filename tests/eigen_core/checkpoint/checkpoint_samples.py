@@ -60,7 +60,11 @@ def sample(generation: int, seconds: float = 0.0, size: int = 50) -> Snapshot:
             "state": {"noise_scale": 0.1 / max(generation, 1), "champion": None},
             "history": [{"generation": number, "best_fitness": number / 3} for number in range(1, generation + 1)],
             "telemetry": [{"seconds": seconds}],
-            "champion": {"symbols": ["A", "B"], "layout": [{"name": "weight", "shape": [size]}]},
+            "champion": {
+                "symbols": ["A", "B"],
+                "generation": generation,
+                "layout": [{"name": "weight", "shape": [size]}],
+            },
         },
         champion_generation=max(1, generation // 2),
         ring=ring_of(generation * ROWS_PER_GENERATION),
@@ -145,5 +149,5 @@ def exit_code(child: int) -> int:
 
 
 def work_in_progress(run: RunDirectory) -> list[str]:
-    """Return what in a run's folder, at any depth, is hidden."""
-    return sorted(path.relative_to(run.path).as_posix() for path in run.path.rglob(".*"))
+    """Return the files in a run's folder that are hidden, or in a folder that is."""
+    return sorted(name for name in files_of(run) if any(part.startswith(".") for part in name.split("/")))

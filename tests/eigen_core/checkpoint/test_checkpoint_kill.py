@@ -1,20 +1,46 @@
 """Killed at any instant, a run has all that was committed, and nothing half."""
 
+import errno
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from checkpoint_samples import CONFIG, assert_same, exit_code, in_fork, new_run, sample, seconds_of, work_in_progress
+from checkpoint_samples import (
+    CONFIG,
+    assert_same,
+    exit_code,
+    files_of,
+    generations_of,
+    in_fork,
+    new_run,
+    sample,
+    seconds_of,
+    work_in_progress,
+)
 
 from eigen_core.checkpoint import RunDirectory, list_runs
+from eigen_core.checkpoint.blobs import HashingFile
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
+from eigen_core.store import LocalStore, StoreUnavailableError
 
 # What Python announces before it changes or reads the file system.
-STEPS = {"open", "os.listdir", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.truncate"}
+STEPS = {
+    "open",
+    "os.link",
+    "os.listdir",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.scandir",
+    "os.truncate",
+}
 
 
 def _kill_at_step(number: int) -> None:
@@ -82,14 +108,13 @@ def test_killed_at_every_step_of_a_short_run(tmp_path: Path) -> None:
 
 
 def _check_after_kill(store: Path, done: list[str]) -> None:
-    made = "run" in done or list_runs(str(store)) == ["run"]
-    run = RunDirectory.open(str(store), "run") if made else new_run(store)
+    made = "run" in done or list_runs(LocalStore(store)) == ["run"]
+    run = RunDirectory.open(store, "run") if made else new_run(store)
     assert run.config == CONFIG
     with run.lock():
         assert work_in_progress(run) == []
         assert [name for name in os.listdir(store) if name != "run"] == []
-        for generation in run.generations():
-            assert run.verify(generation) == []
+        assert run.contents.verify() == []
         expected = 3 if "3" in done else 2 if "2" in done else 1 if "1" in done else 0
         newest = run.load_newest()
         found = newest.snapshot.generation if newest is not None else 0
@@ -100,11 +125,15 @@ def _check_after_kill(store: Path, done: list[str]) -> None:
             assert_same(newest.snapshot, sample(found, seconds=seconds))
             assert seconds == {1: 0.0, 2: 2.0, 3: 0.0}[found] or (found == 2 and "again" not in done)
         if "removed" in done:
-            assert run.generations() == [2, 3]
+            assert generations_of(run) == [2, 3]
         elif expected >= 1:
-            assert set(range(2, expected + 1)) <= set(run.generations())
+            assert set(range(2, expected + 1)) <= set(generations_of(run))
         run.save(sample(found + 1))
-        assert_same(run.load(found + 1).snapshot, sample(found + 1))
+        loaded = RunDirectory.open(store, "run").load_newest()
+        assert loaded is not None
+        assert_same(loaded.snapshot, sample(found + 1))
+        run.apply_retention(1, 0, 0)
+        assert files_of(run) == {"config.json", "lock", loaded.manifest.name, *loaded.manifest.blobs}
 
 
 def test_killed_at_random_instants_of_a_long_run(tmp_path: Path) -> None:
@@ -114,7 +143,7 @@ def test_killed_at_random_instants_of_a_long_run(tmp_path: Path) -> None:
         reading, writing = os.pipe()
 
         def work(writing: int = writing) -> None:
-            mine = RunDirectory.open(str(tmp_path), "run")
+            mine = RunDirectory.open(tmp_path, "run")
             with mine.lock():
                 loaded = mine.load_newest()
                 generation = loaded.snapshot.generation if loaded is not None else 0
@@ -138,70 +167,99 @@ def test_killed_at_random_instants_of_a_long_run(tmp_path: Path) -> None:
         assert loaded.damages == []
         assert_same(loaded.snapshot, sample(found, size=2_000))
         kept = {1, *range(max(1, newest - 2), newest + 1), *range(10, newest + 1, 10)}
-        assert kept <= set(run.generations())
+        assert kept <= set(generations_of(run))
+        assert run.contents.verify(deep=False) == []
     assert newest >= len(instants)
 
 
 def test_a_generation_gets_its_name_when_all_of_it_will_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loss of power would break: files first, the manifest last, then the folder, the name, the run's folder."""
+    """What a loss of power would break: each blob lasts before it has its name, all names before the manifest's."""
     run = new_run(tmp_path)
-    steps: list[str] = []
-    fsync, rename = os.fsync, os.rename
+    steps: list[tuple[str, str]] = []
 
-    def recorded_fsync(descriptor: int) -> None:
-        steps.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        fsync(descriptor)
+    def record(call: str, what: Callable[..., str]) -> None:
+        original = getattr(os, call)
 
-    def recorded_rename(old: Path, new: Path) -> None:
-        steps.append(f"{Path(old).name} -> {Path(new).name}")
-        rename(old, new)
+        def recorded(*arguments: Any) -> object:
+            steps.append((call, what(*arguments)))
+            return original(*arguments)
 
-    monkeypatch.setattr(os, "fsync", recorded_fsync)
-    monkeypatch.setattr(os, "rename", recorded_rename)
-    manifest = run.save(sample(1))
-    *files, last, folder, name, parent = steps
-    assert sorted(files) == [entry.name for entry in manifest.files]
-    assert last == "manifest.json"
-    assert folder.startswith(".saving-generation-0001-")
-    assert name == f"{folder} -> generation-0001"
-    assert parent == "run"
+        monkeypatch.setattr(os, call, recorded)
+
+    record("fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
+    record("replace", lambda old, new: f"{old} -> {new}")
+    record("link", lambda _old, new: str(new))
+    manifest = run.save(sample(1)).manifest
+    committed = steps.index(("link", str(run.path / manifest.name)))
+    before = steps[:committed]
+    assert "fsync" in [call for call, _ in before[-1:]]
+    for name in manifest.blobs:
+        blob = run.path / name
+        (renamed,) = [what for call, what in before if call == "replace" and what.endswith(f" -> {blob}")]
+        at = before.index(("replace", renamed))
+        assert ("fsync", renamed.split(" -> ")[0]) in before[:at]
+        assert ("fsync", str(blob.parent)) in before[at:]
+    assert ("fsync", str(run.path)) in before
+    assert ("fsync", str(run.path / "manifests")) in steps[committed:]
 
 
-@pytest.mark.parametrize("call", ["fsync", "rename", "mkdir", "open"])
+@pytest.mark.parametrize(("number", "reason"), [(errno.ENOSPC, "no space left"), (errno.EROFS, "is read-only")])
+@pytest.mark.parametrize("call", ["fsync", "replace", "link", "mkdir", "write"])
 def test_a_save_that_fails_at_any_call_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, reason: str
 ) -> None:
     run = new_run(tmp_path)
     run.save(sample(1))
     run.save(sample(2, seconds=1.0))
-    original = getattr(os, call)
+    owner: Any = HashingFile if call == "write" else os
+    name = "_write_all" if call == "write" else call
+    original = getattr(owner, name)
     failures = 0
     with run.lock():
-        for number in range(1, 30):
-            left = number
+        for nth in range(1, 60):
+            left = nth
 
             def failing(*arguments: object, **options: object) -> object:
                 nonlocal left
                 left -= 1
                 if left == 0:
-                    raise OSError(28, "No space left on device")
+                    raise OSError(number, os.strerror(number))
                 return original(*arguments, **options)
 
-            monkeypatch.setattr(os, call, failing)
+            monkeypatch.setattr(owner, name, failing)
             try:
-                run.save(sample(2, seconds=2.0))
+                run.save(sample(3, seconds=2.0))
             except InputError as error:
                 failures += 1
-                assert "no space left" in str(error)  # noqa: PT017 - most of the calls must fail, the last must not
-                outcome = {1.0, 2.0}
+                assert reason in str(error)  # noqa: PT017 - most of the calls must fail, the last must not
+                monkeypatch.undo()
+                assert run.contents.verify() == []
+                assert generations_of(run) in ([1, 2], [1, 2, 3])
+                if generations_of(run) == [1, 2]:
+                    newest = RunDirectory.open(tmp_path, "run").load_newest()
+                    assert newest is not None
+                    assert_same(newest.snapshot, sample(2, seconds=1.0))
+                assert work_in_progress(run) == []
+                run.apply_retention(2, 0, 0, protected={1, 2})
+                for manifest in run.contents.manifests().manifests:
+                    if manifest.generation == 3:
+                        (run.path / manifest.name).unlink()
+                run.load_newest()
             else:
-                outcome = {2.0}
-            monkeypatch.undo()
-            assert run.verify(1) == run.verify(2) == []
-            assert seconds_of(run.load(2).snapshot) in outcome
-            assert not [name for name in work_in_progress(run) if "saving" in name]
-            run.save(sample(2, seconds=1.0))
-            if outcome == {2.0}:
+                monkeypatch.undo()
                 break
     assert failures >= 1
-    assert outcome == {2.0}
+    newest = RunDirectory.open(tmp_path, "run").load_newest()
+    assert newest is not None
+    assert_same(newest.snapshot, sample(3, seconds=2.0))
+
+
+def test_trouble_of_another_kind_is_not_taken_for_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path)
+
+    def failing(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises((OSError, StoreUnavailableError)):
+        run.save(sample(1))

@@ -4,13 +4,16 @@ import fcntl
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from checkpoint_samples import exit_code, in_fork, new_run, sample, work_in_progress
+from checkpoint_samples import exit_code, generations_of, in_fork, new_run, sample, work_in_progress
 
-from eigen_core.checkpoint import RunDirectory, RunLockedError
+from eigen_core.checkpoint import Manifest, RunDirectory, RunLockedError
+from eigen_core.checkpoint import run as run_module
 from eigen_core.errors import InputError
 
 
@@ -19,7 +22,7 @@ def _process_holding_the_lock(store: Path) -> int:
     reading, writing = os.pipe()
 
     def work() -> None:
-        with RunDirectory.open(str(store), "run").lock():
+        with RunDirectory.open(store, "run").lock():
             os.write(writing, b"locked\n")
             signal.pause()
 
@@ -43,7 +46,7 @@ def test_a_second_process_is_refused_by_name_until_the_first_is_killed(tmp_path:
             run.save(sample(1))
         with pytest.raises(RunLockedError, match=message):
             run.apply_retention(1, 0, 0)
-        assert run.generations() == []
+        assert generations_of(run) == []
     finally:
         os.kill(child, signal.SIGKILL)
         assert exit_code(child) == -signal.SIGKILL
@@ -52,7 +55,7 @@ def test_a_second_process_is_refused_by_name_until_the_first_is_killed(tmp_path:
         assert run.is_locked()
         run.save(sample(1))
     assert not run.is_locked()
-    assert run.generations() == [1]
+    assert generations_of(run) == [1]
 
 
 def test_the_lock_is_an_input_error_and_runs_are_apart(tmp_path: Path) -> None:
@@ -94,8 +97,8 @@ def test_reading_needs_no_lock(tmp_path: Path) -> None:
     run.save(sample(1))
     child = _process_holding_the_lock(tmp_path)
     try:
-        assert run.generations() == [1]
-        assert run.verify(1) == []
+        assert generations_of(run) == [1]
+        assert run.contents.verify() == []
         assert run.load_newest() is not None
     finally:
         os.kill(child, signal.SIGKILL)
@@ -105,16 +108,46 @@ def test_reading_needs_no_lock(tmp_path: Path) -> None:
 def test_locking_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     run.save(sample(1))
-    tag = "0" * 32
-    for name in (f".saving-generation-0002-{tag}", f".removing-generation-0001-{tag}"):
-        (run.path / name).mkdir()
-        (run.path / name / "replay.safetensors").write_bytes(b"half")
-    (run.path / "generation-0001").rename(run.path / f".replaced-generation-0001-{tag}")
-    for name in ("plots", ".notes", "generation-01"):
-        (run.path / name).mkdir()
-    assert run.generations() == []
+    blob = next(path for path in (run.path / "blobs").rglob("*") if path.is_file())
+    left = [run.path / ".saving" / "0123", blob.parent / ".writing-0123", run.path / "manifests" / ".writing-4567"]
+    others = [run.path / ".notes", run.path / "plots" / "fitness.png"]
+    for path in (*left, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
     with run.lock():
         assert work_in_progress(run) == [".notes"]
-        assert run.generations() == [1]
-        assert run.verify(1) == []
-        assert run.plots.is_dir()
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in others)
+        assert generations_of(run) == [1]
+        assert run.contents.verify() == []
+
+
+def test_a_save_and_a_removal_by_another_thread_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its blobs and its manifest a generation looks like garbage: nobody may clean then."""
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    blobs_are_there, reports = threading.Event(), []
+    compose = run_module.compose_manifest
+
+    def composed_later(*arguments: Any) -> Manifest:
+        blobs_are_there.set()
+        time.sleep(0.2)
+        return compose(*arguments)
+
+    def clean() -> None:
+        blobs_are_there.wait(10)
+        reports.append(run.apply_retention(1, 0, 0))
+
+    monkeypatch.setattr(run_module, "compose_manifest", composed_later)
+    thread = threading.Thread(target=clean)
+    with run.lock():
+        thread.start()
+        run.save(sample(2))
+        thread.join()
+    assert [report.generations for report in reports] == [(1,)]
+    newest = run.load_newest()
+    assert newest is not None
+    assert newest.snapshot.generation == 2
+    assert newest.damages == []

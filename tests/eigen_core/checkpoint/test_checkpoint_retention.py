@@ -1,14 +1,38 @@
 """Old generations go; the last, every m-th and the champion's stay, and damage never costs the last good one."""
 
 import os
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import new_run, sample
+from checkpoint_samples import (
+    blob_of,
+    files_of,
+    generations_of,
+    manifest_of,
+    new_run,
+    ring_of,
+    sample,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_store import MemoryStore
 
+from eigen_core.checkpoint import RunContents, RunDirectory, Snapshot
 from eigen_core.checkpoint.retention import kept_generations
+
+DAY = 86_400.0
+
+
+def removed(run: RunDirectory, keep_last: int, keep_every: int, champion_generation: int | None) -> list[int]:
+    return list(run.apply_retention(keep_last, keep_every, champion_generation).generations)
+
+
+def whole_files(run: RunDirectory) -> set[str]:
+    """Return the names of all files that the run's manifests need, with the manifests and what is no generation's."""
+    manifests = run.contents.manifests().manifests
+    return {"config.json", "lock", *(name for found in manifests for name in (found.name, *found.blobs))}
 
 
 def test_the_last_every_fifth_and_the_champions_stay(tmp_path: Path) -> None:
@@ -16,24 +40,33 @@ def test_the_last_every_fifth_and_the_champions_stay(tmp_path: Path) -> None:
     with run.lock():
         for generation in range(1, 14):
             run.save(sample(generation))
-        assert run.apply_retention(keep_last=3, keep_every=5, champion_generation=7) == [1, 2, 3, 4, 6, 8, 9]
-        assert run.generations() == [5, 7, 10, 11, 12, 13]
-        assert run.apply_retention(keep_last=3, keep_every=5, champion_generation=7) == []
-        assert run.apply_retention(keep_last=1, keep_every=0, champion_generation=12) == [5, 7, 10, 11]
-    assert run.generations() == [12, 13]
-    assert sorted(os.listdir(run.path)) == ["config.json", "generation-0012", "generation-0013", "lock"]
+        assert removed(run, keep_last=3, keep_every=5, champion_generation=7) == [1, 2, 3, 4, 6, 8, 9]
+        assert generations_of(run) == [5, 7, 10, 11, 12, 13]
+        assert files_of(run) == whole_files(run)
+        assert removed(run, keep_last=3, keep_every=5, champion_generation=7) == []
+        # The newest manifest's champion is generation 6, which is gone already.
+        assert removed(run, keep_last=3, keep_every=5, champion_generation=None) == [7]
+        assert removed(run, keep_last=1, keep_every=0, champion_generation=12) == [5, 10, 11]
+    assert generations_of(run) == [12, 13]
+    assert files_of(run) == whole_files(run)
+    assert run.contents.verify() == []
     with pytest.raises(ValueError, match="keep_last is 0"):
         run.apply_retention(0, 0, 0)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "population.safetensors"])
-def test_damaged_generations_do_not_count(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("part", ["manifest", "population.safetensors", "0"])
+def test_damaged_generations_do_not_count(tmp_path: Path, part: str) -> None:
     run = new_run(tmp_path)
     for generation in range(1, 7):
+        # Whole rings: what is damaged is no other generation's.
+        run = RunDirectory.open(tmp_path, "run")
         run.save(sample(generation))
     for generation in (4, 6):
-        (run.path / f"generation-000{generation}" / name).unlink()
-    assert run.apply_retention(keep_last=2, keep_every=0, champion_generation=0) == [1, 2, 4]
+        if part == "manifest":
+            os.truncate(run.path / manifest_of(run, generation).name, 0)
+        else:
+            os.truncate(blob_of(run, generation, part), 0)
+    assert removed(run, keep_last=2, keep_every=0, champion_generation=0) == [1, 2, 4]
     newest = run.load_newest()
     assert newest is not None
     assert newest.snapshot.generation == 5
@@ -43,8 +76,116 @@ def test_without_a_good_generation_nothing_goes(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     for generation in (1, 2):
         run.save(sample(generation))
-        (run.path / f"generation-000{generation}" / "state.json").unlink()
-    assert run.apply_retention(keep_last=1, keep_every=0, champion_generation=0) == []
+        blob_of(run, generation, "state.json").unlink()
+    before = files_of(run)
+    assert removed(run, keep_last=1, keep_every=0, champion_generation=0) == []
+    assert files_of(run) == before
+
+
+def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    for seconds in (1.0, 2.0):
+        run.save(sample(2, seconds=seconds))
+    run.save(sample(3))
+    report = run.apply_retention(1, 0, 0, protected={2})
+    assert report.generations == (1,)
+    assert len(run.contents.manifests().manifests) == 3
+    report = run.apply_retention(2, 0, 0)
+    assert (report.generations, len(report.manifests), len(report.blobs)) == ((), 1, 1)
+    newest = run.contents.manifests().manifests
+    assert [manifest.generation for manifest in newest] == [3, 2]
+    assert run.contents.document(newest[1], "telemetry") == [{"seconds": 2.0}]
+
+
+def test_shards_that_newer_generations_need_stay(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for generation in range(1, 30):
+        run.save(Snapshot(generation, {}, {}, 0, ring_of(7 * generation)))
+        run.apply_retention(1, 0)
+        newest = RunDirectory.open(tmp_path, "run").load_newest()
+        assert newest is not None
+        assert newest.damages == []
+        assert len(list((run.path / "blobs").rglob("?" * 64))) == len(newest.manifest.shards)
+
+
+def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for generation in (1, 2, 3):
+        run.save(sample(generation))
+    before = files_of(run)
+    sizes = {name: (run.path / name).stat().st_size for name in before}
+    planned = run.clean(1, 0, 0, grace_seconds=0.0, dry_run=True)
+    assert files_of(run) == before
+    done = run.clean(1, 0, 0, grace_seconds=0.0)
+    gone = before - files_of(run)
+    assert planned == done
+    assert gone == {*done.manifests, *done.blobs}
+    assert done.bytes_freed == sum(sizes[name] for name in gone)
+    assert done.generations == (1, 2)
+
+
+def test_blobs_without_a_manifest_stay_for_the_grace_period(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    young, old = run.blob_path("a" * 64), run.blob_path("b" * 64)
+    for path in (young, old):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"no manifest")
+    past = time.time() - 2 * DAY
+    os.utime(old, (past, past))
+    for dry_run in (True, False):
+        report = run.clean(3, 0, grace_seconds=DAY, dry_run=dry_run)
+        assert (report.blobs, report.bytes_freed) == ((f"blobs/bb/{'b' * 64}",), 11)
+    assert young.exists()
+    assert not old.exists()
+    assert not list(run.path.glob("clock*"))
+    run.clean(3, 0, grace_seconds=0.0)
+    assert not young.exists()
+    assert run.contents.verify() == []
+
+
+def elsewhere(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
+    """Copy a run into a store elsewhere."""
+    store = MemoryStore()
+    for name in sorted(files_of(run) - {"lock"}):
+        store.put(f"run/{name}", (run.path / name).read_bytes())
+    return store, RunContents(store, "run")
+
+
+def test_the_grace_period_goes_by_the_stores_own_clock(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    store, contents = elsewhere(run)
+    store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
+    store.now += timedelta(hours=2)
+    assert contents.clean(3, 0, grace_seconds=3 * 3_600.0).blobs == ()
+    assert contents.clean(3, 0, grace_seconds=3_600.0).blobs == ("blobs/aa/" + "a" * 64,)
+    assert contents.verify() == []
+    assert not [name for name in store.content if "clock" in name]
+
+
+def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for generation in (1, 2, 3):
+        run.save(sample(generation))
+    store, contents = elsewhere(run)
+    store.done.clear()
+    report = contents.apply_retention(1, 0, 0)
+    deleted = [name.removeprefix("run/") for operation, name in store.done if operation == "delete"]
+    assert deleted == [*report.manifests, *report.blobs]
+    assert report.generations == (1, 2)
+    assert contents.verify() == []
+
+
+def test_a_manifest_is_read_once_however_often_old_ones_are_removed(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for generation in (1, 2, 3):
+        run.save(sample(generation))
+    store, contents = elsewhere(run)
+    for _ in range(3):
+        contents.apply_retention(2, 0)
+    assert len([name for operation, name in store.done if operation == "read"]) == 3
 
 
 @given(st.sets(st.integers(1, 60)), st.integers(1, 5), st.integers(0, 7), st.integers(0, 60))

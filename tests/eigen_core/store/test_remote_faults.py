@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from fault_proxy import Fault, FaultProxy, clear_faults, requests_so_far, set_faults
 from gcs_emulator import GcsEmulator
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from eigen_core.errors import InputError
 from eigen_core.store import (
@@ -185,6 +187,48 @@ def test_a_session_that_does_not_begin(store: Store, fault_proxy: FaultProxy, tm
     content = bytes(BLOCK + 5)
     put_file(store, tmp_path, "blob", content)
     assert fetch(store, tmp_path, "blob") == content
+
+
+def test_a_service_may_keep_a_part_of_a_block(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_proxy: FaultProxy
+) -> None:
+    send = gcs._send
+
+    async def send_half(client: object, method: str, path: str, **options: Any) -> object:
+        if method == "PUT" and len(options["data"]) == 2 * BLOCK:
+            first = int(options["headers"]["Content-Range"].split()[1].split("-")[0])
+            size = options["headers"]["Content-Range"].split("/")[1]
+            content_range = {"Content-Range": f"bytes {first}-{first + BLOCK - 1}/{size}"}
+            options |= {"data": options["data"][:BLOCK], "headers": options["headers"] | content_range}
+        return await send(client, method, path, **options)
+
+    monkeypatch.setattr(gcs, "BLOCK", 2 * BLOCK)
+    monkeypatch.setattr(gcs, "_send", send_half)
+    content = random.Random(5).randbytes(5 * BLOCK + 3)
+    moved: list[int] = []
+    (tmp_path / "source").write_bytes(content)
+    store.put_file("blob", tmp_path / "source", moved.append)
+    assert fetch(store, tmp_path, "blob") == content
+    assert moved == [BLOCK, BLOCK, BLOCK, BLOCK, BLOCK + 3]
+    assert fault_proxy.count("PUT") == 5
+
+
+@pytest.mark.parametrize("answer", ["", "bytes=0-99999999", "nonsense"])
+def test_a_service_that_keeps_no_block_is_given_up(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    send = gcs._send
+
+    async def keep_nothing(client: object, method: str, path: str, **options: Any) -> object:
+        if method == "PUT":
+            headers = {"Range": answer} if answer else {}
+            return 308, CIMultiDictProxy(CIMultiDict(headers)), None, b""
+        return await send(client, method, path, **options)
+
+    monkeypatch.setattr(gcs, "_send", keep_nothing)
+    with pytest.raises(StoreUnavailableError, match="4 times"):
+        put_file(store, tmp_path, "blob", bytes(2 * BLOCK))
+    assert store.stat("blob") is None
 
 
 @pytest.mark.parametrize("size", [500, BLOCK + 500])

@@ -3,6 +3,8 @@
 import json
 import logging
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,3 +235,37 @@ def test_what_never_comes_back_is_left_behind() -> None:
     assert done == [1]
     with pytest.raises(ZeroDivisionError):
         deadline.within(5, lambda: done.append(1 // 0), "too late")
+
+
+_PLANTED = """
+import os, pathlib, pickle, sys
+
+
+class Planted:
+    def __reduce__(self):
+        return (os.mkdir, (sys.argv[2],))
+
+
+home = pathlib.Path(sys.argv[1])
+os.environ["HOME"] = str(home)
+(home / ".gcs_tokens").write_bytes(pickle.dumps(Planted()))
+from eigen_core.errors import InputError
+from eigen_core.store import open_store
+
+try:
+    open_store("gs://bucket/prefix")
+except InputError as error:
+    print(error)
+assert "gcsfs" not in sys.modules
+"""
+
+
+def test_tokens_that_gcsfs_would_unpickle_are_refused_unread(tmp_path: Path) -> None:
+    home, trap = tmp_path / "home", tmp_path / "trap"
+    home.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _PLANTED, str(home), str(trap)], capture_output=True, text=True, check=True
+    )
+    assert "remove it" in done.stdout
+    assert ".gcs_tokens" in done.stdout
+    assert not trap.exists()

@@ -1,0 +1,308 @@
+"""Kill a small training with SIGKILL at random instants, go on with it, and compare it with one that was not killed.
+
+`python -m benchmarks.kill [--kills 100] [--seed 1]`: so many kills on the local store, and as many on an emulator of
+Google Cloud Storage, where in every third the network fails at random as well. The exit code is 1 if any run ends with
+other bits than the one that nobody disturbed.
+"""
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.__main__ import ALL_SECTIONS
+from benchmarks.kill_training import PHASES, facts_of, train_to_the_end
+from benchmarks.results import Section, keep
+from eigen_core.randomness import keyed_generator
+
+# Emulator and proxy are the tests' own.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, ForkServerProcess
+
+    from fault_proxy import FaultProxy
+    from gcs_emulator import GcsEmulator
+
+_FAULTY_EVERY = 3
+_SECOND_KILL = 0.3
+_MOST_RESUMES = 40
+_PATIENCE_SECONDS = 240.0
+
+CONFIG: dict[str, Any] = {
+    "device": "cpu",
+    "generations": 4,
+    "market": {"window": 20, "validation_days": 60, "holdout_days": 0},
+    "trading": {"trading_days": 30, "settlement_days": 10, "holding_days": 10},
+    "network": {"scales": [1, 5], "channels": 8, "embedding": 4, "queries": 2, "head_width": 8},
+    "population": {"size": 4, "group_size": 2},
+    "replay": {"capacity": 800, "minimum": 200},
+    "learner": {"gradient_steps": 8, "batch_size": 16},
+    "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 1, "validation_lowest": 1},
+}
+"""A training of a second, whose replay buffer is full and begins anew within its generations."""
+
+
+@dataclass
+class Outcome:
+    """What came of some kills.
+
+    Attributes:
+        kills: processes that were killed.
+        runs: runs that were killed at least once and then went on to their end.
+        equal: those of them that ended with the same bits.
+        faulty: kills while the network failed at random.
+        uploading: kills while something was on its way to the store.
+        phases: kills by the phase that was under way.
+        resumes: how often a run was gone on with.
+        different: names of the runs that ended otherwise.
+    """
+
+    kills: int = 0
+    runs: int = 0
+    equal: int = 0
+    faulty: int = 0
+    uploading: int = 0
+    phases: Counter[str] = field(default_factory=Counter)
+    resumes: int = 0
+    different: list[str] = field(default_factory=list)
+
+
+class Killer:
+    """Starts trainings, kills them, and goes on with them.
+
+    Args:
+        folder: for stores, run directories and the panel's cache.
+        seed: of the instants.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._seed = seed
+        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
+        # Importing torch takes longer than the training: the processes that are killed are forked after it.
+        self._context.set_forkserver_preload(["benchmarks.kill_training"])
+        os.environ["EIGEN_CACHE"] = str(folder / "cache")
+        os.environ["OMP_NUM_THREADS"] = "1"
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+    def config(self, store: str) -> dict[str, Any]:
+        """The training's configuration, with its run directories in this object's folder."""
+        settings = {"store": store, "local": str(self._folder / "local"), "keep_last": 2, "lease_seconds": 10.0}
+        return {**CONFIG, "checkpoint": settings}
+
+    def undisturbed(self, store: str, environment: Mapping[str, str]) -> tuple[dict[str, str], float]:
+        """Train without any kill; return what the end is, and how long it took (seconds)."""
+        name = "undisturbed"
+        # The first one builds the panel, which the others find in the cache.
+        self._train(store, "warm-up", environment)
+        started = time.monotonic()
+        self._train(store, name, environment)
+        seconds = time.monotonic() - started
+        return facts_of(self.config(store), name, environment), seconds
+
+    def kill(
+        self,
+        outcome: Outcome,
+        store: str,
+        name: str,
+        seconds: float,
+        environment: Mapping[str, str],
+        direct: Mapping[str, str],
+        expected: Mapping[str, str],
+    ) -> None:
+        """Kill a run once or twice, go on with it to its end, and compare.
+
+        Args:
+            outcome: what is counted.
+            store: where the run is kept.
+            name: its name.
+            seconds: how long an undisturbed training takes.
+            environment: how it reaches the store while it is killed.
+            direct: how the store is reached when the end is looked at.
+            expected: the end of an undisturbed run.
+        """
+        generator = keyed_generator(self._seed, 0, "kill", name, "instants")
+        wanted = 2 if generator.random() < _SECOND_KILL else 1
+        kills = 0
+        for _ in range(_MOST_RESUMES):
+            process = self._start(store, name, environment)
+            if kills < wanted and self._kill_at(process, float(generator.uniform(0.0, seconds)), outcome, name):
+                kills += 1
+                outcome.faulty += environment != direct
+                continue
+            process.join(_PATIENCE_SECONDS)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+                raise RuntimeError(f"run {name} in {store} does not end")
+            outcome.resumes += 1
+            if process.exitcode == 0 and kills == wanted:
+                break
+            # It was faster than its killer, or the network failed at the wrong moment: once more.
+        outcome.runs += 1
+        try:
+            equal = facts_of(self.config(store), name, direct) == dict(expected)
+        except (RuntimeError, ValueError) as error:
+            outcome.different.append(f"{name}: {error}")
+            return
+        outcome.equal += equal
+        if not equal:
+            outcome.different.append(name)
+
+    def _kill_at(self, process: "ForkServerProcess", seconds: float, outcome: Outcome, name: str) -> bool:
+        """Kill a process after so many seconds; False if it ended before."""
+        process.join(seconds)
+        if process.exitcode is not None or process.pid is None:
+            return False
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
+            return False
+        outcome.kills += 1
+        outcome.phases[_phase_in(self._marks(name))] += 1
+        status = list((self._folder / "local").glob(f".remote/*/*/*/{name}/uploads.json"))
+        outcome.uploading += any(b'"state": "uploading"' in path.read_bytes() for path in status)
+        return True
+
+    def _train(self, store: str, name: str, environment: Mapping[str, str]) -> None:
+        process = self._start(store, name, environment)
+        process.join(_PATIENCE_SECONDS)
+        if process.exitcode != 0:
+            raise RuntimeError(f"run {name} in {store} ended with exit code {process.exitcode}")
+
+    def _start(self, store: str, name: str, environment: Mapping[str, str]) -> "ForkServerProcess":
+        marks = self._marks(name)
+        marks.write_bytes(b"0")
+        process = self._context.Process(
+            target=train_to_the_end, args=(self.config(store), name, str(marks), dict(environment))
+        )
+        process.start()
+        return process
+
+    def _marks(self, name: str) -> Path:
+        return self._folder / f"{name}.phase"
+
+
+def kill_locally(killer: Killer, folder: Path, kills: int, progress: Progress) -> Outcome:
+    """Kill runs whose store is a folder."""
+    store = str(folder / "runs")
+    expected, seconds = killer.undisturbed(store, {})
+    outcome, bar = Outcome(), progress.add_task("local store", total=kills)
+    while outcome.kills < kills:
+        killer.kill(outcome, store, f"run-{outcome.runs}", seconds, {}, {}, expected)
+        progress.update(bar, completed=outcome.kills)
+    return outcome
+
+
+def kill_remotely(
+    killer: Killer, emulator: "GcsEmulator", proxy: "FaultProxy", kills: int, progress: Progress
+) -> Outcome:
+    """Kill runs whose store is the emulator; every third reaches it through a network that fails."""
+    store = f"gs://{emulator.make_bucket()}/pre"
+    direct, failing = ({"STORAGE_EMULATOR_HOST": server.url} for server in (emulator, proxy))
+    expected, seconds = killer.undisturbed(store, direct)
+    outcome, bar = Outcome(), progress.add_task("emulator of GCS", total=kills)
+    while outcome.kills < kills:
+        environment = failing if outcome.runs % _FAULTY_EVERY == 0 else direct
+        _let_the_network_fail(proxy, outcome.runs)
+        killer.kill(outcome, store, f"run-{outcome.runs}", seconds, environment, direct, expected)
+        progress.update(bar, completed=outcome.kills)
+    return outcome
+
+
+def _let_the_network_fail(proxy: "FaultProxy", seed: int) -> None:
+    from fault_proxy import Fault
+
+    proxy.clear()
+    proxy.seed(seed)
+    proxy.add(
+        Fault("status", probability=0.04, times=None, status=503),
+        Fault("status", probability=0.03, times=None, status=429),
+        Fault("reset", probability=0.03, times=None),
+        Fault("lost_reply", probability=0.03, times=None),
+        Fault("cut", probability=0.03, times=None, method="GET"),
+        Fault("flip_request", probability=0.03, times=None, method="POST|PUT", path="upload"),
+        Fault("flip_reply", probability=0.03, times=None, method="GET", path="alt=media"),
+        Fault("stall", probability=0.02, times=None, seconds=1.0),
+    )
+
+
+def _phase_in(marks: Path) -> str:
+    return PHASES[int(marks.read_bytes() or b"0")]
+
+
+def run(kills: int, seed: int, console: Console) -> dict[str, Outcome]:
+    """Kill on both stores, so many times on each."""
+    from fault_proxy import FaultProxy
+    from gcs_emulator import GcsEmulator
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eigen-kill-")))
+        progress = stack.enter_context(Progress(console=console))
+        killer = Killer(folder, seed)
+        emulator = GcsEmulator(folder)
+        stack.callback(emulator.stop)
+        proxy = FaultProxy(emulator.url)
+        stack.callback(proxy.stop)
+        return {
+            "local store": kill_locally(killer, folder, kills, progress),
+            "emulator of GCS": kill_remotely(killer, emulator, proxy, kills, progress),
+        }
+
+
+def _section(outcomes: Mapping[str, Outcome]) -> Section:
+    facts: dict[str, Callable[[Outcome], object]] = {
+        "kills": lambda outcome: outcome.kills,
+        "while the network failed": lambda outcome: outcome.faulty,
+        "while something was on its way to the store": lambda outcome: outcome.uploading,
+        **{f"in phase {phase}": partial(_kills_in, phase) for phase in PHASES},
+        "runs gone on with": lambda outcome: outcome.runs,
+        "equal ends": lambda outcome: f"{outcome.equal} of {outcome.runs}",
+    }
+    rows = [[fact, *(str(read(outcome)) for outcome in outcomes.values())] for fact, read in facts.items()]
+    return Section(
+        title="Killed at random instants",
+        method="A training of 4 generations (4 agents, its ring of 800 transitions full in generation 3) is killed by "
+        "SIGKILL at instants drawn uniformly over the time that an undisturbed one takes, some runs twice, and gone on "
+        "with to its end. Equal: the SHA-256 of weights, targets, moments, replay, history and state in the newest "
+        "manifest in the store are those of the undisturbed run, and every file there is whole.",
+        columns=("", *outcomes),
+        rows=rows,
+        remarks=[f"Not equal: {name}." for outcome in outcomes.values() for name in outcome.different],
+    )
+
+
+def _kills_in(phase: str, outcome: Outcome) -> int:
+    return outcome.phases[phase]
+
+
+def main() -> int:
+    """Kill, show, keep; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kill", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="kills on each store (100)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the instants (1)")
+    options = parser.parse_args()
+    console = Console()
+    outcomes = run(options.kills, options.seed, console)
+    section = _section(outcomes)
+    section.show(console)
+    keep({"kill": section}, ALL_SECTIONS)
+    return 0 if all(outcome.equal == outcome.runs for outcome in outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

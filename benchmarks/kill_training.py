@@ -1,0 +1,75 @@
+"""A training in a process of its own that says in which phase it is, and what the end of one is."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from eigen_core.checkpoint import RunContents, open_session
+from eigen_core.config.loading import config_from_values
+from eigen_core.generation import TrainingState, evaluate, evolve, restore, snapshot, start_training, train
+from eigen_core.market import build_panel
+from eigen_core.store import open_store
+from flows.runs import open_or_create
+
+PHASES = ("start", "load", "evaluate", "train", "evolve", "checkpoint", "finish")
+
+
+def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environment: Mapping[str, str]) -> None:
+    """Train a run, from its newest checkpoint if there is one, until it has all its generations.
+
+    Args:
+        values: the configuration.
+        name: the run.
+        marks: file whose first byte tells the phase, as a digit, to whoever kills this process.
+        environment: variables to set first.
+    """
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    marker = os.open(marks, os.O_WRONLY)
+
+    def mark(phase: str) -> None:
+        os.pwrite(marker, str(PHASES.index(phase)).encode(), 0)
+
+    config = config_from_values(values)
+    panel, _ = build_panel(config)
+    open_or_create(config, name)
+    with open_session(config.checkpoint, name) as session:
+        mark("load")
+        loaded = session.load_newest()
+        state: TrainingState = (
+            start_training(config, panel) if loaded is None else restore(config, panel, loaded.snapshot)
+        )
+        while state.generation < config.generations:
+            mark("evaluate")
+            evaluate(state)
+            mark("train")
+            train(state)
+            mark("evolve")
+            evolve(state)
+            mark("checkpoint")
+            session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
+        mark("finish")
+        session.finish()
+
+
+def facts_of(values: Mapping[str, Any], name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the hashes that equal runs share, from the newest manifest in the store.
+
+    Raises:
+        RuntimeError: something in the store is damaged or missing.
+    """
+    os.environ.update(environment)
+    config = config_from_values(values)
+    contents = RunContents(open_store(config.checkpoint.store), name)
+    damages = contents.verify(deep=True)
+    newest = contents.newest_manifest()
+    if damages or newest is None or newest.generation != config.generations:
+        raise RuntimeError(f"damages {[str(damage) for damage in damages]}, newest {newest and newest.generation}")
+    last = contents.document(newest, "history")
+    assert isinstance(last, list)
+    record = json.loads(json.dumps(last[-1]))
+    files = {entry.name: entry.sha256 for entry in newest.files if not entry.name.startswith("telemetry")}
+    return {"weights": record["weights_sha256"], "replay": record["replay_sha256"], **files}

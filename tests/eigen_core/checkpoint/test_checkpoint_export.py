@@ -1,0 +1,110 @@
+"""The champion as a file of its own: three lines read it, and it says what it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from checkpoint_samples import CONFIG, blob_of, new_run, sample
+from memory_store import MemoryStore
+from safetensors import safe_open
+
+from eigen_core.checkpoint import (
+    DamagedGenerationError,
+    RunContents,
+    Snapshot,
+    read_champion,
+    write_champion,
+)
+from eigen_core.errors import InputError
+
+
+def test_the_newest_champion_is_exported_with_its_configuration(tmp_path: Path) -> None:
+    run, path = new_run(tmp_path), tmp_path / "out" / "champion.safetensors"
+    run.save(sample(1))
+    later = {**CONFIG, "generations": 80}
+    manifest = run.save(sample(2), later).manifest
+    assert write_champion(run.contents, path) == manifest
+    weights, config, facts = read_champion(path)
+    assert torch.equal(weights, sample(2).tensors["champion"]["weights"])
+    assert config == later
+    assert facts == sample(2).documents["champion"]
+
+    with safe_open(path, framework="pt") as file:
+        three_lines = file.get_tensor("weights"), json.loads(file.metadata()["config"])
+    assert torch.equal(three_lines[0], weights)
+    assert three_lines[1] == config
+
+
+def test_the_champion_of_a_named_generation(tmp_path: Path) -> None:
+    run, path = new_run(tmp_path), tmp_path / "champion.safetensors"
+    manifest = run.save(sample(1)).manifest
+    run.save(sample(2))
+    assert write_champion(run.contents, path, manifest) == manifest
+    assert torch.equal(read_champion(path).weights, sample(1).tensors["champion"]["weights"])
+
+
+@pytest.mark.parametrize("part", ["champion.safetensors", "champion.json"])
+def test_a_damaged_champion_is_gone_around(tmp_path: Path, part: str) -> None:
+    run, path = new_run(tmp_path), tmp_path / "champion.safetensors"
+    for generation in (1, 2):
+        run.save(sample(generation))
+    blob_of(run, 2, part).write_bytes(b"x")
+    assert write_champion(run.contents, path).generation == 1
+    blob_of(run, 1, part).unlink()
+    path.unlink()
+    with pytest.raises(DamagedGenerationError, match="no whole champion"):
+        write_champion(run.contents, path)
+    assert not path.exists()
+
+
+def test_a_champion_of_a_store_elsewhere(tmp_path: Path) -> None:
+    run, store = new_run(tmp_path), MemoryStore()
+    run.save(sample(1))
+    for file in run.path.rglob("*"):
+        if file.is_file():
+            store.put(f"run/{file.relative_to(run.path).as_posix()}", file.read_bytes())
+    write_champion(RunContents(store, "run"), tmp_path / "champion.safetensors")
+    assert torch.equal(
+        read_champion(tmp_path / "champion.safetensors").weights, sample(1).tensors["champion"]["weights"]
+    )
+
+
+def test_a_run_without_a_champion_says_so(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    with pytest.raises(InputError, match="has no champion yet"):
+        write_champion(run.contents, tmp_path / "x")
+    run.save(Snapshot(1, {}, {}, 0))
+    with pytest.raises(InputError, match="holds no champion"):
+        write_champion(run.contents, tmp_path / "x")
+
+
+def test_a_place_that_cannot_be_written_to_is_a_sentence(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    with pytest.raises(InputError, match="Cannot write"):
+        write_champion(run.contents, tmp_path / "run" / "config.json" / "champion.safetensors")
+
+
+def test_files_of_others_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "champion.safetensors"
+    with pytest.raises(InputError, match="There is no file"):
+        read_champion(path)
+    good = {"format": "eigen champion", "format_version": "1", "config": "{}", "facts": "{}"}
+    for metadata in (
+        {},
+        {**good, "format": "x"},
+        {**good, "config": "[]"},
+        {**good, "config": "{"},
+        {**good, "facts": "1"},
+    ):
+        safetensors.torch.save_file({"weights": torch.zeros(1)}, path, metadata)
+        with pytest.raises(InputError, match="no champion that Eigen exported"):
+            read_champion(path)
+    safetensors.torch.save_file({"other": torch.zeros(1)}, path, good)
+    with pytest.raises(InputError, match="no champion that Eigen exported"):
+        read_champion(path)
+    safetensors.torch.save_file({"weights": torch.zeros(1)}, path, {**good, "format_version": "2"})
+    with pytest.raises(InputError, match="newer version"):
+        read_champion(path)

@@ -1,0 +1,230 @@
+"""Planted files of each kind are refused, and nothing in them is ever run, even where all checksums are right."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_samples import assert_same, manifest_of, new_run, sample
+
+from eigen_core.checkpoint import RunDirectory, read_champion, write_champion
+from eigen_core.checkpoint.names import manifest_name
+from eigen_core.checkpoint.sealed import sealed
+from eigen_core.errors import InputError
+
+
+class _Planted:
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.trace),)
+
+
+def _pickled(trap: _Planted) -> bytes:
+    return pickle.dumps(trap)
+
+
+def _by_torch(trap: _Planted) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(trap, buffer)
+    return buffer.getvalue()
+
+
+def _by_numpy(trap: _Planted) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([trap], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def _zipped(trap: _Planted) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(trap))
+    return buffer.getvalue()
+
+
+def _header_with_a_pickle(trap: _Planted) -> bytes:
+    header = json.dumps({"__metadata__": {"pickle": pickle.dumps(trap).hex()}, "weights": "!"}).encode()
+    return len(header).to_bytes(8, "little") + header + pickle.dumps(trap)
+
+
+KINDS = [_pickled, _by_torch, _by_numpy, _zipped, _header_with_a_pickle]
+PARTS = ["population.safetensors", "champion.safetensors", "state.json", "0"]
+
+
+def _spring(content: bytes, kind: Callable[[_Planted], bytes]) -> None:
+    """Load the trap as a careless program would."""
+    if kind is _by_torch:
+        torch.load(io.BytesIO(content), weights_only=False)
+    elif kind is _by_numpy:
+        np.load(io.BytesIO(content), allow_pickle=True)
+    else:
+        pickle.loads(content)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    run.save(sample(2))
+    return run
+
+
+def plant(run: RunDirectory, part: str, content: bytes, listed: bool) -> None:
+    """Put `content` in the place of a part of generation 2; if `listed`, with a manifest that says so."""
+    manifest = manifest_of(run, 2)
+    fields = manifest.model_dump(mode="json", exclude={"checksum"})
+    parts = fields["ring"]["shards"] if part.isdigit() else fields["files"]
+    (entry,) = [parts[-1]] if part.isdigit() else [entry for entry in parts if entry["name"] == part]
+    if not listed:
+        run.blob_path(entry["sha256"]).write_bytes(content)
+        return
+    entry.update(bytes=len(content), sha256=sha256(content).hexdigest())
+    blob = run.blob_path(entry["sha256"])
+    blob.parent.mkdir(exist_ok=True)
+    blob.write_bytes(content)
+    replace_manifest(run, fields)
+
+
+def replace_manifest(run: RunDirectory, fields: dict[str, Any]) -> None:
+    """Put a manifest with these fields and the right checksum in the place of generation 2's."""
+    (run.path / manifest_of(run, 2).name).unlink()
+    content = sealed(fields)
+    (run.path / manifest_name(2, json.loads(content)["checksum"])).write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("listed", [False, True], ids=["unlisted", "listed"])
+def test_planted_content_is_refused_and_never_run(
+    run: RunDirectory, tmp_path: Path, kind: Callable[[_Planted], bytes], part: str, listed: bool
+) -> None:
+    trace = tmp_path / "executed"
+    plant(run, part, kind(_Planted(trace)), listed)
+    newest = RunDirectory.open(tmp_path, "run").load_newest()
+    assert newest is not None
+    assert_same(newest.snapshot, sample(1))
+    title = "replay shard 17" if part == "0" else part
+    assert [found.file for found in newest.damages] == [title]
+    assert (run.contents.verify() == []) == listed
+    if part == "champion.safetensors":
+        write_champion(run.contents, tmp_path / "champion.safetensors")
+        assert torch.equal(
+            read_champion(tmp_path / "champion.safetensors").weights, sample(1).tensors["champion"]["weights"]
+        )
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_the_traps_work(tmp_path: Path, kind: Callable[[_Planted], bytes]) -> None:
+    _spring(kind(_Planted(tmp_path / "executed")), kind)
+    assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["manifest", "further manifest", "config.json", "champion file"])
+def test_planted_documents_are_refused_and_never_run(
+    run: RunDirectory, tmp_path: Path, kind: Callable[[_Planted], bytes], place: str
+) -> None:
+    trace = tmp_path / "executed"
+    content = kind(_Planted(trace))
+    manifest = manifest_of(run, 2)
+    path = {
+        "manifest": run.path / manifest.name,
+        "further manifest": run.path / "manifests" / f"000009-{'0' * 8}.json",
+        "config.json": run.path / "config.json",
+        "champion file": tmp_path / "champion.safetensors",
+    }[place]
+    path.write_bytes(content)
+    if place == "champion file":
+        with pytest.raises(InputError, match="is no champion that Eigen exported"):
+            read_champion(path)
+    else:
+        newest = RunDirectory.open(tmp_path, "run").load_newest()
+        assert newest is not None
+        assert newest.snapshot.generation == (1 if place == "manifest" else 2)
+        assert len(run.contents.verify()) == 1
+    assert not trace.exists()
+
+
+OUTSIDE = {"name": "../../outside.json", "bytes": 1, "sha256": "0" * 64, "tensors": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [OUTSIDE]},
+        {"files": [{**OUTSIDE, "name": "state.json", "sha256": "../../../etc/passwd"}]},
+        {"files": [{**OUTSIDE, "name": "state.safetensors"}]},
+        {"files": [{**OUTSIDE, "name": "b.json"}, {**OUTSIDE, "name": "a.json"}]},
+        {"ring": {"capacity": 3, "size": 4, "written": 4, "columns": [], "shards": []}},
+        {"config": {"seed": 8}},
+        {"generation": -1},
+        {"x": 1},
+    ],
+)
+def test_a_manifest_of_another_form_is_damage_even_with_a_right_checksum(
+    run: RunDirectory, change: dict[str, Any]
+) -> None:
+    replace_manifest(run, {**manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"}), **change})
+    (damage,) = run.contents.verify()
+    assert "unexpected form" in str(damage)
+    newest = run.load_newest()
+    assert newest is not None
+    assert newest.snapshot.generation == 1
+
+
+SHARD = {"bytes": 1, "sha256": "0" * 64, "raw_bytes": 1, "compression": "none"}
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        [],
+        [{**SHARD, "first": 0, "count": 33}],
+        [{**SHARD, "first": 0, "count": 35}],
+        [{**SHARD, "first": 1, "count": 33}],
+        [{**SHARD, "first": 0, "count": 17}, {**SHARD, "first": 18, "count": 16}],
+        [{**SHARD, "first": 0, "count": 18}, {**SHARD, "first": 17, "count": 17}],
+        [{**SHARD, "first": 17, "count": 17}, {**SHARD, "first": 0, "count": 17}],
+        [{**SHARD, "first": 0, "count": 34}, {**SHARD, "first": 34, "count": 0}],
+    ],
+)
+def test_shards_that_do_not_cover_the_ring_are_damage(run: RunDirectory, shards: list[dict[str, Any]]) -> None:
+    fields = manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"})
+    replace_manifest(run, {**fields, "ring": {**fields["ring"], "shards": shards}})
+    assert "unexpected form" in str(run.contents.verify()[0])
+
+
+def test_a_newer_format_is_not_taken_for_damage(run: RunDirectory) -> None:
+    fields = manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"})
+    replace_manifest(run, {**fields, "format_version": 2, "something": "new"})
+    with pytest.raises(InputError, match="newer version of Eigen"):
+        run.load_newest()
+
+
+def test_tensors_other_than_those_listed_are_damage(run: RunDirectory) -> None:
+    fields = manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"})
+    (entry,) = [entry for entry in fields["files"] if entry["name"] == "population.safetensors"]
+    entry["tensors"][1]["shape"] = [50, 4]
+    replace_manifest(run, fields)
+    newest = run.load_newest()
+    assert newest is not None
+    assert str(newest.damages[0]).startswith("generation 2: population.safetensors does not hold the tensors")
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000, b"\xff\xfe", b'{"a": }', b""])
+def test_documents_that_are_no_json_are_damage_even_with_a_right_checksum(run: RunDirectory, text: bytes) -> None:
+    plant(run, "state.json", text, listed=True)
+    newest = run.load_newest()
+    assert newest is not None
+    assert str(newest.damages[0]).startswith("generation 2: state.json is not JSON")

@@ -1,0 +1,124 @@
+"""Manifests and what else carries its own checksum: the schema describes them, and no byte of them can change."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from checkpoint_samples import CONFIG, new_run, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigen_core.checkpoint import Manifest, Snapshot, manifest_schema
+from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
+from eigen_core.checkpoint.names import blob_name, generation_of, holdout_name, manifest_name
+from eigen_core.checkpoint.sealed import sealed, unsealed
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_the_schema_in_the_package_is_that_of_the_model() -> None:
+    assert manifest_schema() == {"$schema": DIALECT, **Manifest.model_json_schema()}
+    jsonschema.Draft202012Validator.check_schema(manifest_schema())
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    return new_run(tmp_path).save(sample(3)).manifest
+
+
+def test_real_manifests_match_the_schema(tmp_path: Path, manifest: Manifest) -> None:
+    without_ring = new_run(tmp_path, "other").save(Snapshot(1, {}, {}, 0)).manifest
+    for found in (manifest, without_ring):
+        document = json.loads(manifest_bytes(found))
+        jsonschema.validate(document, manifest_schema())
+        assert parse_manifest(manifest_bytes(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("generation", "7"),
+        ("epoch", -1),
+        ("checksum", "0"),
+        ("files", None),
+        ("files.0.sha256", "x" * 64),
+        ("files.0.name", "../up.json"),
+        ("ring.shards.0.compression", "rar"),
+        ("ring.columns.0.dtype", "complex64"),
+        ("unknown", 1),
+    ],
+)
+def test_the_schema_refuses_what_is_none(manifest: Manifest, place: str, value: object) -> None:
+    document: Any = json.loads(manifest_bytes(manifest))
+    inner = document
+    *path, last = place.split(".")
+    for part in path:
+        inner = inner[int(part)] if part.isdigit() else inner[part]
+    inner[last] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, manifest_schema())
+
+
+DOCUMENTS = st.dictionaries(
+    st.text(max_size=4).filter(lambda key: key != "checksum"),
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=4),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=4,
+)
+
+
+@given(DOCUMENTS)
+def test_a_sealed_document_comes_back(fields: dict[str, Any]) -> None:
+    document = unsealed(sealed(fields))
+    assert isinstance(document, dict)
+    assert {key: value for key, value in document.items() if key != "checksum"} == fields
+
+
+@given(st.data())
+def test_a_sealed_document_notices_every_change(data: st.DataObject) -> None:
+    content = sealed({"config": dict(CONFIG), "number": 0.1, "text": "words"})
+    position = data.draw(st.integers(0, len(content) - 1))
+    kind = data.draw(st.sampled_from(["flip", "cut", "insert", "delete"]))
+    byte = bytes([data.draw(st.integers(0, 255))])
+    changed = {
+        "flip": content[:position] + bytes([content[position] ^ (byte[0] or 1)]) + content[position + 1 :],
+        "cut": content[:position],
+        "insert": content[:position] + byte + content[position:],
+        "delete": content[:position] + content[position + 1 :],
+    }[kind]
+    assert isinstance(unsealed(changed), str)
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"checksum": NaN}'])
+def test_what_is_no_sealed_document_is_said(content: bytes) -> None:
+    assert unsealed(content) in ("is not JSON", "has no checksum", "does not match its own checksum")
+
+
+def test_a_seal_is_not_put_on_twice() -> None:
+    with pytest.raises(ValueError, match="checksum"):
+        sealed({"checksum": 1})
+
+
+@given(st.integers(0, 10**9), st.text("0123456789abcdef", min_size=64, max_size=64))
+def test_names_tell_what_they_name(generation: int, checksum: str) -> None:
+    name = manifest_name(generation, checksum)
+    assert generation_of(name) == generation_of(name.removeprefix("manifests/")) == generation
+    assert blob_name(checksum) == f"blobs/{checksum[:2]}/{checksum}"
+    assert holdout_name(generation) == f"holdout/{generation:06d}.json"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["000001.json", "1-00000000.json", "0000001-00000000.json", "000001-0000000g.json", "x/000001-00000000.json", ""],
+)
+def test_other_names_are_no_manifests(name: str) -> None:
+    assert generation_of(name) is None
