@@ -97,6 +97,8 @@ class Sampler:
         self.resident.append(psutil.Process().memory_info().rss)
         self.records = record, telemetry
         self._progress.advance(self._bar)
+        # By hand: a thread that refreshes it makes tuples, which `gc.get_objects` may look at half-made.
+        self._progress.refresh()
 
 
 def _live_objects() -> tuple[int, int]:
@@ -119,7 +121,10 @@ def main() -> int:
         parser.error(f"a line needs at least {_FEWEST_GENERATIONS} generations")
     torch.set_num_threads(1)
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="eigen-soak-") as store, Progress(console=console) as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix="eigen-soak-") as store,
+        Progress(console=console, auto_refresh=False) as progress,
+    ):
         config = load_config("quickstart", [f"generations={options.generations}", f"checkpoint.store={store}"])
         sampler = Sampler(progress, options.generations)
         (_run_as_flow if options.flow else _run_plainly)(config, sampler)

