@@ -58,7 +58,7 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
 
         console.print(holdout_sentence(status.holdout), highlight=False, soft_wrap=True)
     if status.uploads:
-        console.print(f"  {'uploads':<12}{escape(str(status.uploads))}", highlight=False, soft_wrap=True)
+        console.print(f"  {escape(str(status.uploads))}", highlight=False, soft_wrap=True)
     show = show_command(status.config, status.run)
     checkpoints = f"{status.store.rstrip('/')}/{status.run}"
     for label, value in (("plots", status.folder / "plots"), ("checkpoints", checkpoints), ("look again", show)):
