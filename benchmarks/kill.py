@@ -18,8 +18,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
@@ -54,6 +55,26 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 1, "validation_lowest": 1},
 }
 """A training of a second, whose replay buffer is full and begins anew within its generations."""
+
+
+UPLOAD = "upload"
+_LONGEST_DELAY = {
+    "start": 1.0,
+    "evaluate": 0.1,
+    "train": 0.1,
+    "evolve": 0.002,
+    "checkpoint": 0.08,
+    "finish": 0.1,
+    UPLOAD: 0.1,
+}
+
+
+class Instant(NamedTuple):
+    """When a process is killed: so many seconds after it has come to a phase of a generation, or to an upload."""
+
+    moment: str
+    generation: int
+    delay: float
 
 
 @dataclass
@@ -104,22 +125,16 @@ class Killer:
         settings = {"store": store, "local": str(self._folder / "local"), "keep_last": 2, "lease_seconds": 10.0}
         return {**CONFIG, "checkpoint": settings}
 
-    def undisturbed(self, store: str, environment: Mapping[str, str]) -> tuple[dict[str, str], float]:
-        """Train without any kill; return what the end is, and how long it took (seconds)."""
-        name = "undisturbed"
-        # The first one builds the panel, which the others find in the cache.
-        self._train(store, "warm-up", environment)
-        started = time.monotonic()
-        self._train(store, name, environment)
-        seconds = time.monotonic() - started
-        return facts_of(self.config(store), name, environment), seconds
+    def undisturbed(self, store: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Train without any kill; return what the end is."""
+        self._train(store, "undisturbed", environment)
+        return facts_of(self.config(store), "undisturbed", environment)
 
     def kill(
         self,
         outcome: Outcome,
         store: str,
         name: str,
-        seconds: float,
         environment: Mapping[str, str],
         direct: Mapping[str, str],
         expected: Mapping[str, str],
@@ -130,7 +145,6 @@ class Killer:
             outcome: what is counted.
             store: where the run is kept.
             name: its name.
-            seconds: how long an undisturbed training takes.
             environment: how it reaches the store while it is killed.
             direct: how the store is reached when the end is looked at.
             expected: the end of an undisturbed run.
@@ -140,7 +154,7 @@ class Killer:
         kills = 0
         for _ in range(_MOST_RESUMES):
             process = self._start(store, name, environment)
-            if kills < wanted and self._kill_at(process, float(generator.uniform(0.0, seconds)), outcome, name):
+            if kills < wanted and self._kill_at(process, self._instant(generator, remote=bool(direct)), outcome, name):
                 kills += 1
                 outcome.faulty += environment != direct
                 continue
@@ -163,9 +177,17 @@ class Killer:
         if not equal:
             outcome.different.append(name)
 
-    def _kill_at(self, process: "ForkServerProcess", seconds: float, outcome: Outcome, name: str) -> bool:
-        """Kill a process after so many seconds; False if it ended before."""
-        process.join(seconds)
+    def _instant(self, generator: np.random.Generator, *, remote: bool) -> Instant:
+        moments = [*PHASES, UPLOAD] if remote else PHASES
+        moment = moments[int(generator.integers(len(moments)))]
+        generation = int(generator.integers(1, CONFIG["generations"] + 1))
+        return Instant(moment, generation, float(generator.uniform(0.0, _LONGEST_DELAY.get(moment, 0.2))))
+
+    def _kill_at(self, process: "ForkServerProcess", instant: Instant, outcome: Outcome, name: str) -> bool:
+        """Kill a process at an instant; False if it ended before."""
+        while process.exitcode is None and not self._is_in(instant, name):
+            time.sleep(0.0005)
+        process.join(instant.delay)
         if process.exitcode is not None or process.pid is None:
             return False
         os.kill(process.pid, signal.SIGKILL)
@@ -173,10 +195,26 @@ class Killer:
         if process.exitcode != -signal.SIGKILL:
             return False
         outcome.kills += 1
-        outcome.phases[_phase_in(self._marks(name))] += 1
-        status = list((self._folder / "local").glob(f".remote/*/*/*/{name}/uploads.json"))
-        outcome.uploading += any(b'"state": "uploading"' in path.read_bytes() for path in status)
+        outcome.phases[self._phase(name)[0]] += 1
+        outcome.uploading += self._is_uploading(name)
         return True
+
+    def _is_in(self, instant: Instant, name: str) -> bool:
+        """Whether a training has come to an instant, or is past its generation."""
+        phase, generation = self._phase(name)
+        if instant.moment == UPLOAD:
+            return generation >= instant.generation and self._is_uploading(name)
+        if instant.moment in ("start", "load"):
+            return PHASES.index(phase) >= PHASES.index(instant.moment)
+        return generation > instant.generation or (generation == instant.generation and phase == instant.moment)
+
+    def _phase(self, name: str) -> tuple[str, int]:
+        content = self._marks(name).read_bytes() or b"00"
+        return PHASES[int(content[:1])], int(content[1:])
+
+    def _is_uploading(self, name: str) -> bool:
+        status = (self._folder / "local").glob(f".remote/*/*/*/{name}/uploads.json")
+        return any(b'"state": "uploading"' in path.read_bytes() for path in status)
 
     def _train(self, store: str, name: str, environment: Mapping[str, str]) -> None:
         process = self._start(store, name, environment)
@@ -186,7 +224,7 @@ class Killer:
 
     def _start(self, store: str, name: str, environment: Mapping[str, str]) -> "ForkServerProcess":
         marks = self._marks(name)
-        marks.write_bytes(b"0")
+        marks.write_bytes(b"00")
         process = self._context.Process(
             target=train_to_the_end, args=(self.config(store), name, str(marks), dict(environment))
         )
@@ -200,10 +238,10 @@ class Killer:
 def kill_locally(killer: Killer, folder: Path, kills: int, progress: Progress) -> Outcome:
     """Kill runs whose store is a folder."""
     store = str(folder / "runs")
-    expected, seconds = killer.undisturbed(store, {})
+    expected = killer.undisturbed(store, {})
     outcome, bar = Outcome(), progress.add_task("local store", total=kills)
     while outcome.kills < kills:
-        killer.kill(outcome, store, f"run-{outcome.runs}", seconds, {}, {}, expected)
+        killer.kill(outcome, store, f"run-{outcome.runs}", {}, {}, expected)
         progress.update(bar, completed=outcome.kills)
     return outcome
 
@@ -214,12 +252,12 @@ def kill_remotely(
     """Kill runs whose store is the emulator; every third reaches it through a network that fails."""
     store = f"gs://{emulator.make_bucket()}/pre"
     direct, failing = ({"STORAGE_EMULATOR_HOST": server.url} for server in (emulator, proxy))
-    expected, seconds = killer.undisturbed(store, direct)
+    expected = killer.undisturbed(store, direct)
     outcome, bar = Outcome(), progress.add_task("emulator of GCS", total=kills)
     while outcome.kills < kills:
         environment = failing if outcome.runs % _FAULTY_EVERY == 0 else direct
         _let_the_network_fail(proxy, outcome.runs)
-        killer.kill(outcome, store, f"run-{outcome.runs}", seconds, environment, direct, expected)
+        killer.kill(outcome, store, f"run-{outcome.runs}", environment, direct, expected)
         progress.update(bar, completed=outcome.kills)
     return outcome
 
@@ -239,10 +277,6 @@ def _let_the_network_fail(proxy: "FaultProxy", seed: int) -> None:
         Fault("flip_reply", probability=0.03, times=None, method="GET", path="alt=media"),
         Fault("stall", probability=0.02, times=None, seconds=1.0),
     )
-
-
-def _phase_in(marks: Path) -> str:
-    return PHASES[int(marks.read_bytes() or b"0")]
 
 
 def run(kills: int, seed: int, console: Console) -> dict[str, Outcome]:
@@ -277,9 +311,9 @@ def _section(outcomes: Mapping[str, Outcome]) -> Section:
     return Section(
         title="Killed at random instants",
         method="A training of 4 generations (4 agents, its ring of 800 transitions full in generation 3) is killed by "
-        "SIGKILL at instants drawn uniformly over the time that an undisturbed one takes, some runs twice, and gone on "
-        "with to its end. Equal: the SHA-256 of weights, targets, moments, replay, history and state in the newest "
-        "manifest in the store are those of the undisturbed run, and every file there is whole.",
+        "SIGKILL at instants drawn at random over its phases and generations and over its uploads, some runs twice, "
+        "and gone on with to its end. Equal: the SHA-256 of weights, targets, moments, replay, history and state in the "
+        "newest manifest in the store are those of an undisturbed run, and every file there is whole.",
         columns=("", *outcomes),
         rows=rows,
         remarks=[f"Not equal: {name}." for outcome in outcomes.values() for name in outcome.different],

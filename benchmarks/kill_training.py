@@ -11,8 +11,11 @@ from eigen_core.checkpoint import RunContents, open_session
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import TrainingState, evaluate, evolve, restore, snapshot, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.store import open_store
+from eigen_core.store import open_store, remote
 from flows.runs import open_or_create
+
+# Imported before the processes that are killed are forked: it takes as long as their training.
+assert remote
 
 PHASES = ("start", "load", "evaluate", "train", "evolve", "checkpoint", "finish")
 
@@ -23,35 +26,35 @@ def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environme
     Args:
         values: the configuration.
         name: the run.
-        marks: file whose first byte tells the phase, as a digit, to whoever kills this process.
+        marks: file whose two bytes tell whoever kills this process the phase and the generation under way, as digits.
         environment: variables to set first.
     """
     os.environ.update(environment)
     torch.set_num_threads(1)
     marker = os.open(marks, os.O_WRONLY)
 
-    def mark(phase: str) -> None:
-        os.pwrite(marker, str(PHASES.index(phase)).encode(), 0)
+    def mark(phase: str, generation: int) -> None:
+        os.pwrite(marker, f"{PHASES.index(phase)}{generation}".encode(), 0)
 
     config = config_from_values(values)
     panel, _ = build_panel(config)
     open_or_create(config, name)
     with open_session(config.checkpoint, name) as session:
-        mark("load")
+        mark("load", 0)
         loaded = session.load_newest()
         state: TrainingState = (
             start_training(config, panel) if loaded is None else restore(config, panel, loaded.snapshot)
         )
-        while state.generation < config.generations:
-            mark("evaluate")
+        for generation in range(state.generation + 1, config.generations + 1):
+            mark("evaluate", generation)
             evaluate(state)
-            mark("train")
+            mark("train", generation)
             train(state)
-            mark("evolve")
+            mark("evolve", generation)
             evolve(state)
-            mark("checkpoint")
+            mark("checkpoint", generation)
             session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
-        mark("finish")
+        mark("finish", config.generations)
         session.finish()
 
 
