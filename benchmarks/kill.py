@@ -312,8 +312,8 @@ def _section(outcomes: Mapping[str, Outcome]) -> Section:
         title="Killed at random instants",
         method="A training of 4 generations (4 agents, its ring of 800 transitions full in generation 3) is killed by "
         "SIGKILL at instants drawn at random over its phases and generations and over its uploads, some runs twice, "
-        "and gone on with to its end. Equal: the SHA-256 of weights, targets, moments, replay, history and state in the "
-        "newest manifest in the store are those of an undisturbed run, and every file there is whole.",
+        "and gone on with to its end. Equal: the SHA-256 of weights, targets, moments, replay, history and state in "
+        "the newest manifest in the store are those of an undisturbed run, and every file there is whole.",
         columns=("", *outcomes),
         rows=rows,
         remarks=[f"Not equal: {name}." for outcome in outcomes.values() for name in outcome.different],

@@ -106,12 +106,13 @@ def _train(config: Config, name: str, signals: StopSignals) -> None:
 
 
 def _is_finished(config: Config, name: str) -> bool:
-    from flows.runs import run_exists, status_of
+    from flows.runs import is_in_store, run_exists, status_of
 
     if not run_exists(config.checkpoint, name):
         return False
     status = status_of(config.checkpoint.store, name)
-    return status.generation >= config.generations and status.holdout_is_played
+    trained = status.generation >= config.generations and status.holdout_is_played
+    return trained and is_in_store(config.checkpoint, name)
 
 
 def _check(config: Config, name: str, server: PrefectServer) -> "DataReport":
@@ -223,8 +224,10 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
 
 
 def _where_it_stands(config: Config, name: str) -> str:
-    from flows.runs import status_of
+    """Say what is safe on this machine and how to go on. A store elsewhere is not asked: it may be what failed."""
+    from eigen_core.checkpoint import RunPlace
 
-    status = status_of(config.checkpoint.store, name)
-    saved = f"The last checkpoint is generation {status.generation}" if status.generation else "There is no checkpoint"
-    return f"{saved} in {status.folder}. Go on with: {resume_command(config, name)}"
+    place = RunPlace.of(config.checkpoint, name)
+    newest = place.local.newest_manifest()
+    saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
+    return f"{saved} in {place.root / name}. Go on with: {resume_command(config, name)}"

@@ -8,7 +8,8 @@ from pathlib import Path
 from eigen_core.checkpoint import (
     CleanReport,
     Damage,
-    RunContents,
+    LeaseHeldError,
+    Manifest,
     RunDirectory,
     RunLockedError,
     RunPlace,
@@ -16,8 +17,11 @@ from eigen_core.checkpoint import (
     read_champion,
     write_champion,
 )
+from eigen_core.checkpoint.session import take_lease
+from eigen_core.config import Config
+from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
-from flows.runs import configured_place, runs_in
+from flows.runs import configured_place, newest_generation, no_such_run, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -90,37 +94,66 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
         InputError: a run that is named does not exist or is in use, or the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    cleaned = [_clean_run(store, name, grace_seconds, dry_run=dry_run) for name in names or runs_in(store)]
-    busy = next((run for run in cleaned if run.skipped and names), None)
+    if names is None:
+        return [_clean_if_readable(store, name, grace_seconds, dry_run=dry_run) for name in runs_in(store)]
+    cleaned = [_clean_run(*configured_place(store, name), grace_seconds, dry_run=dry_run) for name in names]
+    busy = next((run for run in cleaned if run.skipped), None)
     if busy is not None:
         raise InputError(f"{busy.skipped} Nothing of it was removed.")
     return cleaned
 
 
-def _clean_run(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
-    place, config = configured_place(store, name)
-    settings = config.checkpoint
+def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+    """Clean a run; one whose configuration cannot be read keeps no other from being cleaned."""
+    try:
+        place, config = configured_place(store, name)
+    except InputError as error:
+        return CleanedRun(name, str(error))
+    return _clean_run(place, config, grace_seconds, dry_run=dry_run)
+
+
+def _clean_run(place: RunPlace, config: Config, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
     with ExitStack() as stack:
-        directory = RunDirectory.open(place.root, name) if place.local.exists() else None
         try:
-            if directory is not None:
-                stack.enter_context(directory.lock())
-        except RunLockedError as error:
-            return CleanedRun(name, str(error))
-        if place.remote and is_live(place.store, name):
-            return CleanedRun(name, f"Run '{name}' is being trained on another machine.")
-        keep = (settings.keep_last, settings.keep_every)
-        if not place.remote:
-            return CleanedRun(name, None, place.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run))
-        stored = place.stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
-        local = _NOTHING
-        if directory is not None:
-            there = {manifest.generation for manifest in place.stored.manifests().manifests}
-            here = {manifest.generation for manifest in place.local.manifests().manifests}
-            local = place.local.clean(
-                settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run
-            )
-        return CleanedRun(name, None, stored, local)
+            if dry_run:
+                _require_idle(place)
+            else:
+                _take(place, config.checkpoint, stack)
+        except (RunLockedError, LeaseHeldError) as error:
+            return CleanedRun(place.name, str(error))
+        return _clean(place, config.checkpoint, grace_seconds, dry_run=dry_run)
+
+
+def _require_idle(place: RunPlace) -> None:
+    """Raise if somebody trains the run; nothing is written to it on this machine."""
+    if place.local.exists() and RunDirectory.open(place.root, place.name).is_locked():
+        raise RunLockedError(f"Run '{place.name}' is in use by another process on this machine.")
+    if place.remote and is_live(place.store, place.name):
+        raise LeaseHeldError(f"Run '{place.name}' is in use by another process.")
+
+
+def _take(place: RunPlace, settings: CheckpointConfig, stack: ExitStack) -> None:
+    """Keep everybody else from the run until the stack is closed, or raise if somebody trains it."""
+    if place.local.exists():
+        stack.enter_context(RunDirectory.open(place.root, place.name).lock())
+    if place.remote:
+        stack.enter_context(take_lease(place, settings))
+
+
+def _clean(place: RunPlace, settings: CheckpointConfig, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+    keep = (settings.keep_last, settings.keep_every)
+    if not place.remote:
+        return CleanedRun(place.name, None, place.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run))
+    # Before the store is cleaned: what need not stay there need not stay here either.
+    here = {manifest.generation for manifest in place.local.manifests().manifests}
+    there = {manifest.generation for manifest in place.stored.manifests().manifests if _is_whole(place, manifest)}
+    stored = place.stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
+    local = place.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
+    return CleanedRun(place.name, None, stored, local)
+
+
+def _is_whole(place: RunPlace, manifest: Manifest) -> bool:
+    return not place.stored.damages(manifest)
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:
@@ -130,7 +163,11 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
         InputError: there is no such run, or the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    contents = _existing(store, name).stored
+    # Its configuration may be what is damaged.
+    place = RunPlace.of(CheckpointConfig(store=store), name)
+    contents = place.stored
+    if not contents.exists():
+        raise no_such_run(place)
     damages = contents.verify(deep=deep)
     generations = sorted({manifest.generation for manifest in contents.manifests().manifests})
     return Verification(name, contents.object_name(""), deep, tuple(generations), tuple(damages))
@@ -143,15 +180,12 @@ def export_champion(store: str, name: str, path: Path) -> str:
         InputError: there is no such run, it has no generation yet, or the file cannot be written.
         StoreUnavailableError: the store does not answer.
     """
-    place = _existing(store, name)
-    contents: RunContents = place.local if place.local.newest_manifest() is not None else place.stored
+    place = configured_place(store, name)[0]
+    newest = newest_generation(place)
+    contents = place.stored if newest is None else newest[0]
     manifest = write_champion(contents, path)
     champion = read_champion(path)
     return (
         f"{path} holds the champion of run '{name}', found in generation {manifest.champion_generation}: "
         f"{champion.weights.numel():,} weights and the configuration."
     )
-
-
-def _existing(store: str, name: str) -> RunPlace:
-    return configured_place(store, name)[0]

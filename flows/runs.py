@@ -88,6 +88,14 @@ def run_exists(settings: CheckpointConfig, name: str) -> bool:
     return RunPlace.of(settings, name).exists()
 
 
+def is_in_store(settings: CheckpointConfig, name: str) -> bool:
+    """Whether the store has the newest generation of a run, rather than this machine alone."""
+    place = RunPlace.of(settings, name)
+    here = place.local.newest_manifest() if place.remote else None
+    there = None if here is None else place.stored.newest_manifest()
+    return here is None or (there is not None and there.generation >= here.generation)
+
+
 def runs_in(store: str) -> list[str]:
     """Return the names of the runs in a store, sorted."""
     return list_runs(open_store(store))
@@ -104,7 +112,7 @@ def open_or_create(config: Config, name: str, *, must_exist: bool = False) -> Ru
     if place.exists():
         require_same_run(place, config)
     elif must_exist:
-        raise _no_such_run(place)
+        raise no_such_run(place)
     else:
         create_run(place, config.model_dump(mode="json"))
     return place
@@ -134,7 +142,7 @@ def latest_config(place: RunPlace) -> Config:
         InputError: there is no such run, or its configuration cannot be read.
     """
     begun = _begun(place).config()
-    newest = _newest(place)
+    newest = newest_generation(place)
     return _config_of(place, begun if newest is None else newest[1].config)
 
 
@@ -207,17 +215,18 @@ def _begun(place: RunPlace) -> RunContents:
     """Return the contents that know with which configuration the run began."""
     found = next((contents for contents in place.contents() if contents.exists()), None)
     if found is None:
-        raise _no_such_run(place)
+        raise no_such_run(place)
     return found
 
 
-def _no_such_run(place: RunPlace) -> InputError:
+def no_such_run(place: RunPlace) -> InputError:
+    """Return the error for a run that is missing, which names those that are there."""
     runs = list_runs(place.store)
     there = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
     return InputError(f"There is no run '{place.name}' in {place.store.url}: {there}.")
 
 
-def _newest(place: RunPlace) -> tuple[RunContents, Manifest] | None:
+def newest_generation(place: RunPlace) -> tuple[RunContents, Manifest] | None:
     """Return the newest manifest, and where it is; of two that are as new, that on this machine."""
     found = [(contents, contents.newest_manifest()) for contents in place.contents()]
     whole = [(contents, manifest) for contents, manifest in found if manifest is not None]

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -12,7 +13,7 @@ from pydantic import JsonValue
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Compression
-from eigen_core.checkpoint.names import CONFIG_NAME, PLOTS, holdout_name
+from eigen_core.checkpoint.names import CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
 from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
 from eigen_core.checkpoint.sealed import sealed
 from eigen_core.checkpoint.snapshot import Snapshot
@@ -21,7 +22,16 @@ from eigen_core.checkpoint.upload_status import UploadStatus
 from eigen_core.checkpoint.uploads import Uploader
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
-from eigen_core.store import LocalStore, ObjectExistsError, Store, check_run_name, is_remote, open_store, run_root
+from eigen_core.store import (
+    LocalStore,
+    ObjectExistsError,
+    Store,
+    StoreUnavailableError,
+    check_run_name,
+    is_remote,
+    open_store,
+    run_root,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +186,7 @@ def create_run(place: RunPlace, config: Mapping[str, JsonValue]) -> None:
     if place.remote:
         try:
             _publish_config(place, directory)
-        except InputError:
+        except (InputError, StoreUnavailableError):
             shutil.rmtree(directory.path)
             raise
 
@@ -194,14 +204,24 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
     with directory.lock(), ExitStack() as stack:
         if place.remote:
             _publish_config(place, directory)
-        lease = Lease.acquire(
-            place.store, name, settings.lease_seconds, above=_highest_epoch(place), at_once=not place.remote
-        )
-        stack.enter_context(lease)
+        lease = stack.enter_context(take_lease(place, settings))
         uploader = None
         if place.remote:
             uploader = stack.enter_context(Uploader(directory, place.stored, lease, settings))
+            _queue_small_files(place, directory, uploader)
         yield RunSession(place, directory, lease, settings, uploader)
+
+
+def take_lease(place: RunPlace, settings: CheckpointConfig) -> Lease:
+    """Take the lease on a run, whose directory on this machine, if there is one, is locked already.
+
+    Raises:
+        LeaseHeldError: another process holds it.
+        InputError: the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    above, at_once = _highest_epoch(place), not place.remote
+    return Lease.acquire(place.store, place.name, settings.lease_seconds, above=above, at_once=at_once)
 
 
 def _directory_of(place: RunPlace) -> RunDirectory:
@@ -223,6 +243,17 @@ def _publish_config(place: RunPlace, directory: RunDirectory) -> None:
                 f"Run '{place.name}' in {place.store.url} is another one than that in {directory.path}: choose another "
                 "name, or move that folder away."
             ) from None
+
+
+def _queue_small_files(place: RunPlace, directory: RunDirectory, uploader: Uploader) -> None:
+    """Upload plots and holdout results that are newer here: a process that was killed may have left them behind."""
+    for prefix in (PLOTS, HOLDOUT):
+        stored = {found.name: found.modified for found in place.store.objects(place.stored.object_name(prefix))}
+        for path in sorted((directory.path / prefix).glob("[!.]*")):
+            name = f"{prefix}{path.name}"
+            uploaded = stored.get(place.stored.object_name(name))
+            if uploaded is None or datetime.fromtimestamp(path.stat().st_mtime, UTC) > uploaded:
+                uploader.add_file(name, path)
 
 
 def _highest_epoch(place: RunPlace) -> int:

@@ -147,9 +147,7 @@ class UploadQueue:
         return sum(size for name, size in blobs if there.get(name) != size)
 
     def has_room(self, there: Mapping[str, int]) -> bool:
-        """Whether one more generation may wait; always if none does."""
-        if not self._waiting:
-            return True
+        """Whether one more generation may wait, however large it is; always if none does."""
         few = len(self._waiting) < self.config.queue_generations
         return few and self.waiting_bytes(there) < self.config.queue_mb * 1e6
 

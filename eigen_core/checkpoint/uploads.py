@@ -88,7 +88,6 @@ class Uploader:
         self._queue = UploadQueue(config, clock)
         self._files: dict[str, tuple[Path]] = {}
         self._champion: int | None = None
-        self._clean_here = False
         self._surveyed = False
         self._others_first = False
         self._busy = False
@@ -329,7 +328,6 @@ class Uploader:
         with self._changed:
             self._queue.finish(manifest)
             self._champion = manifest.champion_generation
-            self._clean_here = True
             self._others_first = True
         moved, seconds = self._speed.bytes / 1e6, self._clock() - started
         logger.info("Generation %d is in %s: %.1f MB in %.1f s", manifest.generation, self._url, moved, seconds)
@@ -360,15 +358,11 @@ class Uploader:
             self._writer.retain(self._config.keep_last, self._config.keep_every, champion_generation)
         except (StoreUnavailableError, InputError) as error:
             logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._url, error)
-        self._surveyed = False
 
     def _clean_directory(self) -> None:
         """Remove old generations from this machine that are safe in the store, or not needed there."""
         with self._changed:
-            due, self._clean_here = self._clean_here, False
             safe = set(self._queue.safe)
-        if not due:
-            return
         try:
             here = {generation_of(name) for name in self._directory.contents.manifest_names()}
             needed = frozenset(number for number in here if number is not None and number not in safe)
@@ -401,7 +395,6 @@ class Uploader:
     def _drop(self, generations: list[int]) -> None:
         """Take note that some generations need not be uploaded any more."""
         if generations:
-            self._clean_here = True
             logger.info("Run '%s': generations %s need not be uploaded any more", self._name, generations)
 
     def _raise_if_broken(self) -> None:

@@ -152,10 +152,13 @@ def test_the_manifest_describes_the_generation(tmp_path: Path) -> None:
     assert second.config_sha256 != first.config_sha256
     assert (second.versions.torch, second.versions.python) == (torch.__version__, platform.python_version())
     assert second.name == f"manifests/000002-{second.checksum[:8]}.json"
-    for entry in (*second.files, *second.shards):
-        content = run.blob_path(entry.sha256).read_bytes()
-        assert (entry.bytes, entry.sha256) == (len(content), sha256(content).hexdigest())
-    assert second.bytes == sum(entry.bytes for entry in (*second.files, *second.shards))
+    listed_blobs = [(entry.sha256, entry.bytes) for entry in second.files]
+    listed_blobs += [(shard.sha256, shard.bytes) for shard in second.shards]
+    for digest, size in listed_blobs:
+        content = run.blob_path(digest).read_bytes()
+        assert (digest, size) == (sha256(content).hexdigest(), len(content))
+    assert second.blobs == {f"blobs/{digest[:2]}/{digest}": size for digest, size in listed_blobs}
+    assert second.bytes == sum(size for _, size in listed_blobs)
     listed = {facts.name: (facts.dtype, facts.shape) for facts in second.entry("population.safetensors").tensors or ()}
     assert listed == {"weights": ("F32", (4, 50)), "step": ("I64", ())}
     assert second.entry("state.json").tensors is None

@@ -123,11 +123,21 @@ def test_a_damaged_blob_here_is_made_good(there: Machine, here: RunDirectory) ->
     manifest = fetch_newest(there.target, here).manifest
     assert manifest is not None
     name = manifest.entry("population.safetensors").sha256
-    here.blob_path(name).write_bytes(b"?")
+    here.blob_path(name).write_bytes(_flip(here.blob_path(name).read_bytes()))
     there.memory.done.clear()
     fetch_newest(there.target, here)
     assert _fetched(there.memory) == [f"{BLOBS}{name[:2]}/{name}"]
     _assert_same(here, 3)
+
+
+def test_a_damaged_manifest_here_is_made_good(there: Machine, here: RunDirectory) -> None:
+    manifest = fetch_newest(there.target, here).manifest
+    assert manifest is not None
+    path = here.path / manifest.name
+    content = path.read_bytes()
+    path.write_bytes(_flip(content))
+    fetch_newest(there.target, here)
+    assert path.read_bytes() == content
 
 
 def _flip(content: bytes) -> bytes:
@@ -163,6 +173,7 @@ def test_damage_of_any_part_in_the_store_is_reported_and_the_next_older_one_is_u
         assert {damage.path for damage in fetched.damages} == (set() if removed_manifest else {name})
         _assert_same(here, 2)
         assert whole_generations(here.contents) == [2]
+        assert name == newest.name or not (here.path / name).exists()
     assert "is damaged: generation 3" in caplog.text
 
 

@@ -53,6 +53,7 @@ def test_unchanged_blobs_are_sent_once_by_this_process_and_by_a_later_one(machin
     machine.drain()
     sent = machine.memory.written("put_file")
     assert len(sent) == len(set(sent)) == 1 + 3 * 3
+    assert machine.memory.written("holds") == [], "what this object has sent it does not look at again"
     machine.lease.release()
 
     again = Machine(tmp_path / "here", machine.memory, KEEP_ALL, again=True)
@@ -158,6 +159,32 @@ def test_a_lost_lease_stops_everything_before_the_manifest(machine: Machine) -> 
     assert machine.here() == [1, 2], "what was trained is still on this machine"
 
 
+def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"keep_last": 1, "keep_every": 0}))
+    machine.train(1)
+    machine.drain()
+    machine.train(2)
+    assert machine.uploader.step() == 0
+    machine.memory.create(f"{RUN}/lease/000002", b"?")
+    content = dict(machine.memory.content)
+    with pytest.raises(LeaseLostError):
+        machine.uploader.step()
+    machine.uploader.add_file("plots/x.png", machine.directory.path / "config.json")
+    with pytest.raises(LeaseLostError):
+        machine.uploader.step()
+    assert {name: content[name] for name in content if ".beat" not in name} == {
+        name: machine.memory.content[name] for name in machine.memory.content if ".beat" not in name
+    }
+
+
+def test_retention_in_the_store_has_the_whole_of_the_lease_before_it(machine: Machine) -> None:
+    machine.train(1)
+    machine.drain()
+    beats = [index for index, (how, name) in enumerate(machine.memory.done) if how == "put" and name.endswith(".beat")]
+    created = machine.memory.done.index(("create", f"{RUN}/{machine.target.manifest_names()[0]}"))
+    assert max(beats) > created
+
+
 def test_a_lease_that_lapsed_while_the_store_was_away_is_no_reason_to_stop(machine: Machine) -> None:
     machine.train(1)
     machine.memory.away = True
@@ -219,16 +246,37 @@ def test_generations_that_retention_no_longer_keeps_leave_the_queue_and_this_mac
     machine = Machine(tmp_path, config=config)
     machine.train(1)
     machine.drain()
-    machine.memory.away = True
+    machine.memory.before = lambda operation, _name: setattr(machine.memory, "away", operation == "put_file")
     for generation in range(2, 13):
         machine.train(generation, champion=4 if generation >= 4 else 0)
-    machine.uploader.step()
+        assert machine.steps()[-1] != NOTHING_TO_DO
     assert machine.uploader._queue.generations() == [4, 5, 10, 11, 12]
     assert machine.here() == [4, 5, 10, 11, 12]
-    machine.memory.away = False
+    machine.memory.before, machine.memory.away = None, False
     machine.drain()
+    machine.uploader.finish(0)
     assert machine.stored() == [4, 5, 10, 11, 12]
     assert machine.here() == [12]
+
+
+def test_a_generation_that_is_on_its_way_is_not_dropped(tmp_path: Path) -> None:
+    config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
+    machine = Machine(tmp_path, config=config)
+
+    def train_on(operation: str, _name: str) -> None:
+        if operation == "create":
+            machine.memory.before = None
+            machine.train(2)
+            assert machine.here() == [1, 2]
+
+    machine.train(1)
+    machine.memory.before = train_on
+    assert machine.uploader.step() == 0
+    assert machine.stored() == [1]
+    machine.drain()
+    assert machine.stored() == [2]
+    states = {upload.generation: upload.state for upload in machine.uploader.status().generations}
+    assert states == {1: "done", 2: "done"}
 
 
 @settings(max_examples=25, deadline=None)
@@ -386,6 +434,11 @@ def test_rate_stays_below_the_limit(tmp_path: Path) -> None:
     start = machine.clock()
     machine.drain()
     assert machine.clock() - start == pytest.approx((40 << 20) / 2e6)
+    machine.clock.sleep(1_000)
+    start = machine.clock()
+    machine.uploader.add_file("plots/large", machine.directory.path / "large")
+    machine.drain()
+    assert machine.clock() - start == pytest.approx((40 << 20) / 2e6), "idle time is not saved up"
 
 
 def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machine) -> None:
@@ -555,3 +608,60 @@ def test_an_older_version_of_a_generation_gives_way(machine: Machine) -> None:
     machine.uploader.add(commit(machine.directory, 1, champion=1))
     machine.drain()
     assert [manifest.champion_generation for manifest in machine.target.manifests().manifests] == [1]
+
+
+def test_a_newer_version_that_comes_while_the_older_one_is_on_its_way_is_not_taken_for_it(machine: Machine) -> None:
+    def commit_again(operation: str, name: str) -> None:
+        if operation == "create" and MANIFESTS in name:
+            machine.memory.before = None
+            machine.uploader.add(commit(machine.directory, 1, champion=1))
+
+    machine.train(1)
+    machine.memory.before = commit_again
+    machine.uploader.step()
+    assert machine.uploader._queue.generations() == [1]
+    machine.drain()
+    assert machine.target.newest_manifest() == machine.directory.contents.newest_manifest()
+
+
+def test_of_two_versions_that_are_found_the_newer_one_is_sent(machine: Machine, tmp_path: Path) -> None:
+    commit(machine.directory, 1)
+    newer = commit(machine.directory, 1, epoch=2)
+    machine.lease.release()
+    again = Machine(tmp_path / "here", machine.memory, KEEP_ALL, again=True)
+    again.drain()
+    assert [manifest.name for manifest in again.target.manifests().manifests] == [newer.name]
+
+
+def test_a_generation_that_is_committed_anew_is_kept_here_until_that_is_safe_too(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, config=KEEP_ALL)
+    machine.train(1, 2)
+    machine.drain()
+    machine.memory.away = True
+    machine.uploader.add(commit(machine.directory, 1, champion=1))
+    machine.train(3)
+    assert machine.here() == [1, 1, 3]
+
+
+def test_the_end_waits_for_what_is_being_removed_from_the_store(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"keep_last": 1, "keep_every": 0}))
+    machine.train(1)
+    machine.drain()
+    removing, go_on = threading.Event(), threading.Event()
+
+    def hold(operation: str, _name: str) -> None:
+        if operation == "delete":
+            removing.set()
+            assert go_on.wait(30)
+
+    machine.memory.before = hold
+    ended = threading.Event()
+    with Uploader(machine.directory, machine.target, machine.lease, machine.config) as uploader:
+        uploader.add(commit(machine.directory, 2))
+        assert removing.wait(30)
+        waiting = threading.Thread(target=lambda: (uploader.finish(60), ended.set()), daemon=True)
+        waiting.start()
+        assert not ended.wait(0.05)
+        go_on.set()
+        assert ended.wait(30)
+    assert machine.stored() == [2]

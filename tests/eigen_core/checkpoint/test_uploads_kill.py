@@ -39,11 +39,21 @@ def _train(root: str, url: str, ready: Connection) -> None:
             uploader.finish(60)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_instant_leaves_no_manifest_or_a_whole_generation(tmp_path: Path, seed: int) -> None:
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store elsewhere."""
+    if request.param == "folder":
+        return LocalStore(tmp_path / "store")
+    bucket: str = request.getfixturevalue("gcs_bucket")
+    return open_store(bucket)
+
+
+@pytest.mark.parametrize(("store", "seed"), [("folder", 0), ("folder", 1), ("bucket", 2)], indirect=["store"])
+def test_killed_at_any_instant_leaves_no_manifest_or_a_whole_generation(
+    tmp_path: Path, store: Store, seed: int
+) -> None:
     instants = random.Random(seed)
     new_directory(tmp_path / "here")
-    store: Store = LocalStore(tmp_path / "store")
     target = RunContents(store, RUN)
     newest = 0
     for attempt in range(1, 1_000):

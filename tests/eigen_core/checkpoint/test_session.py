@@ -1,0 +1,430 @@
+"""A run that one process trains: here, in a store elsewhere, while that is away, taken over, and on another machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from checkpoint_samples import CONFIG, assert_same, sample
+from fault_proxy import Fault, FaultProxy
+from gcs_emulator import GcsEmulator
+from upload_cases import whole_generations
+
+from eigen_core.checkpoint import (
+    LeaseHeldError,
+    LeaseLostError,
+    RunContents,
+    RunLockedError,
+    RunPlace,
+    RunSession,
+    create_run,
+    is_live,
+    open_session,
+    read_status,
+    unsealed,
+)
+from eigen_core.checkpoint.lease import Lease
+from eigen_core.config import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.store import StoreUnavailableError, open_store
+
+RUN = "run"
+OTHER = {**CONFIG, "seed": 8}
+UPLOADS = Fault("status", method="POST|PUT", times=None)
+SUPPORT = Path(__file__).parents[2] / "support"
+HOLD = """
+import sys
+sys.path[:0] = sys.argv[3:]
+from checkpoint_samples import CONFIG, sample
+from eigen_core.checkpoint import open_session
+from eigen_core.config import CheckpointConfig
+settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
+with open_session(settings, "run") as session:
+    session.save(sample(1), CONFIG, "zstd")
+    session.finish()
+    print(session.epoch, flush=True)
+    sys.stdin.read()
+"""
+
+
+def settings_of(store: str | Path, here: Path, **settings: float) -> CheckpointConfig:
+    """What keeps a run in `store`, with its run directory in `here` if that is elsewhere."""
+    values = {"upload_mb_per_second": 0, "keep_last": 4, "finish_seconds": 60, **settings}
+    return CheckpointConfig(store=str(store), local=str(here), **values)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointConfig:
+    """A store on this machine, and one elsewhere."""
+    if request.param == "folder":
+        return settings_of(tmp_path / "store", tmp_path / "here")
+    return settings_of(f"{request.getfixturevalue('gcs_bucket')}/some/prefix", tmp_path / "here")
+
+
+@pytest.fixture
+def away(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, tmp_path: Path) -> CheckpointConfig:
+    """A store elsewhere behind the proxy, which another machine would reach too."""
+    assert fault_proxy.url
+    return settings_of(f"gs://{gcs_emulator.make_bucket()}", tmp_path / "here")
+
+
+def begin(settings: CheckpointConfig) -> RunPlace:
+    """A new run."""
+    place = RunPlace.of(settings, RUN)
+    create_run(place, CONFIG)
+    return place
+
+
+def save(session: RunSession, *generations: int) -> None:
+    """Commit generations."""
+    for generation in generations:
+        session.save(sample(generation), CONFIG, "zstd")
+
+
+def loaded(session: RunSession) -> int:
+    """Load the newest generation, compare it with what was saved, and return its number."""
+    found = session.load_newest()
+    assert found is not None
+    assert_same(found.snapshot, sample(found.snapshot.generation))
+    return found.snapshot.generation
+
+
+def epochs(contents: RunContents) -> dict[int, int]:
+    """Return generation -> epoch of a run's manifests."""
+    return {manifest.generation: manifest.epoch for manifest in contents.manifests().manifests}
+
+
+def wait_for_state(session: RunSession, state: str) -> None:
+    """Wait until a session's uploads are in a state."""
+    end = time.monotonic() + 60.0
+    while (uploads := session.uploads()) is None or uploads.state != state:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files below a folder."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_new_run_is_known_and_empty(settings: CheckpointConfig) -> None:
+    place = RunPlace.of(settings, RUN)
+    assert not place.exists()
+    create_run(place, CONFIG)
+    assert place.exists()
+    assert [contents.config() for contents in place.contents()] == [CONFIG] * len(place.contents())
+    assert [contents.store.url for contents in place.contents()][-1] == place.stored.store.url
+    with open_session(settings, RUN) as session:
+        assert session.load_newest() is None
+        assert (session.name, session.epoch) == (RUN, 1)
+        session.finish()
+
+
+def test_what_was_saved_is_loaded_by_the_next_session(settings: CheckpointConfig) -> None:
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        save(session, 1, 2)
+        session.finish()
+    with open_session(settings, RUN) as session:
+        assert loaded(session) == 2
+        save(session, 3)
+        session.finish()
+    assert [whole_generations(contents) for contents in place.contents()][-1] == [1, 2, 3]
+    assert place.stored.verify() == []
+
+
+def test_the_epoch_rises_with_every_session(settings: CheckpointConfig) -> None:
+    place = begin(settings)
+    for generation in (1, 2, 3):
+        with open_session(settings, RUN) as session:
+            assert session.epoch == generation
+            assert (loaded(session) if generation > 1 else 0) == generation - 1
+            save(session, generation)
+            session.finish()
+    assert epochs(place.stored) == {1: 1, 2: 2, 3: 3}
+    newest, middle, oldest = place.stored.manifests().manifests
+    assert (newest.parent, middle.parent, oldest.parent) == (middle.checksum, oldest.checksum, None)
+
+
+def test_the_epoch_rises_though_all_leases_were_removed(settings: CheckpointConfig) -> None:
+    place = begin(settings)
+    for epoch in (1, 2):
+        with open_session(settings, RUN) as session:
+            assert session.epoch == epoch
+            save(session, epoch)
+            session.finish()
+    leases = place.store.objects(f"{RUN}/lease/")
+    place.store.delete([stored.name for stored in leases])
+    with open_session(settings, RUN) as session:
+        assert session.epoch == 3
+
+
+def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig) -> None:
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        session.directory.plots.mkdir()
+        plot = session.directory.plots / "fitness.png"
+        plot.write_bytes(b"ink")
+        session.keep_plots([plot])
+        session.keep_holdout(3, {"generation": 3})
+        session.finish()
+    assert place.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
+    document = unsealed(place.store.read(f"{RUN}/holdout/000003.json", 1_000))
+    assert isinstance(document, dict)
+    assert document["generation"] == 3
+    assert (place.root / RUN / "holdout/000003.json").is_file()
+
+
+def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"There is no run '{RUN}' in {settings.store}"), open_session(settings, RUN):
+        pass
+    assert files_below(tmp_path) == []
+
+
+def test_a_store_on_this_machine_has_no_uploads_and_keeps_what_it_should(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "store", tmp_path / "here", keep_last=2, keep_every=4)
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        assert session.uploads() is None
+        for generation in range(1, 8):
+            session.save(sample(generation), CONFIG, "zstd")
+    assert whole_generations(place.local) == [4, 6, 7]
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path / "store", tmp_path / "here")
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        save(session, 1)
+        other = Lease.acquire(place.store, RUN, 90.0, at_once=True)
+        before = files_below(tmp_path)
+        with pytest.raises(LeaseLostError, match="taken over by another process"):
+            save(session, 2)
+        assert files_below(tmp_path) == before
+        other.check()
+    assert whole_generations(place.local) == [1]
+
+
+def test_a_lease_that_was_taken_over_stops_the_next_commit_in_a_bucket(gcs_bucket: str, tmp_path: Path) -> None:
+    settings = settings_of(gcs_bucket, tmp_path / "here")
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        save(session, 1)
+        session.finish()
+        other = Lease.acquire(place.store, RUN, 90.0, at_once=True)
+        save(session, 2)
+        with pytest.raises(LeaseLostError, match="taken over by another process"):
+            session.finish()
+        with pytest.raises(LeaseLostError, match="taken over by another process"):
+            save(session, 3)
+        wait_for_state(session, "lost")
+        other.check()
+    assert whole_generations(place.stored) == [1]
+    assert whole_generations(place.local) == [1, 2]
+    # The other one's lease was not given back by us.
+    assert is_live(place.store, RUN)
+
+
+def test_a_machine_that_was_lost_is_replaced_from_the_store_alone(gcs_bucket: str, tmp_path: Path) -> None:
+    settings = settings_of(gcs_bucket, tmp_path / "here")
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        save(session, 1, 2, 3)
+        session.finish()
+    elsewhere = settings_of(gcs_bucket, tmp_path / "elsewhere")
+    with open_session(elsewhere, RUN) as session:
+        assert session.directory.config == CONFIG
+        assert loaded(session) == 3
+        save(session, 4)
+        session.finish()
+    assert epochs(place.stored) == {1: 1, 2: 1, 3: 1, 4: 2}
+    assert place.stored.verify() == []
+    # What the first machine has is older by now: it goes on from the store's newest.
+    with open_session(settings, RUN) as session:
+        assert loaded(session) == 4
+
+
+def test_another_run_of_that_name_in_the_store_is_left_alone_and_leaves_nothing_here(
+    gcs_bucket: str, tmp_path: Path
+) -> None:
+    begin(settings_of(gcs_bucket, tmp_path / "here"))
+    place = RunPlace.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN)
+    with pytest.raises(InputError, match=f"'{RUN}' in {gcs_bucket} is another one"):
+        create_run(place, OTHER)
+    assert not (place.root / RUN).exists()
+    assert place.stored.config() == CONFIG
+    # The same run begun on two machines at a time is one run.
+    create_run(place, CONFIG)
+
+
+def test_a_run_directory_of_another_run_is_refused(gcs_bucket: str, tmp_path: Path) -> None:
+    settings = settings_of(gcs_bucket, tmp_path / "here")
+    place = begin(settings)
+    place.store.delete([f"{RUN}/config.json"])
+    create_run(RunPlace.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN), OTHER)
+    with pytest.raises(InputError, match="choose another name, or move that folder away"), open_session(settings, RUN):
+        pass
+    assert not place.local.store.objects(f"{RUN}/lease/")
+    assert place.stored.config() == OTHER
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_a_store_that_is_away_at_the_start_leaves_nothing_that_blocks_a_later_one(
+    away: CheckpointConfig, fault_proxy: FaultProxy
+) -> None:
+    place = RunPlace.of(away, RUN)
+    fault_proxy.add(Fault("status", times=None))
+    with pytest.raises(StoreUnavailableError, match=away.store):
+        place.exists()
+    with pytest.raises(StoreUnavailableError, match=away.store):
+        create_run(place, CONFIG)
+    assert not (place.root / RUN).exists()
+    fault_proxy.clear()
+    # Whoever thinks better of it meanwhile is not bound to what could not be begun.
+    create_run(place, OTHER)
+    fault_proxy.add(Fault("status", times=None))
+    with pytest.raises(StoreUnavailableError, match=away.store), open_session(away, RUN):
+        pass
+    fault_proxy.clear()
+    with open_session(away, RUN) as session:
+        save(session, 1)
+        session.finish()
+    assert whole_generations(place.stored) == [1]
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_a_lost_reply_at_the_start_changes_nothing(away: CheckpointConfig, fault_proxy: FaultProxy) -> None:
+    fault_proxy.add(Fault("lost_reply", method="POST"))
+    place = begin(away)
+    fault_proxy.add(Fault("lost_reply", method="POST", times=3))
+    with open_session(away, RUN) as session:
+        save(session, 1)
+        session.finish()
+    assert epochs(place.stored) == {1: session.epoch}
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
+    away: CheckpointConfig, fault_proxy: FaultProxy
+) -> None:
+    place = begin(away)
+    with open_session(away, RUN) as session:
+        save(session, 1)
+        session.finish()
+        session.directory.plots.mkdir()
+        plot = session.directory.plots / "fitness.png"
+        plot.write_bytes(b"ink")
+        fault_proxy.add(UPLOADS)
+        save(session, 2, 3)
+        session.keep_plots([plot])
+    assert whole_generations(place.stored) == [1]
+    fault_proxy.clear()
+    with open_session(away, RUN) as session:
+        assert loaded(session) == 3
+        session.finish()
+        uploads = session.uploads()
+        assert uploads is not None
+        assert (uploads.pending, uploads.pending_files) == (0, 0)
+    assert whole_generations(place.stored) == [1, 2, 3]
+    assert place.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_copies_on_this_machine_go_only_once_they_are_in_the_store(
+    away: CheckpointConfig, fault_proxy: FaultProxy
+) -> None:
+    settings = away.model_copy(update={"keep_local": 1})
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        fault_proxy.add(UPLOADS)
+        save(session, 1, 2, 3, 4)
+        with pytest.raises(StoreUnavailableError, match=r"Only on this machine.*generation 1, generation 2"):
+            _finish(session, 0.5)
+        assert whole_generations(place.local) == [1, 2, 3, 4]
+        assert whole_generations(place.stored) == []
+
+        def nothing_is_lost(number: int, method: str, path: str) -> None:  # noqa: ARG001 - the signature of a hook
+            here = {name.split("-")[0] for name in os.listdir(place.root / RUN / "manifests")}
+            lost.extend({"000001", "000002", "000003", "000004"} - here - uploaded)
+            if method == "POST" and "manifests" in path:
+                uploaded.add(path.rpartition("%2F")[2].split("-")[0])
+
+        lost: list[str] = []
+        uploaded: set[str] = set()
+        fault_proxy.clear()
+        fault_proxy.hook = nothing_is_lost
+        session.finish()
+        fault_proxy.hook = None
+        assert lost == []
+    assert whole_generations(place.stored) == [1, 2, 3, 4]
+    assert whole_generations(place.local) == [4]
+
+
+def _finish(session: RunSession, seconds: float) -> None:
+    """Finish with another patience than the configured one."""
+    uploader = session._uploader
+    assert uploader is not None
+    uploader.finish(seconds)
+
+
+@contextmanager
+def _held_by_another_process(settings: CheckpointConfig, path: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that has a session of the run, has saved generation 1, and does nothing more."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, settings.store, settings.local, *path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_bucket: str, tmp_path: Path) -> None:
+    settings = settings_of(gcs_bucket, tmp_path / "here")
+    place = begin(settings)
+    other = settings_of(gcs_bucket, tmp_path / "other")
+    with _held_by_another_process(settings, [str(Path(__file__).parent), str(SUPPORT)]) as process:
+        with pytest.raises(LeaseHeldError) as refused, open_session(other, RUN):
+            pass
+        assert f"Run '{RUN}' in {gcs_bucket} is in use by process {process.pid} on " in str(refused.value)
+        assert "wait until it ends or stop it" in str(refused.value)
+        with pytest.raises(RunLockedError, match=f"in use by process {process.pid}"), open_session(settings, RUN):
+            pass
+        assert whole_generations(place.stored) == [1]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+        # Its end is certain: nobody has to wait until its lease lapses.
+        with open_session(other, RUN) as session:
+            assert session.epoch == 2
+            assert loaded(session) == 1
+            save(session, 2)
+            session.finish()
+    assert epochs(place.stored) == {1: 1, 2: 2}
+    status = read_status(tmp_path / "other" / ".remote" / "gs" / gcs_bucket.removeprefix("gs://") / RUN)
+    assert status is not None
+    assert (status.state, status.pending, status.done) == ("ended", 0, 1)
+
+
+def test_the_place_of_a_run(tmp_path: Path) -> None:
+    here = RunPlace.of(settings_of(tmp_path / "store", tmp_path / "here"), RUN)
+    assert (here.root, here.remote, len(here.contents())) == (tmp_path / "store", False, 1)
+    there = RunPlace.of(settings_of("memory://name/prefix", tmp_path / "here"), RUN)
+    assert (there.root, there.remote) == (tmp_path / "here/.remote/memory/name/prefix", True)
+    assert [contents.store.url for contents in there.contents()] == [str(there.root), "memory://name/prefix"]
+    with pytest.raises(InputError, match="cannot be named"):
+        RunPlace.of(settings_of(tmp_path, tmp_path), "../x")
+    with pytest.raises(InputError, match="cannot be used"):
+        RunPlace.of(settings_of("s3://bucket", tmp_path), RUN)
+    assert open_store("memory://name/prefix").url == there.store.url

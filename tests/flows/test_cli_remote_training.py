@@ -1,0 +1,182 @@
+"""A run kept in a bucket, as a user trains it: killed, its machine lost, gone on with, and ending without the store."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_proxy import Fault, FaultProxy
+from flow_cases import eigen_command, eigen_environment, run_eigen, small_flow_config, small_settings
+from gcs_emulator import GcsEmulator
+from rich.console import Console
+from test_run_status import record, telemetry
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunContents, RunPlace, Snapshot, create_run, open_session
+from eigen_core.config import Config
+from eigen_core.generation import evaluate, evolve, start_training, train
+from eigen_core.market import build_panel
+from eigen_core.records import GenerationRecord
+from eigen_core.store import StoreUnavailableError, open_store
+from flows.cli import app
+from flows.cli_display import LineDisplay
+from flows.cli_signals import StopSignals
+from flows.cli_training import Stopped, _explained, _StoppableObserver
+from flows.prefect_environment import PrefectServer
+from flows.runs import status_of
+
+GENERATIONS = 6
+UPLOADS = Fault("status", method="POST|PUT", path="upload", times=None)
+
+
+def in_memory(config: Config) -> tuple[GenerationRecord, ...]:
+    """The history of a training that is never interrupted and never stored."""
+    panel, _ = build_panel(config)
+    state = start_training(config, panel)
+    for _ in range(config.generations):
+        evaluate(state)
+        train(state)
+        evolve(state)
+    return tuple(state.history)
+
+
+def wait_for_generation(contents: RunContents, generation: int, process: subprocess.Popen[str]) -> None:
+    """Wait until a generation is in the store."""
+    end = time.monotonic() + 120.0
+    while (newest := contents.newest_manifest()) is None or newest.generation < generation:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
+    gcs_bucket: str, session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"{gcs_bucket}/eigen"
+    environment = eigen_environment(session_folder / "cli")
+    arguments = ["train", "--store", store, "--run", "cloudy", "--generations", str(GENERATIONS), *small_settings()]
+    contents = RunContents(open_store(store), "cloudy")
+    process = subprocess.Popen(
+        eigen_command(arguments),
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for_generation(contents, 2, process)
+        assert status_of(store, "cloudy").state == "running"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    interrupted = contents.newest_manifest()
+    assert interrupted is not None
+    assert interrupted.generation < GENERATIONS
+    assert status_of(store, "cloudy").state == "unfinished"
+
+    shutil.rmtree(tmp_path / "runs" / ".remote")
+    resumed = run_eigen(["resume", "cloudy", "--store", store], environment=environment, folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"continuing after generation {interrupted.generation}/{GENERATIONS}" in resumed.stdout
+
+    monkeypatch.chdir(tmp_path)
+    document = shown(["show", "cloudy", "--json", "--store", store])
+    assert (document["state"], document["generation"], document["store"]) == ("finished", GENERATIONS, store)
+    assert document["uploads"]["pending"] == document["uploads"]["pending_files"] == 0
+    assert document["uploads"]["state"] == "ended"
+    assert document["uploads"]["done"] >= GENERATIONS - interrupted.generation
+    assert document["uploads"]["last_error"] is None
+    assert status_of(store, "cloudy").history == in_memory(Config(**document["config"]))
+    newest = contents.newest_manifest()
+    assert newest is not None
+    assert (newest.generation, newest.epoch) == (GENERATIONS, interrupted.epoch + 1)
+
+    # The store is found by its other names too, and nothing in it is damaged.
+    monkeypatch.setenv("EIGEN_STORE", store)
+    assert shown(["verify", "cloudy", "--deep", "--json"])["whole"]
+    monkeypatch.delenv("EIGEN_STORE")
+    monkeypatch.setenv("CLOUD_PROVIDER", "gcs")
+    monkeypatch.setenv("CLOUD_BUCKET", store.removeprefix("gs://"))
+    assert [run["run"] for run in shown(["runs", "--json"])] == ["cloudy"]
+    plots = {stored.name for stored in contents.store.objects("cloudy/plots/")}
+    here = tmp_path / "runs" / ".remote" / "gs" / store.removeprefix("gs://") / "cloudy" / "plots"
+    assert plots == {f"cloudy/plots/{path.name}" for path in here.iterdir()} != set()
+
+
+def shown(arguments: list[str]) -> Any:
+    """What a command prints as JSON."""
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture
+def finished_here(
+    fault_proxy: FaultProxy,
+    gcs_emulator: GcsEmulator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quick_retries: list[float],  # noqa: ARG001 - the store's client waits for nothing
+) -> Config:
+    """A run of two generations, both on this machine, of which the store has the first."""
+    monkeypatch.chdir(tmp_path)
+    url = f"gs://{gcs_emulator.make_bucket()}/eigen"
+    config = small_flow_config(tmp_path, generations=2)
+    settings = config.checkpoint.model_copy(update={"store": url, "local": "runs", "upload_mb_per_second": 0.0})
+    config = config.model_copy(update={"checkpoint": settings})
+    create_run(RunPlace.of(settings, "run"), config.model_dump(mode="json"))
+    with open_session(settings, "run") as session:
+        for generation in (1, 2):
+            documents = {
+                "history": [record(number).model_dump(mode="json") for number in range(1, generation + 1)],
+                "telemetry": [telemetry(number).model_dump(mode="json") for number in range(1, generation + 1)],
+            }
+            session.save(Snapshot(generation, {}, documents, 1), config.model_dump(mode="json"), "zstd")
+            if generation == 1:
+                session.finish()
+                fault_proxy.add(UPLOADS)
+    fault_proxy.clear()
+    return config
+
+
+def test_a_run_with_all_its_generations_here_alone_is_not_finished(
+    finished_here: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WentOnError(Exception):
+        pass
+
+    def went_on(_: object) -> None:
+        raise WentOnError
+
+    monkeypatch.setattr(PrefectServer, "check", lambda _: None)
+    monkeypatch.setattr(PrefectServer, "start", went_on)
+    store = finished_here.checkpoint.store
+    ended = CliRunner().invoke(app, ["resume", "run", "--store", store])
+    assert isinstance(ended.exception, WentOnError), ended.output
+    with open_session(finished_here.checkpoint, "run") as session:
+        session.finish()
+    ended = CliRunner().invoke(app, ["resume", "run", "--store", store])
+    assert ended.exit_code == 0
+    assert "is finished: generation 2 of 2" in ended.stdout
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("Not wholly there."), KeyboardInterrupt()])
+def test_what_stopped_a_run_is_said_though_the_store_is_away(
+    finished_here: Config, fault_proxy: FaultProxy, error: BaseException
+) -> None:
+    fault_proxy.add(Fault("status", times=None))
+    observer = _StoppableObserver(LineDisplay(Console()), StopSignals())
+    with pytest.raises(Stopped) as stopped, _explained(finished_here, "run", observer):
+        raise error
+    said = str(stopped.value)
+    assert said.startswith("Not wholly there. " if isinstance(error, StoreUnavailableError) else "Stopped. ")
+    assert "The last checkpoint is generation 2 in " in said
+    assert f"eigen resume run --store {finished_here.checkpoint.store}" in said

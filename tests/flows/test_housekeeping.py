@@ -1,0 +1,315 @@
+"""Cleaning, verifying and exporting runs, in a folder and in a bucket."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from store_cases import (
+    champion_weights,
+    locked_by_another_process,
+    objects_here,
+    objects_of,
+    run_config,
+    save_generations,
+)
+from upload_cases import whole_generations
+
+from eigen_core.checkpoint import DamagedGenerationError, RunDirectory, RunPlace, create_run, read_champion
+from eigen_core.checkpoint.lease import Lease, lease_state
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.store.local import leftovers
+from flows.housekeeping import clean_runs, export_champion, parse_duration, verify_run
+
+DAY = 86_400.0
+PLANTED = f"run/blobs/ab/{'ab' * 32}"
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The configuration of a run on this machine, and of one elsewhere, of which two generations stay."""
+    monkeypatch.chdir(tmp_path)
+    store = tmp_path / "store" if request.param == "folder" else f"{request.getfixturevalue('gcs_bucket')}/prefix"
+    return run_config(store, tmp_path / "runs", keep_last=2, keep_every=4, keep_local=1)
+
+
+@pytest.fixture
+def elsewhere(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """The same, elsewhere only."""
+    monkeypatch.chdir(tmp_path)
+    return run_config(gcs_bucket, tmp_path / "runs", keep_last=2, keep_every=4, keep_local=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1_800), ("12h", 43_200), ("7d", 604_800), ("1.5h", 5_400), (" 0s ", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "7 d", "-1d", "1w", "1d2h", "infd", "1e3s", "١٢x"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(InputError, match=r"is no duration: write a number and a unit, such as 90s"):
+        parse_duration(text)
+
+
+def test_cleaning_applies_retention_and_frees_what_it_says(config: Config) -> None:
+    place = save_generations(config, "run", *range(1, 8))
+    before, before_here = objects_of(place), objects_here(place)
+    (said,) = clean_runs(config.checkpoint.store, ["run"], 0.0, dry_run=True)
+    assert (objects_of(place), objects_here(place)) == (before, before_here)
+    (done,) = clean_runs(config.checkpoint.store, ["run"], 0.0, dry_run=False)
+    assert done == said
+    assert (done.run, done.skipped, done.stored.generations) == ("run", None, (1, 2, 3, 5))
+    after, after_here = objects_of(place), objects_here(place)
+    freed = sum(before.values()) - sum(after.values())
+    if place.remote:
+        assert done.local.generations == (1, 2, 3, 4, 5, 6)
+        freed += sum(before_here.values()) - sum(after_here.values())
+    assert done.bytes_freed == freed > 0
+    assert whole_generations(place.stored) == [4, 6, 7]
+    assert whole_generations(place.local) == ([7] if place.remote else [4, 6, 7])
+    assert place.stored.verify() == place.local.verify() == []
+    (again,) = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
+    assert again.bytes_freed == 0
+
+
+def test_what_no_generation_refers_to_stays_for_a_while(config: Config) -> None:
+    place = save_generations(config, "run", 1, 2)
+    place.store.put(PLANTED, b"x" * 1_000)
+    (young,) = clean_runs(config.checkpoint.store, None, DAY, dry_run=False)
+    assert young.stored.blobs == ()
+    assert PLANTED in objects_of(place)
+    (said,) = clean_runs(config.checkpoint.store, None, 0.0, dry_run=True)
+    (done,) = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
+    assert said.stored == done.stored
+    assert (done.stored.blobs, done.stored.bytes_freed) == ((PLANTED.removeprefix("run/"),), 1_000)
+    assert PLANTED not in objects_of(place)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_run_that_another_process_has_locked_is_left_alone_and_named(config: Config, dry_run: bool) -> None:
+    place = save_generations(config, "run", *range(1, 4))
+    save_generations(config, "other", *range(1, 4))
+    store = config.checkpoint.store
+    before, before_here = objects_of(place), objects_here(place)
+    with locked_by_another_process(place):
+        other, run = clean_runs(store, None, 0.0, dry_run=dry_run)
+        assert (other.run, other.skipped, other.stored.generations) == ("other", None, (1,))
+        assert (run.run, run.bytes_freed) == ("run", 0)
+        assert run.skipped is not None
+        assert "Run 'run' is in use" in run.skipped
+        with pytest.raises(InputError, match=r"Run 'run' is in use.*Nothing of it was removed"):
+            clean_runs(store, ["run"], 0.0, dry_run=dry_run)
+    assert (objects_of(place), objects_here(place)) == (before, before_here)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_run_that_another_machine_trains_is_left_alone_and_named(elsewhere: Config, dry_run: bool) -> None:
+    place = save_generations(elsewhere, "run", *range(1, 4))
+    store = elsewhere.checkpoint.store
+    before, before_here = objects_of(place), objects_here(place)
+    with Lease.acquire(place.store, "run", 90.0):
+        (run,) = clean_runs(store, None, 0.0, dry_run=dry_run)
+        assert run.skipped is not None
+        assert "Run 'run'" in run.skipped
+        with pytest.raises(InputError, match=r"Run 'run' .*Nothing of it was removed"):
+            clean_runs(store, ["run"], 0.0, dry_run=dry_run)
+        assert (objects_of(place), objects_here(place)) == (before, before_here)
+    (run,) = clean_runs(store, None, 0.0, dry_run=dry_run)
+    assert run.stored.generations == (1,)
+
+
+def test_nobody_begins_to_train_a_run_that_is_being_cleaned(elsewhere: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = save_generations(elsewhere, "run", *range(1, 4))
+    live: list[bool] = []
+    delete = type(place.store).delete
+
+    def watched(store: object, names: list[str]) -> None:
+        state = lease_state(place.store, "run")
+        live.append(state is not None and state.live)
+        delete(store, names)
+
+    monkeypatch.setattr(type(place.store), "delete", watched)
+    clean_runs(elsewhere.checkpoint.store, None, 0.0, dry_run=False)
+    monkeypatch.undo()
+    assert live
+    assert all(live)
+    state = lease_state(place.store, "run")
+    assert state is not None
+    assert not state.live
+
+
+def test_a_dry_run_leaves_even_what_a_killed_process_left(config: Config) -> None:
+    place = save_generations(config, "run", 1)
+    (folder,) = {path.parent for path in (place.root / "run").glob("manifests/*")}
+    left = folder / ".writing-0123"
+    others = {path.name for path in (place.root / "run").rglob("*") if path.is_file()}
+    left.write_bytes(b"half")
+    assert leftovers(place.root) == [left]
+    clean_runs(config.checkpoint.store, None, 0.0, dry_run=True)
+    assert left.exists()
+    assert {path.name for path in (place.root / "run").rglob("*") if path.is_file()} == {*others, left.name}
+
+
+def test_copies_here_stay_until_the_store_has_them_whole(elsewhere: Config) -> None:
+    place = save_generations(elsewhere, "run", *range(1, 6))
+    manifests = {manifest.generation: manifest for manifest in place.stored.manifests().manifests}
+    lost = next(name for name in manifests[4].blobs if name not in manifests[5].blobs)
+    place.store.delete([f"run/{lost}", f"run/{manifests[3].name}"])
+    for dry_run in (True, False):
+        (run,) = clean_runs(elsewhere.checkpoint.store, None, 0.0, dry_run=dry_run)
+        assert run.local.generations == (1, 2)
+    assert whole_generations(place.local) == [3, 4, 5]
+
+
+def test_a_run_that_is_only_in_the_store_is_cleaned_there(elsewhere: Config, tmp_path: Path) -> None:
+    place = save_generations(elsewhere, "run", *range(1, 4))
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    (run,) = clean_runs(elsewhere.checkpoint.store, ["run"], 0.0, dry_run=False)
+    assert (run.stored.generations, run.local.generations) == ((1,), ())
+    assert whole_generations(place.stored) == [2, 3]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_cannot_be_read_keeps_no_other_from_being_cleaned(config: Config) -> None:
+    place = RunPlace.of(config.checkpoint, "broken")
+    create_run(place, {"preset": "quickstart", "learner": {"gamma": 7}})
+    save_generations(config, "run", *range(1, 4))
+    broken, run = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
+    assert broken.skipped is not None
+    assert "learner.gamma" in broken.skipped
+    assert run.stored.generations == (1,)
+    with pytest.raises(InputError, match=r"learner\.gamma"):
+        clean_runs(config.checkpoint.store, ["broken"], 0.0, dry_run=False)
+
+
+def test_a_missing_run_is_refused(config: Config) -> None:
+    save_generations(config, "run", 1)
+    store = config.checkpoint.store
+    actions: list[Callable[[], object]] = [
+        lambda: clean_runs(store, ["nope"], 0.0, dry_run=False),
+        lambda: verify_run(store, "nope", deep=True),
+        lambda: export_champion(store, "nope", Path("champion.safetensors")),
+    ]
+    for action in actions:
+        with pytest.raises(InputError, match=r"There is no run 'nope' in .*: it holds run\."):
+            action()
+    assert not Path("champion.safetensors").exists()
+
+
+def test_a_whole_run_is_whole(config: Config) -> None:
+    save_generations(config, "run", 1, 2)
+    for deep in (False, True):
+        found = verify_run(config.checkpoint.store, "run", deep=deep)
+        assert (found.run, found.deep, found.generations, found.damages) == ("run", deep, (1, 2), ())
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "gone"])
+def test_each_damaged_file_is_named(config: Config, kind: str) -> None:
+    place = save_generations(config, "run", 1, 2)
+    store = place.store
+    checked = 0
+    for name in objects_of(place):
+        if kind == "gone" and "/manifests/" in name:
+            # Without its manifest a generation does not exist.
+            continue
+        content = store.read(name, 1 << 20)
+        if kind == "gone":
+            store.delete([name])
+        else:
+            middle = len(content) // 2
+            flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+            store.put(name, flipped if kind == "flipped" else content[:middle])
+        found = verify_run(config.checkpoint.store, "run", deep=True)
+        assert {damage.path for damage in found.damages} == {name.removeprefix("run/")}
+        if kind != "flipped":
+            assert verify_run(config.checkpoint.store, "run", deep=False).damages == found.damages
+        store.put(name, content)
+        checked += 1
+    assert checked >= 10
+    assert verify_run(config.checkpoint.store, "run", deep=True).damages == ()
+
+
+def test_a_run_is_verified_though_its_configuration_cannot_be_read(config: Config) -> None:
+    place = RunPlace.of(config.checkpoint, "new")
+    create_run(place, config.model_dump(mode="json"))
+    assert verify_run(config.checkpoint.store, "new", deep=True).damages == ()
+    place.store.put("new/config.json", b"{}")
+    found = verify_run(config.checkpoint.store, "new", deep=True)
+    assert [damage.path for damage in found.damages] == ["config.json"]
+
+
+def test_what_is_only_here_is_not_what_is_verified(elsewhere: Config) -> None:
+    place = save_generations(elsewhere, "run", 1)
+    manifest = place.local.newest_manifest()
+    assert manifest is not None
+    for path in (place.root / "run" / "blobs").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    assert verify_run(elsewhere.checkpoint.store, "run", deep=True).damages == ()
+    place.store.delete([stored.name for stored in place.store.objects("run/")])
+    with pytest.raises(InputError, match="There is no run 'run'"):
+        verify_run(elsewhere.checkpoint.store, "run", deep=True)
+
+
+def test_the_exported_champion_is_read_in_three_lines(config: Config, tmp_path: Path) -> None:
+    save_generations(config, "run", 1, 2)
+    path = tmp_path / "out" / "champion.safetensors"
+    sentence = export_champion(config.checkpoint.store, "run", path)
+    assert sentence.startswith(f"{path} holds the champion of run 'run'")
+    assert "64 weights" in sentence
+
+    with safe_open(path, framework="pt") as file:
+        weights = file.get_tensor("weights")
+        kept = json.loads(file.metadata()["config"])
+
+    assert torch.equal(weights, champion_weights(2))
+    assert Config(**kept) == config
+    champion = read_champion(path)
+    assert torch.equal(champion.weights, weights)
+    assert champion.config == kept
+    assert champion.facts["symbols"] == ["A"]
+
+
+def test_the_newest_champion_is_exported_wherever_it_is(elsewhere: Config, tmp_path: Path) -> None:
+    place = save_generations(elsewhere, "run", 1)
+    # Another machine goes on; what is here is old by then.
+    (tmp_path / "runs").rename(tmp_path / "first")
+    save_generations(elsewhere, "run", 2)
+    (tmp_path / "runs").rename(tmp_path / "second")
+    (tmp_path / "first").rename(tmp_path / "runs")
+    assert whole_generations(place.local) == [1]
+    path = tmp_path / "champion.safetensors"
+    export_champion(elsewhere.checkpoint.store, "run", path)
+    assert torch.equal(read_champion(path).weights, champion_weights(2))
+    # What the store lacks is newer here.
+    place.store.delete([stored.name for stored in place.store.objects("run/manifests/")])
+    export_champion(elsewhere.checkpoint.store, "run", path)
+    assert torch.equal(read_champion(path).weights, champion_weights(1))
+
+
+def test_an_export_that_fails_leaves_what_was_there(config: Config, tmp_path: Path) -> None:
+    place = RunPlace.of(config.checkpoint, "run")
+    create_run(place, config.model_dump(mode="json"))
+    path = tmp_path / "out" / "champion.safetensors"
+    path.parent.mkdir()
+    path.write_bytes(b"former")
+    with pytest.raises(InputError, match="has no champion yet"):
+        export_champion(config.checkpoint.store, "run", path)
+    save_generations(config, "run", 1)
+    for target in (tmp_path / "out", path / "x"):
+        with pytest.raises(InputError, match=f"Cannot write {target}"):
+            export_champion(config.checkpoint.store, "run", target)
+    manifest = place.local.newest_manifest()
+    assert manifest is not None
+    damaged = RunDirectory.open(place.root, "run").blob_path(manifest.entry("champion.safetensors").sha256)
+    damaged.write_bytes(b"")
+    if not place.remote:
+        with pytest.raises(DamagedGenerationError, match="no whole champion"):
+            export_champion(config.checkpoint.store, "run", path)
+    assert path.read_bytes() == b"former"
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
