@@ -4,7 +4,7 @@ import logging
 import tempfile
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from eigen_core.checkpoint.attachments import attachment_damage
 from eigen_core.checkpoint.blobs import blob_damage
 from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, FileEntry, Manifest, parse_manifest
-from eigen_core.checkpoint.names import BLOBS, CONFIG_NAME, MANIFESTS, blob_name, generation_of
+from eigen_core.checkpoint.names import BLOBS, CONFIG_NAME, HOLDOUT, MANIFESTS, PLOTS, blob_name, generation_of
 from eigen_core.checkpoint.retention import CleanReport, kept_generations
 from eigen_core.checkpoint.sealed import unsealed
 from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
@@ -26,6 +27,8 @@ from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, St
 logger = logging.getLogger(__name__)
 
 _CONFIG_LIMIT = 16 << 20
+_ATTACHMENT_LIMIT = 64 << 20
+_MISSING = "is missing"
 GRACE_SECONDS = 86_400.0
 """Blobs without a manifest stay so long (seconds): the manifest may be on its way."""
 
@@ -120,7 +123,7 @@ class RunContents:
         try:
             parsed = parse_manifest(self.store.read(self.object_name(name), MANIFEST_LIMIT))
         except MissingObjectError:
-            parsed = "is missing"
+            parsed = _MISSING
         if isinstance(parsed, str):
             return Damage(generation, "manifest", parsed, name)
         if parsed.name != name:
@@ -138,7 +141,8 @@ class RunContents:
     def newest_first(self) -> Iterator[Listing]:
         """Yield the manifests of one generation after another, the newest first; none is read before it is its turn."""
         for _, names in groupby(self.manifest_names(), generation_of):
-            read = [self.manifest(name) for name in names]
+            # One that is gone since it was listed was removed with its generation.
+            read = [found for found in map(self.manifest, names) if not _is_gone(found)]
             yield Listing(
                 sorted((found for found in read if isinstance(found, Manifest)), key=_age, reverse=True),
                 [found for found in read if isinstance(found, Damage)],
@@ -207,19 +211,40 @@ class RunContents:
         """Return all that is wrong with a run: its configuration, its manifests, and all that these refer to.
 
         Args:
-            deep: compare SHA-256 too, not just sizes; progress is reported as "verify", in bytes.
+            deep: compare SHA-256 too, not just sizes, and read plots and the holdout's results; progress is reported
+                as "verify", in bytes.
         """
         config = self._begun_config()
         listing = self.manifests()
         damages = [config] if isinstance(config, Damage) else []
-        return [*damages, *listing.damages, *self._damages(listing.manifests, deep=deep)]
+        damages += [*listing.damages, *self._damages(listing.manifests, deep=deep)]
+        return [*damages, *self._attachment_damages()] if deep else damages
+
+    def _attachment_damages(self) -> list[Damage]:
+        damages = []
+        for stored in (*self.store.objects(self.object_name(PLOTS)), *self.store.objects(self.object_name(HOLDOUT))):
+            name = self._relative(stored)
+            what: str | None = None
+            if stored.bytes > _ATTACHMENT_LIMIT:
+                what = f"has {stored.bytes:,} bytes, more than any of its kind"
+            else:
+                with suppress(MissingObjectError):
+                    what = attachment_damage(name, self.store.read(stored.name, _ATTACHMENT_LIMIT))
+            if what is not None:
+                damages.append(Damage(None, name, what, name))
+        return damages
 
     def _damages(self, manifests: list[Manifest], *, deep: bool) -> list[Damage]:
         blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}
         wrong = self._deep_damages(blobs) if deep else self._shallow_damages(blobs)
+        if not wrong:
+            return []
+        # What a living run has removed meanwhile, manifest first, is not damaged.
+        there = set(self.manifest_names())
         return [
             Damage(manifest.generation, part, wrong[name], name)
             for manifest in manifests
+            if manifest.name in there
             for part, name in parts_of(manifest)
             if name in wrong
         ]
@@ -344,6 +369,10 @@ def shard_title(first: int) -> str:
 def list_runs(store: Store) -> list[str]:
     """Return the names of the runs in a store, sorted."""
     return [name for name in store.folders("") if RunContents(store, name).exists()]
+
+
+def _is_gone(found: Manifest | Damage) -> bool:
+    return isinstance(found, Damage) and found.what == _MISSING
 
 
 def _age(manifest: Manifest) -> tuple[int, str, str]:

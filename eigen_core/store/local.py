@@ -209,10 +209,19 @@ class LocalStore:
                     path.unlink()
                     parents.add(path.parent)
             for parent in parents:
-                self._remove_empty(parent)
+                self._settle(parent)
 
-    def _remove_empty(self, folder: Path) -> None:
-        """Remove a folder and those above it while they are empty; what was removed from one that is not, lasts."""
+    def _settle(self, folder: Path) -> None:
+        """Remove a folder that became empty, and those above it; else let what was removed from it last.
+
+        That an empty folder is gone need not last: what comes back after a power cut can be removed again.
+        """
+        if self._remove_empty(folder):
+            return
+        _sync_names(folder)
+
+    def _remove_empty(self, folder: Path) -> bool:
+        removed = False
         while folder != self.folder:
             try:
                 folder.rmdir()
@@ -220,8 +229,9 @@ class LocalStore:
                 pass
             except OSError:
                 break
+            removed = True
             folder = folder.parent
-        _sync_names(folder)
+        return removed
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:

@@ -1,5 +1,6 @@
 """Whatever happens to a file of a run is found, said, and gone around."""
 
+import io
 import logging
 import os
 import shutil
@@ -19,8 +20,12 @@ from checkpoint_samples import (
     new_run,
     sample,
 )
+from matplotlib.figure import Figure
 
 from eigen_core.checkpoint import Damage, DamagedGenerationError, LoadedGeneration, RunContents, RunDirectory
+from eigen_core.checkpoint.attachments import attachment_damage
+from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
+from eigen_core.checkpoint.sealed import sealed
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
 from eigen_core.store import LocalStore
@@ -169,6 +174,7 @@ def test_damage_of_any_file_is_found_and_gone_around(
     run: RunDirectory, cases: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A flipped byte, a truncation or a deletion anywhere in a run; the newest generation that is whole is used."""
+    _attach(run)
     names = sorted(files_of(run) - {"lock"})
     expected = {name: newest_whole(run, run.path / name) for name in names}
     # What all three need, beside the first generation's own shard, is the configuration alone.
@@ -181,20 +187,32 @@ def test_damage_of_any_file_is_found_and_gone_around(
         caplog.clear()
         message = f"case {case}: {name} {what}"
         found = RunContents(LocalStore(run.root), "run").verify()
-        is_manifest = name.startswith("manifests/")
-        if is_manifest and what == "deleted":
+        # A generation exists when its manifest does; nothing says that there must be plots.
+        may_lack = name.startswith(("manifests/", "plots/", "holdout/"))
+        if may_lack and what == "deleted":
             assert found == [], message
         else:
             assert found, message
             assert {damage.path for damage in found} == {name}, message
         with caplog.at_level(logging.WARNING):
             _check_what_is_used(run.root, expected[name], message)
-        if not (is_manifest and what == "deleted"):
-            if expected[name] < 3 or name == "config.json":
+        if not (may_lack and what == "deleted"):
+            if expected[name] < 3 or name == CONFIG_NAME:
                 assert name in caplog.text, message
             assert all(str(damage) for damage in found)
         (run.path / name).write_bytes(content)
     assert run.contents.verify() == []
+
+
+def _attach(run: RunDirectory) -> None:
+    """Give a run what the training puts beside its generations."""
+    store = LocalStore(run.root)
+    store.put(f"run/{holdout_name(3)}", sealed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
+    image = io.BytesIO()
+    figure = Figure(figsize=(1, 1))
+    figure.add_subplot().plot([1, 2, 3])
+    figure.savefig(image, format="png")
+    store.put("run/plots/fitness.png", image.getvalue())
 
 
 def _damage_somehow(path: Path, generator: np.random.Generator) -> str:
@@ -312,3 +330,14 @@ def test_nothing_is_parsed_before_everything_is_verified(run: RunDirectory, monk
         blob_of(run, 3, part).write_bytes(content)
     assert parsed == []
     assert sha256(blob_of(run, 3, PARTS[0]).read_bytes()).hexdigest() in str(blob_of(run, 3, PARTS[0]))
+
+
+def test_an_image_is_whole_or_not(run: RunDirectory) -> None:
+    _attach(run)
+    content = (run.path / "plots" / "fitness.png").read_bytes()
+    assert attachment_damage("plots/fitness.png", content) is None
+    for position in range(0, len(content), 37):
+        flipped = content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
+        for wrong in (flipped, content[:position], content + b"x"):
+            assert attachment_damage("plots/fitness.png", wrong) == "is not a whole PNG image"
+    assert attachment_damage("plots/notes.txt", b"anything") is None

@@ -10,7 +10,7 @@ from checkpoint_samples import CONFIG, new_run, sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.checkpoint import Manifest, Snapshot, manifest_schema
+from eigen_core.checkpoint import FileEntry, Manifest, RingEntry, ShardEntry, Snapshot, TensorFacts, manifest_schema
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
 from eigen_core.checkpoint.names import blob_name, generation_of, holdout_name, manifest_name
 from eigen_core.checkpoint.sealed import sealed, unsealed
@@ -59,6 +59,13 @@ def test_the_schema_refuses_what_is_none(manifest: Manifest, place: str, value: 
     inner[last] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, manifest_schema())
+
+
+def test_the_documentation_names_every_field() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "file-format.md").read_text()
+    for kind in (Manifest, RingEntry, ShardEntry, FileEntry, TensorFacts):
+        for field in kind.model_fields:
+            assert f"`{field}`" in text, field
 
 
 DOCUMENTS = st.dictionaries(

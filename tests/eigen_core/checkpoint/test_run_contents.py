@@ -136,3 +136,21 @@ def test_a_manifest_that_is_misread_once_costs_nothing(store: MemoryStore, monke
     monkeypatch.setattr(store, "read", misread)
     assert contents.apply_retention(3, 0).manifests == ()
     assert store.content == before
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_what_a_living_run_removes_meanwhile_is_not_damage(store: MemoryStore, deep: bool) -> None:
+    contents = RunContents(store, "run")
+    oldest, second = contents.manifests().manifests[::-1][:2]
+
+    def remove(_operation: str, name: str) -> None:
+        if name == f"run/{second.name}":  # after the listing, while the newest first are read
+            store.content.pop(f"run/{second.name}", None)
+        if name.startswith("run/blobs/"):  # after the manifests were read
+            for gone in (oldest.name, *(set(oldest.blobs) - set(second.blobs))):
+                store.content.pop(f"run/{gone}", None)
+
+    store.before = remove
+    store.done.clear()
+    assert contents.verify(deep=deep) == []
+    assert f"run/{oldest.name}" not in store.content
