@@ -151,9 +151,8 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
             ended = train_flow(config, name, return_state=True)
         display.waiting_for("writing the history")
         flow_run_id = ended.state_details.flow_run_id
-        if flow_run_id is not None and ended.is_completed():
-            last = "holdout" if config.market.holdout_days else "plot"
-            server.wait_until_recorded(flow_run_id, run_name(last, config.generations))
+        if flow_run_id is not None and ended.is_completed() and observer.last is not None:
+            server.wait_until_recorded(flow_run_id, run_name(observer.last, config.generations))
         ended.result()
 
 
@@ -162,12 +161,14 @@ class _StoppableObserver:
 
     Attributes:
         training: generations are being trained.
+        last: the last task but the phases of a generation; None if there was none.
     """
 
     def __init__(self, display: Display, signals: StopSignals) -> None:
         self._display = display
         self._signals = signals
         self.training = False
+        self.last: str | None = None
         self.generation_finished = display.generation_finished
 
     def started(self, generation: int, generations: int) -> None:
@@ -178,6 +179,8 @@ class _StoppableObserver:
     def phase_started(self, generation: int, phase: str) -> None:
         """Show that a phase begins."""
         self._signals.check()
+        if phase in ("plot", "holdout"):
+            self.last = phase
         self._display.phase_started(generation, phase)
 
 

@@ -88,7 +88,7 @@ def _restored(session: RunSession, config: Config, panel: Panel) -> TrainingStat
     get_run_logger().info("restoring generation %d from %s", generation, session.directory.path)
     # The function keeps what it names: the manifest, not the tensors that were loaded.
     manifest = loaded.manifest
-    state = restore(config, panel, loaded.snapshot)
+    state = restore(config, panel, loaded.snapshot, take_memory=True)
     remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
     return state
 

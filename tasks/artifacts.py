@@ -75,8 +75,9 @@ def publish_uploads(run: str, status: UploadStatus) -> None:
         }
         for upload in status.generations
     ]
+    title = str(status)
     error = f"Last error: {status.last_error}" if status.last_error else ""
-    page = [f"# {str(status).capitalize()}", error, markdown_table(rows)]
+    page = [f"# {title[:1].upper()}{title[1:]}", error, markdown_table(rows)]
     _publish_markdown(artifact_key(run, "uploads"), "\n\n".join(filter(None, page)), f"Uploads of run {run}")
 
 

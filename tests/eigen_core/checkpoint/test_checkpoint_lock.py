@@ -110,7 +110,7 @@ def test_locking_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Pa
     run.save(sample(1))
     blob = next(path for path in (run.path / "blobs").rglob("*") if path.is_file())
     left = [run.path / ".saving" / "0123", blob.parent / ".writing-0123", run.path / "manifests" / ".writing-4567"]
-    others = [run.path / ".notes", run.path / "plots" / "fitness.png"]
+    others = [run.path / ".notes", run.path / "plots" / "notes.txt"]
     for path in (*left, *others):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"half")

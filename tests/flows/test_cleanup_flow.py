@@ -1,0 +1,187 @@
+"""The flow that cleans a store, and what flows show in Prefect of stores and uploads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fault_proxy import Fault, FaultProxy
+from flow_cases import small_flow_config
+from gcs_emulator import GcsEmulator
+from prefect.artifacts import Artifact
+from store_cases import locked_by_another_process, objects_of, run_config, save_generations
+from upload_cases import whole_generations
+
+import flows.train
+import tasks.artifacts
+import tasks.plot
+from eigen_core.checkpoint import RunPlace
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.store import StoreUnavailableError
+from flows.cleanup import cleanup_flow
+from flows.runs import status_of
+from flows.train import FINISHED_NAME, train_flow
+from tasks.artifacts import artifact_key
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
+
+ROW_KEYS = ["run", "generations removed", "files removed", "freed (MB)", "skipped"]
+
+
+def artifact(key: str) -> Any:
+    """The newest version of an artifact."""
+    found = Artifact.get(key)
+    assert found is not None
+    return found
+
+
+def table(key: str) -> Any:
+    """The rows of an artifact."""
+    return json.loads(str(artifact(key).data))
+
+
+def markdown(key: str) -> str:
+    """The text of an artifact."""
+    return str(artifact(key).data)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store of two runs of four generations each, of which two stay."""
+    for name in ("first", "second"):
+        save_generations(run_config(tmp_path / "store", tmp_path, keep_last=2, keep_every=0), name, *range(1, 5))
+    return tmp_path / "store"
+
+
+def test_every_run_of_a_store_is_cleaned_and_shown(store: Path, tmp_path: Path) -> None:
+    places = [RunPlace.of(run_config(store, tmp_path).checkpoint, name) for name in ("first", "second")]
+    before = [objects_of(place) for place in places]
+    said = cleanup_flow(str(store), 0.0, dry_run=True)
+    assert [objects_of(place) for place in places] == before
+    shown = table("cleanup")
+    assert cleanup_flow(str(store), 0.0) == said
+    assert table("cleanup") == shown
+    assert said == sum(
+        sum(sizes.values()) - sum(objects_of(place).values()) for sizes, place in zip(before, places, strict=True)
+    )
+    assert said > 0
+    assert [list(row) for row in shown] == [ROW_KEYS] * 2
+    assert [(row["run"], row["generations removed"], row["skipped"]) for row in shown] == [
+        ("first", 2, ""),
+        ("second", 2, ""),
+    ]
+    assert all(row["files removed"] > 0 for row in shown)
+    assert artifact("cleanup").description == f"Runs in {store}"
+    assert [whole_generations(place.local) for place in places] == [[3, 4]] * 2
+
+
+def test_a_run_in_use_is_left_alone_and_shown(store: Path, tmp_path: Path) -> None:
+    place = RunPlace.of(run_config(store, tmp_path).checkpoint, "second")
+    before = objects_of(place)
+    with locked_by_another_process(place) as number:
+        assert cleanup_flow(str(store), 0.0) > 0
+    first, second = table("cleanup")
+    assert first["skipped"] == ""
+    assert f"'second' is in use by process {number}" in second["skipped"]
+    assert (second["generations removed"], second["files removed"], second["freed (MB)"]) == (0, 0, 0.0)
+    assert objects_of(place) == before
+
+
+def test_files_of_no_generation_stay_as_many_hours_as_are_given(store: Path, tmp_path: Path) -> None:
+    place = RunPlace.of(run_config(store, tmp_path).checkpoint, "first")
+    planted = f"first/blobs/ab/{'ab' * 32}"
+    place.store.put(planted, b"x" * 1_000)
+    cleanup_flow(str(store))
+    assert planted in objects_of(place)
+    cleanup_flow(str(store), 1.0)
+    assert planted in objects_of(place)
+    cleanup_flow(str(store), 0.0)
+    assert planted not in objects_of(place)
+
+
+def test_an_empty_store_is_clean(tmp_path: Path) -> None:
+    assert cleanup_flow(str(tmp_path / "nowhere"), 0.0) == 0
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_bucket_that_is_missing_fails_the_flow_with_a_sentence(gcs_bucket: str) -> None:
+    ended = cleanup_flow(f"{gcs_bucket}-other", return_state=True)
+    assert ended.is_failed()
+    error = ended.result(raise_on_failure=False)
+    assert isinstance(error, InputError)
+    assert "there is no bucket" in str(error)
+
+
+def test_a_server_that_takes_no_artifacts_does_not_stop_the_cleaning(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(**options: object) -> None:  # noqa: ARG001
+        raise httpx.ConnectError("nobody there")
+
+    monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
+    assert cleanup_flow(str(store), 0.0) > 0
+    place = RunPlace.of(run_config(store, tmp_path).checkpoint, "first")
+    assert whole_generations(place.local) == [3, 4]
+
+
+@pytest.fixture
+def quick(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quick_retries: list[float],  # noqa: ARG001 - the store's client waits for nothing
+) -> None:
+    """No back-off, no drawing, and a working folder of one's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("evaluate", "train", "evolve", "checkpoint"):
+        monkeypatch.setattr(getattr(flows.train, name), "retry_delay_seconds", [0])
+    monkeypatch.setattr(tasks.plot, "write_plots", lambda *_: [])
+
+
+def bucket_config(url: str, **checkpoint: Any) -> Config:
+    """The configuration of a small training of three generations in a bucket."""
+    config = small_flow_config(Path("runs"), checkpoint={"upload_mb_per_second": 0, **checkpoint})
+    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": url})})
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_training_shows_how_far_its_uploads_are(gcs_bucket: str) -> None:
+    config = bucket_config(gcs_bucket)
+    assert train_flow(config, "Uploads.1", return_state=True).is_completed()
+    page = markdown(artifact_key("Uploads.1", "uploads"))
+    assert page.startswith(f"# Uploads to {gcs_bucket}: 0 pending (0.0 MB), 3 done")
+    for generation in (1, 2, 3):
+        assert f"| {generation} | done |" in page
+    assert "Last error" not in page
+    assert status_of(gcs_bucket, "Uploads.1").uploads is not None
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
+    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"gs://{gcs_emulator.make_bucket()}"
+    config = bucket_config(url, finish_seconds=0.5)
+    place = RunPlace.of(config.checkpoint, "away")
+    evolve = flows.train.evolve
+
+    def going_away(*args: Any) -> Any:
+        if not any(manifest.generation for manifest in place.local.manifests().manifests):
+            fault_proxy.add(Fault("status", method="POST|PUT", path="upload", times=None))
+        return evolve(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flows.train, "evolve", going_away)
+        ended = train_flow(config, "away", return_state=True)
+    error = ended.result(raise_on_failure=False)
+    assert isinstance(error, StoreUnavailableError), error
+    assert f"Run 'away' is not wholly in {url}" in str(error)
+    assert "generation 1, generation 2, generation 3" in str(error)
+    page = markdown(artifact_key("away", "uploads"))
+    assert page.startswith(f"# Uploads to {url}: 3 pending (")
+    assert "Last error: " in page
+    assert place.stored.manifests().manifests == []
+    fault_proxy.clear()
+    assert train_flow(config, "away", return_state=True).name == FINISHED_NAME
+    assert whole_generations(place.stored) == [1, 2, 3]

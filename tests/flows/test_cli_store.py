@@ -1,0 +1,240 @@
+"""`eigen verify`, `eigen clean` and `eigen export`: exit codes, sentences, JSON, and which store they look at."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunPlace, create_run, read_champion
+from flows.cli import app
+from flows.cli_store import print_verification
+from flows.cli_tables import output_console
+from flows.housekeeping import verify_run
+
+CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
+VERIFIED_KEYS = ["run", "whole", "deep", "generations", "damages"]
+DAMAGE_KEYS = ["generation", "file", "path", "what"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
+    """A run of five generations in `runs`, of which two stay, and the working folder in which that is."""
+    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return save_generations(run_config("runs", Path("runs"), keep_last=2, keep_every=0), "run", *range(1, 6))
+
+
+def eigen(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def document(*arguments: str, code: int = 0) -> Any:
+    """Run a command and return the JSON that it prints."""
+    ended = eigen(*arguments, "--json")
+    assert ended.exit_code == code, ended.output
+    assert ended.stderr == ""
+    return json.loads(ended.stdout)
+
+
+def refused(*arguments: str) -> str:
+    """Run a command that must be refused with one line, and return that line."""
+    ended = eigen(*arguments)
+    assert ended.exit_code == 2, ended.output
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("eigen: ")
+    assert ended.stderr.count("\n") == 1
+    return ended.stderr
+
+
+def damage(place: RunPlace, generation: int, file: str) -> str:
+    """Change a byte of a file of a generation, and return its name."""
+    manifest = next(found for found in place.local.manifests().manifests if found.generation == generation)
+    sha256 = manifest.entry(file).sha256
+    path = place.root / "run" / "blobs" / sha256[:2] / sha256
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    return f"blobs/{sha256[:2]}/{sha256}"
+
+
+@pytest.mark.usefixtures("place")
+def test_a_whole_run_is_verified_with_exit_code_0() -> None:
+    for options, how in (([], "--deep compares SHA-256 too"), (["--deep"], "sizes and SHA-256")):
+        ended = eigen("verify", "run", *options)
+        assert ended.exit_code == 0
+        assert ended.stdout.startswith("Run run is whole: 5 generations (")
+        assert how in ended.stdout
+    found = document("verify", "run", "--deep")
+    assert list(found) == VERIFIED_KEYS
+    assert found == {"run": "run", "whole": True, "deep": True, "generations": [1, 2, 3, 4, 5], "damages": []}
+
+
+def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(place: RunPlace) -> None:
+    flipped = damage(place, 5, "population.safetensors")
+    assert eigen("verify", "run").exit_code == 0
+    cut = min((place.root / "run" / "manifests").iterdir())
+    cut.write_bytes(cut.read_bytes()[:-10])
+    (place.root / "run" / "config.json").unlink()
+    ended = eigen("verify", "run", "--deep")
+    assert ended.exit_code == 1
+    assert ended.stdout.startswith("Run run is damaged (sizes and SHA-256):\n")
+    paths = {flipped, f"manifests/{cut.name}", "config.json"}
+    for path in paths:
+        assert path in ended.stdout
+    found = document("verify", "run", "--deep", code=1)
+    assert not found["whole"]
+    assert [list(row) for row in found["damages"]] == [DAMAGE_KEYS] * len(found["damages"])
+    assert {row["path"] for row in found["damages"]} == paths
+    named = next(row for row in found["damages"] if row["path"] == flipped)
+    assert (named["generation"], named["file"]) == (5, "population.safetensors")
+    assert found["generations"] == [2, 3, 4, 5]
+
+
+def test_many_damages_are_counted_and_json_has_them_all(place: RunPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    save_generations(run_config("runs", Path("runs")), "run", *range(6, 20))
+    for path in (place.root / "run" / "blobs").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    found = verify_run("runs", "run", deep=False)
+    print_verification(output_console(), found)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(found.damages) > 50
+    assert len(lines) == 52
+    assert lines[-1] == f"  and {len(found.damages) - 50} more; --json has them all"
+    assert len(document("verify", "run", code=1)["damages"]) == len(found.damages)
+
+
+def test_a_dry_run_says_what_the_real_one_then_does(place: RunPlace) -> None:
+    before = objects_of(place)
+    said = document("clean", "run", "--dry-run", "--older-than", "0s")
+    text = eigen("clean", "run", "--dry-run", "--older-than", "0s").stdout
+    assert objects_of(place) == before
+    assert [list(row) for row in said] == [CLEANED_KEYS]
+    assert said[0]["generations"] == [1, 2, 3]
+    assert f"run: generations 1, 2, 3 and {said[0]['blobs']} files would be removed, " in text
+    assert text.endswith("MB would be freed.\n")
+    done = document("clean", "run", "--older-than", "0s")
+    assert done == said
+    assert done[0]["bytes_freed"] == sum(before.values()) - sum(objects_of(place).values()) > 0
+    again = eigen("clean").stdout
+    assert again == "run: nothing to remove.\n0.0 MB freed.\n"
+
+
+def test_files_of_no_generation_stay_for_a_day_unless_told_otherwise(place: RunPlace) -> None:
+    planted = f"run/blobs/ab/{'ab' * 32}"
+    place.store.put(planted, b"x" * 2_000_000)
+    (cleaned,) = document("clean")
+    assert cleaned["generations"] == [1, 2, 3]
+    # The files of the generations that went were as young.
+    assert cleaned["blobs"] == 0
+    text = eigen("clean", "--older-than", "0s").stdout
+    assert "run: no generation and " in text
+    assert "2.0 MB freed." in text
+    assert planted not in objects_of(place)
+
+
+@pytest.mark.parametrize("text", ["7", "soon", "-1d", "1w"])
+def test_a_wrong_time_is_refused(place: RunPlace, text: str) -> None:
+    before = objects_of(place)
+    sentence = refused("clean", f"--older-than={text}")
+    assert f"'{text}' is no duration: write a number and a unit, such as 90s, 30m, 12h or 7d." in sentence
+    assert objects_of(place) == before
+
+
+def test_a_run_in_use_is_left_alone_and_named(place: RunPlace) -> None:
+    save_generations(run_config("runs", Path("runs"), keep_last=1), "second", 1, 2)
+    before = objects_of(place)
+    with locked_by_another_process(place) as number:
+        sentence = refused("clean", "run", "--older-than", "0s")
+        assert f"Run 'run' is in use by process {number} on " in sentence
+        assert sentence.endswith("Nothing of it was removed.\n")
+        assert "Run 'run' is in use by another process" in refused("clean", "run", "--dry-run")
+        ended = eigen("clean", "--older-than", "0s")
+        assert ended.exit_code == 0
+        first, second, freed = ended.stdout.splitlines()
+        assert first.startswith(f"run: Run 'run' is in use by process {number} on ")
+        assert second.startswith("second: generations 1 and ")
+        assert freed.endswith("MB freed.")
+        run, other = document("clean")
+        assert "in use" in run["skipped"]
+        assert other["skipped"] is None
+    assert objects_of(place) == before
+
+
+def test_export_writes_a_file_that_can_be_read(place: RunPlace, tmp_path: Path) -> None:
+    ended = eigen("export", "run", "--champion", "out/champion.safetensors")
+    assert ended.exit_code == 0, ended.output
+    assert ended.stdout.startswith("out/champion.safetensors holds the champion of run 'run'")
+    champion = read_champion(tmp_path / "out" / "champion.safetensors")
+    assert torch.equal(champion.weights, champion_weights(5))
+    manifest = place.local.newest_manifest()
+    assert manifest is not None
+    assert champion.config == manifest.config
+    assert eigen("export", "run").exit_code == 2
+
+
+@pytest.mark.usefixtures("place")
+def test_export_to_where_it_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for target in ("file/champion.safetensors", "folder", "x" * 300, "/proc/champion.safetensors"):
+        assert "Cannot write " in refused("export", "run", "--champion", target)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_run_without_a_generation_has_no_champion(place: RunPlace, tmp_path: Path) -> None:
+    config = run_config("runs", Path("runs"))
+    create_run(RunPlace.of(config.checkpoint, "new"), config.model_dump(mode="json"))
+    assert "Run 'new' has no champion yet" in refused("export", "new", "--champion", "champion.safetensors")
+    assert not (tmp_path / "champion.safetensors").exists()
+    assert document("verify", "new")["generations"] == []
+    assert [row["run"] for row in document("clean")] == ["new", "run"]
+    assert place.exists()
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "arguments", [["verify", "nope"], ["clean", "nope"], ["export", "nope", "--champion", "x.safetensors"]]
+)
+def test_a_missing_run_is_refused(tmp_path: Path, arguments: list[str]) -> None:
+    assert f"There is no run 'nope' in {tmp_path / 'runs'}: it holds run." in refused(*arguments)
+    assert "cannot be named" in refused(arguments[0], "a/b", *arguments[2:])
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_the_store_is_the_option_else_the_environments_else_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_generations(run_config(tmp_path / "named", Path("runs")), "first", 1)
+    save_generations(run_config(tmp_path / "given", Path("runs")), "second", 1)
+    assert document("verify", "run")["whole"]
+    monkeypatch.setenv("EIGEN_STORE", str(tmp_path / "named"))
+    assert document("verify", "first")["whole"]
+    assert "it holds first" in refused("verify", "run")
+    assert document("verify", "second", "--store", str(tmp_path / "given"))["whole"]
+    assert [row["run"] for row in document("clean")] == ["first"]
+
+
+def test_the_bucket_of_the_system_that_came_before(
+    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EIGEN_STORE", raising=False)
+    save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs"), keep_last=2, keep_local=1), "run", *range(1, 5))
+    monkeypatch.setenv("CLOUD_PROVIDER", "gcs")
+    monkeypatch.setenv("CLOUD_BUCKET", f"{gcs_bucket.removeprefix('gs://')}/prefix")
+    assert document("verify", "run", "--deep")["generations"] == [1, 2, 3, 4]
+    text = eigen("clean", "--older-than", "0s").stdout
+    assert "run: generations 1, 2, here also 1, 2, 3 and " in text
+    assert document("verify", "run", "--deep")["generations"] == [3, 4]
+    assert eigen("export", "run", "--champion", "champion.safetensors").exit_code == 0
+    assert torch.equal(read_champion(tmp_path / "champion.safetensors").weights, champion_weights(4))

@@ -1,0 +1,106 @@
+"""Small runs in stores to look after: cleaned, verified, exported."""
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import upload_cases
+from flow_cases import small_flow_config
+
+from eigen_core.checkpoint import RunDirectory, RunPlace, Snapshot, create_run, open_session
+from eigen_core.config import Config
+
+FORK = multiprocessing.get_context("fork")
+
+
+def run_config(store: str | Path, here: Path, **checkpoint: Any) -> Config:
+    """The configuration of a small run in `store`, with its run directory in `here` if that is elsewhere."""
+    settings = {"local": str(here), "upload_mb_per_second": 0, "finish_seconds": 60, **checkpoint}
+    config = small_flow_config(Path("store"), checkpoint=settings)
+    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": str(store)})})
+
+
+def champion_weights(generation: int) -> torch.Tensor:
+    """The champion's weights after a generation."""
+    return torch.arange(64, dtype=torch.float32) + generation
+
+
+def snapshot_of(generation: int) -> Snapshot:
+    """A generation with a champion and a replay buffer; no two share a blob but the layout."""
+    plain = upload_cases.snapshot_of(generation)
+    return Snapshot(
+        generation,
+        {**plain.tensors, "champion": {"weights": champion_weights(generation)}},
+        {"history": [], "telemetry": [], "champion": {"symbols": ["A"], "layout": [], "generation": generation}},
+        0,
+        plain.ring,
+    )
+
+
+def save_generations(config: Config, name: str, *generations: int, keep_all: bool = True) -> RunPlace:
+    """Save generations of a run, which is made if it is missing.
+
+    Args:
+        config: what is kept with them.
+        name: the run.
+        generations: which.
+        keep_all: what `config` would not keep is kept for now, here and in the store.
+    """
+    settings = config.checkpoint
+    if keep_all:
+        settings = settings.model_copy(update={"keep_last": 100, "keep_local": 100})
+    place = RunPlace.of(settings, name)
+    if not place.exists():
+        create_run(place, config.model_dump(mode="json"))
+    with open_session(settings, name) as session:
+        if session.load_newest() is None:
+            assert generations[:1] in ((), (1,))
+        for generation in generations:
+            session.save(snapshot_of(generation), config.model_dump(mode="json"), "zstd")
+        session.finish()
+    return place
+
+
+@contextmanager
+def locked_by_another_process(place: RunPlace) -> Iterator[int]:
+    """Let another process hold the lock of a run directory; give its number."""
+    here, there = FORK.Pipe()
+    process = FORK.Process(target=_lock, args=(place, there), daemon=True)
+    process.start()
+    try:
+        assert here.poll(60)
+        assert here.recv() == "locked"
+        assert process.pid is not None
+        yield process.pid
+    finally:
+        process.kill()
+        process.join()
+
+
+def _lock(place: RunPlace, pipe: Connection) -> None:
+    with RunDirectory.open(place.root, place.name).lock():
+        pipe.send("locked")
+        pipe.recv()
+
+
+def objects_of(place: RunPlace) -> dict[str, int]:
+    """All that the store holds of a run but its leases, with sizes (bytes)."""
+    return _sizes(place.stored.store, place.name)
+
+
+def objects_here(place: RunPlace) -> dict[str, int]:
+    """All that this machine holds of a run but leases and the state of uploads, with sizes (bytes)."""
+    return _sizes(place.local.store, place.name)
+
+
+def _sizes(store: Any, name: str) -> dict[str, int]:
+    kept = {stored.name: stored.bytes for stored in store.objects(f"{name}/")}
+    return {
+        found: size
+        for found, size in kept.items()
+        if not found.startswith(f"{name}/lease/") and found not in (f"{name}/lock", f"{name}/uploads.json")
+    }
