@@ -217,7 +217,10 @@ class RunContents:
         config = self._begun_config()
         listing = self.manifests()
         damages = [config] if isinstance(config, Damage) else []
-        damages += [*listing.damages, *self._damages(listing.manifests, deep=deep)]
+        found = self._damages(listing.manifests, deep=deep)
+        # What a living run has removed meanwhile, manifest first, is not damaged.
+        there = {generation_of(name) for name in self.manifest_names()} if found else set()
+        damages += [*listing.damages, *(damage for damage in found if damage.generation in there)]
         return [*damages, *self._attachment_damages()] if deep else damages
 
     def _attachment_damages(self) -> list[Damage]:
@@ -237,14 +240,9 @@ class RunContents:
     def _damages(self, manifests: list[Manifest], *, deep: bool) -> list[Damage]:
         blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}
         wrong = self._deep_damages(blobs) if deep else self._shallow_damages(blobs)
-        if not wrong:
-            return []
-        # What a living run has removed meanwhile, manifest first, is not damaged.
-        there = set(self.manifest_names())
         return [
             Damage(manifest.generation, part, wrong[name], name)
             for manifest in manifests
-            if manifest.name in there
             for part, name in parts_of(manifest)
             if name in wrong
         ]
