@@ -28,7 +28,8 @@ def _removed(run: "CleanedRun", would: str) -> str:
     blobs = len(run.stored.blobs) + len(run.local.blobs)
     if not generations and not blobs and not run.local.generations:
         return "nothing to remove."
-    named = f"generations {', '.join(map(str, generations))}" if generations else "no generation"
+    plural = "s" * (len(generations) > 1)
+    named = f"generation{plural} {', '.join(map(str, generations))}" if generations else "no generation"
     local = f", here also {', '.join(map(str, run.local.generations))}" if run.local.generations else ""
     return f"{named}{local} and {blobs} files {would}removed, {run.bytes_freed / _MB:,.1f} MB."
 

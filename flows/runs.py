@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,13 +22,13 @@ from eigen_core.checkpoint import (
     read_status,
     unsealed,
 )
-from eigen_core.checkpoint.names import holdout_name
+from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
 from eigen_core.config import Config
 from eigen_core.config.loading import config_from_values, differing_keys
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
-from eigen_core.store import MissingObjectError, is_remote, open_store
+from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -154,9 +154,13 @@ def configured_place(store: str, name: str) -> tuple[RunPlace, Config]:
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
     """
-    config = latest_config(RunPlace.of(CheckpointConfig(store=store), name))
+    return _configured(RunPlace.of(CheckpointConfig(store=store), name), store)
+
+
+def _configured(place: RunPlace, store: str) -> tuple[RunPlace, Config]:
+    config = latest_config(place)
     config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": store})})
-    return RunPlace.of(config.checkpoint, name), config
+    return replace(RunPlace.of(config.checkpoint, place.name), remote=place.remote), config
 
 
 def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
@@ -178,11 +182,13 @@ def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
 def status_of(store: str, name: str) -> RunStatus:
     """Return how far a run is, from its newest generation whose records are whole. Weights and replay are not read.
 
+    If the store does not answer, that is logged, and what is on this machine is returned.
+
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
-        StoreUnavailableError: the store does not answer.
+        StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
-    place, config = configured_place(store, name)
+    place, config = _configured(_reachable(RunPlace.of(CheckpointConfig(store=store), name)), store)
     history, telemetry = _records_of(place)
     generation = history[-1].generation if history else 0
     state: RunState = "unfinished"
@@ -201,8 +207,20 @@ def status_of(store: str, name: str) -> RunStatus:
         history=history,
         telemetry=telemetry,
         holdout=holdout_of(place, generation),
-        uploads=read_status(folder) if place.remote else None,
+        uploads=read_status(folder) if is_remote(store) else None,
     )
+
+
+def _reachable(place: RunPlace) -> RunPlace:
+    """Return the place, without its store if that does not answer and this machine knows the run."""
+    if not place.remote or not place.local.exists():
+        return place
+    try:
+        place.store.stat(place.stored.object_name(CONFIG_NAME))
+    except StoreUnavailableError as error:
+        logger.warning("%s. What is on this machine is shown.", str(error).rstrip("."))
+        return replace(place, remote=False)
+    return place
 
 
 def _is_running(place: RunPlace) -> bool:

@@ -159,7 +159,7 @@ def test_a_run_in_use_is_left_alone_and_named(place: RunPlace) -> None:
         assert ended.exit_code == 0
         first, second, freed = ended.stdout.splitlines()
         assert first.startswith(f"run: Run 'run' is in use by process {number} on ")
-        assert second.startswith("second: generations 1 and ")
+        assert second.startswith("second: generation 1 and ")
         assert freed.endswith("MB freed.")
         run, other = document("clean")
         assert "in use" in run["skipped"]

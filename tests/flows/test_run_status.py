@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from fault_proxy import Fault, FaultProxy
 from flow_cases import small_flow_config
+from gcs_emulator import GcsEmulator
 
 from eigen_core.checkpoint import Manifest, RunDirectory, RunPlace, Snapshot, open_session
 from eigen_core.config import Config
+from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.records import Descent, GenerationRecord, Telemetry, TradingStatistics
+from eigen_core.store import StoreUnavailableError
 from flows.cli_tables import resume_command
 from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
 
@@ -60,7 +64,9 @@ def save(config: Config, generation: int) -> Manifest:
     }
     snapshot = Snapshot(generation, {"population": {"weights": torch.zeros(2)}}, documents, 1)
     with open_session(config.checkpoint, "run") as session:
-        return session.save(snapshot, config.model_dump(mode="json"), "zstd").manifest
+        saved = session.save(snapshot, config.model_dump(mode="json"), "zstd")
+        session.finish()
+        return saved.manifest
 
 
 def directory_of(place: RunPlace) -> RunDirectory:
@@ -198,3 +204,28 @@ def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:
     assert resume_command(Config(), "a") == "eigen resume a"
     assert resume_command(small_flow_config(tmp_path / "x y"), "a") == f"eigen resume a --store '{tmp_path}/x y'"
+
+
+def test_a_store_that_does_not_answer_is_said_and_this_machine_tells_what_it_knows(
+    config: Config,
+    fault_proxy: FaultProxy,
+    gcs_emulator: GcsEmulator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    quick_retries: list[float],  # noqa: ARG001 - retries take no time
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = f"gs://{gcs_emulator.make_bucket()}/pre"
+    config = config.model_copy(update={"checkpoint": CheckpointConfig(store=store)})
+    open_or_create(config, "run")
+    save(config, 1)
+    before = status_of(store, "run")
+    assert before.generation == 1
+    fault_proxy.add(Fault("status", times=None))
+    after = status_of(store, "run")
+    assert (after.history, after.store, after.state) == (before.history, before.store, before.state)
+    assert after.uploads is not None
+    assert "What is on this machine is shown" in caplog.text
+    with pytest.raises(StoreUnavailableError):
+        status_of(store, "another")
