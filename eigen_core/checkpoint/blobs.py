@@ -4,8 +4,9 @@ import hashlib
 import os
 import stat
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -16,6 +17,8 @@ from eigen_core.store.local import make_folder, sync_folder
 
 _SAVING = ".saving"
 _WORTH_A_THREAD = 1 << 20
+_BACKLOG = 8
+"""Pieces of a file that may be written and not hashed yet: waiting for each would switch threads twice a piece."""
 
 
 class HashingFile:
@@ -31,6 +34,7 @@ class HashingFile:
         self._stack.callback(self._file.close)
         self._digest = hashlib.sha256()
         self._thread: ThreadPoolExecutor | None = None
+        self._hashing: deque[Future[None]] = deque()
         self.size = 0
 
     def __enter__(self) -> Self:
@@ -39,20 +43,25 @@ class HashingFile:
     def __exit__(self, *_error: object) -> None:
         self._stack.close()
 
-    def write(self, chunk: bytes | memoryview) -> None:
-        """Append bytes, which may be changed once this returns."""
-        if len(chunk) < _WORTH_A_THREAD:
+    def write(self, chunk: bytes | memoryview, *, lasting: bool = False) -> None:
+        """Append bytes, which may be changed once this returns, unless they are `lasting`: then after `finish`."""
+        if self._thread is None and len(chunk) >= _WORTH_A_THREAD:
+            self._thread = self._stack.enter_context(ThreadPoolExecutor(1))
+        if self._thread is None:
             self._digest.update(chunk)
             self._write_all(chunk)
         else:
-            if self._thread is None:
-                self._thread = self._stack.enter_context(ThreadPoolExecutor(1))
-            hashed = self._thread.submit(self._digest.update, chunk)
+            # One thread takes them in their order.
+            self._hashing.append(self._thread.submit(self._digest.update, chunk))
             try:
                 self._write_all(chunk)
             finally:
-                hashed.result()
+                self._wait_for_hashes(_BACKLOG if lasting else 0)
         self.size += len(chunk)
+
+    def _wait_for_hashes(self, left: int) -> None:
+        while len(self._hashing) > left:
+            self._hashing.popleft().result()
 
     def _write_all(self, chunk: bytes | memoryview) -> None:
         left = memoryview(chunk)
@@ -62,6 +71,7 @@ class HashingFile:
     def finish(self) -> str:
         """Make the content last and return its SHA-256, in hexadecimal."""
         os.fsync(self._file.fileno())
+        self._wait_for_hashes(0)
         return self._digest.hexdigest()
 
 
@@ -93,12 +103,21 @@ class BlobFolder:
                 fill(file)
                 sha256 = file.finish()
             path = self.path(sha256)
-            make_folder(path.parent)
+            self._make_folder_of(path)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
         self._to_sync.add(path.parent)
         return sha256, file.size
+
+    def _make_folder_of(self, path: Path) -> None:
+        """Make a blob's folder; its name lasts after `sync`, like the blob's own."""
+        if path.parent.is_dir():
+            return
+        blobs = path.parent.parent
+        make_folder(blobs)
+        path.parent.mkdir(exist_ok=True)
+        self._to_sync.add(blobs)
 
     def sync(self) -> None:
         """Make the names of all blobs last that were written so far."""

@@ -373,7 +373,7 @@ class RunDirectory:
 
 def _fill(file: HashingFile, chunks: Iterable[bytes | memoryview]) -> None:
     for chunk in chunks:
-        file.write(chunk)
+        file.write(chunk, lasting=True)
 
 
 def _said(manifest: Manifest) -> Manifest:
