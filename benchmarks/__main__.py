@@ -10,7 +10,18 @@ from rich.console import Console
 
 from benchmarks.results import RESULTS, Section, keep, machine
 
-BENCHMARKS = ("transitions", "encoding", "environment", "population", "generation", "orchestration")
+BENCHMARKS = (
+    "transitions",
+    "checkpoints",
+    "bulk",
+    "pauses",
+    "away",
+    "encoding",
+    "environment",
+    "population",
+    "generation",
+    "orchestration",
+)
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
 ALL_SECTIONS = (*BENCHMARKS, "soak", "soakflow", "kill")
 """All sections of the file of results; `benchmarks.soak` and `benchmarks.kill` write the last three."""

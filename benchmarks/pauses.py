@@ -1,0 +1,59 @@
+"""For how long a checkpoint keeps a quickstart training from going on, wherever the store is."""
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.resident import in_own_process
+from benchmarks.results import Section
+from benchmarks.stores_elsewhere import PHASES, emulator, middle_and_longest, reach_store_at, run_generation
+from eigen_core.checkpoint import open_session
+from eigen_core.config.loading import load_config
+from eigen_core.generation import start_training
+from eigen_core.market import build_panel
+from flows.runs import open_or_create
+
+_GENERATIONS, _WARM_UP = 9, 1
+_TURNS = 2
+_LOCAL, _MEMORY, _EMULATOR = "a folder", "memory of the process", "emulator of Google Cloud Storage"
+
+
+def run() -> Section:
+    """Train by turns with the store in a folder, in memory and on the emulator."""
+    measured: dict[str, list[dict[str, float]]] = {_LOCAL: [], _MEMORY: [], _EMULATOR: []}
+    with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as name, emulator(Path(name)) as server:
+        stores = {
+            _LOCAL: f"{name}/runs",
+            _MEMORY: "memory://benchmark/runs",
+            _EMULATOR: f"gs://{server.make_bucket()}/runs",
+        }
+        for turn in range(_TURNS):
+            for place, store in stores.items():
+                measured[place] += in_own_process(train_with, store, f"{name}/local", f"run-{turn}", server.url)
+    rows = []
+    for place, generations in measured.items():
+        cells = [middle_and_longest([seconds[phase] for seconds in generations]) for phase in PHASES]
+        rows.append([place, *cells, middle_and_longest([sum(seconds.values()) for seconds in generations])])
+    return Section(
+        title="What a checkpoint takes of the time for training",
+        method=f"Preset quickstart on the bundled prices, generations {1 + _WARM_UP} to {_GENERATIONS} of "
+        f"{_TURNS} runs by turns for each store, each in a process of its own: middle and longest time of a phase. A "
+        "checkpoint is what training waits for: population with targets and moments, champion, records and new "
+        "transitions are compressed, hashed, written and fsynced in the run directory, and old generations removed "
+        "there; if the store is elsewhere, a thread copies them beside the next phases.",
+        columns=("store: ms (middle / longest)", *PHASES, "generation"),
+        rows=rows,
+        remarks=("The goal is less than 150 ms for a checkpoint.",),
+    )
+
+
+def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dict[str, float]]:
+    """Train with a store and return the time of each phase of each generation that counts (seconds)."""
+    reach_store_at(emulator_url)
+    assignments = [f"checkpoint.store={store}", f"checkpoint.local={local}", f"generations={_GENERATIONS}"]
+    config = load_config("quickstart", assignments)
+    state = start_training(config, build_panel(config)[0])
+    open_or_create(config, name)
+    with open_session(config.checkpoint, name) as session:
+        generations = [run_generation(state, session) for _ in range(_GENERATIONS)]
+        session.finish()
+    return generations[_WARM_UP:]
