@@ -53,15 +53,22 @@ def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
 def print_verification(console: Console, found: "Verification") -> None:
     """Print whether a run is whole, and each damage."""
     how = "sizes and SHA-256" if found.deep else "sizes; --deep compares SHA-256 too"
-    if not found.damages:
+    if found.damages:
+        console.print(f"Run {found.run} is damaged ({how}):", highlight=False, soft_wrap=True)
+    else:
         count = len(found.generations)
         console.print(f"Run {found.run} is whole: {count} generations ({how}).", highlight=False, soft_wrap=True)
-        return
-    console.print(f"Run {found.run} is damaged ({how}):", highlight=False, soft_wrap=True)
     for damage in found.damages[:_SHOWN_DAMAGES]:
         console.print(f"  {damage} ({damage.path})", highlight=False, markup=False, soft_wrap=True)
     if len(found.damages) > _SHOWN_DAMAGES:
         console.print(f"  and {len(found.damages) - _SHOWN_DAMAGES} more; --json has them all", highlight=False)
+    if found.unreferenced_files:
+        console.print(
+            f"{found.unreferenced_files} files ({found.unreferenced_bytes / _MB:,.1f} MB) belong to no generation: "
+            "one is being written, was cut short, or has lost its manifest.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def verification_document(found: "Verification") -> dict[str, Any]:
@@ -75,4 +82,6 @@ def verification_document(found: "Verification") -> dict[str, Any]:
             {"generation": damage.generation, "file": damage.file, "path": damage.path, "what": damage.what}
             for damage in found.damages
         ],
+        "unreferenced_files": found.unreferenced_files,
+        "unreferenced_bytes": found.unreferenced_bytes,
     }

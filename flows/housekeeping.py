@@ -1,15 +1,18 @@
 """What is done to the runs of a store from time to time: clean, verify, export. No Prefect in here."""
 
 import re
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from eigen_core.checkpoint import (
     CleanReport,
     Damage,
+    KeepRule,
     LeaseHeldError,
     Manifest,
+    RunContents,
     RunDirectory,
     RunLockedError,
     RunPlace,
@@ -60,6 +63,8 @@ class Verification:
         deep: SHA-256 were compared, not just sizes.
         generations: generations with a manifest, rising.
         damages: all that is wrong.
+        unreferenced_files: blobs that no generation refers to.
+        unreferenced_bytes: their size (bytes).
     """
 
     run: str
@@ -67,6 +72,8 @@ class Verification:
     deep: bool
     generations: tuple[int, ...]
     damages: tuple[Damage, ...]
+    unreferenced_files: int
+    unreferenced_bytes: int
 
 
 def parse_duration(text: str) -> float:
@@ -169,8 +176,28 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     if not contents.exists():
         raise no_such_run(place)
     damages = contents.verify(deep=deep)
-    generations = sorted({manifest.generation for manifest in contents.manifests().manifests})
-    return Verification(name, contents.object_name(""), deep, tuple(generations), tuple(damages))
+    manifests = contents.manifests().manifests
+    unreferenced = contents.unreferenced()
+    if rules := _keep_rules(contents, manifests):
+        damages += contents.missing_generations(rules)
+    return Verification(
+        name,
+        contents.object_name(""),
+        deep,
+        tuple(sorted({manifest.generation for manifest in manifests})),
+        tuple(damages),
+        len(unreferenced),
+        sum(stored.bytes for stored in unreferenced),
+    )
+
+
+def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> set[KeepRule]:
+    """Return the rules that a run was seen to go by; each manifest has the configuration of its time."""
+    configs = [manifest.config for manifest in manifests]
+    with suppress(InputError):
+        configs.append(contents.config())
+    settings = (Config.model_validate(config).checkpoint for config in configs)
+    return {KeepRule(kept.keep_last, kept.keep_every) for kept in settings}
 
 
 def export_champion(store: str, name: str, path: Path) -> str:

@@ -14,7 +14,7 @@ from eigen_core.checkpoint.manifest import (
     Versions,
     manifest_schema,
 )
-from eigen_core.checkpoint.retention import CleanReport
+from eigen_core.checkpoint.retention import CleanReport, KeepRule
 from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
 from eigen_core.checkpoint.sealed import unsealed
 from eigen_core.checkpoint.session import RunPlace, RunSession, create_run, open_session
@@ -27,6 +27,7 @@ __all__ = [
     "DamagedGenerationError",
     "ExportedChampion",
     "FileEntry",
+    "KeepRule",
     "LeaseHeldError",
     "LeaseLostError",
     "Listing",

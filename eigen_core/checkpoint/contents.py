@@ -17,7 +17,7 @@ from eigen_core.checkpoint.blobs import blob_damage
 from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, FileEntry, Manifest, parse_manifest
 from eigen_core.checkpoint.names import BLOBS, CONFIG_NAME, HOLDOUT, MANIFESTS, PLOTS, blob_name, generation_of
-from eigen_core.checkpoint.retention import CleanReport, kept_generations
+from eigen_core.checkpoint.retention import CleanReport, KeepRule, kept_generations, missing_generations
 from eigen_core.checkpoint.sealed import unsealed
 from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
 from eigen_core.checkpoint.tensor_files import parse_document
@@ -222,6 +222,32 @@ class RunContents:
         there = {generation_of(name) for name in self.manifest_names()} if found else set()
         damages += [*listing.damages, *(damage for damage in found if damage.generation in there)]
         return [*damages, *self._attachment_damages()] if deep else damages
+
+    def missing_generations(self, rules: Collection[KeepRule]) -> list[Damage]:
+        """Return the generations that retention keeps and that are gone.
+
+        Args:
+            rules: those that the run began with and goes by now.
+        """
+        newest = self.newest_manifest()
+        # Listed after the newest one was read: a living run's older ones go when a newer one is there.
+        present = {generation for name in self.manifest_names() if (generation := generation_of(name)) is not None}
+        champion_generation = 0 if newest is None else newest.champion_generation
+        return [
+            Damage(
+                generation, "manifest", "is missing, though retention keeps it", f"{MANIFESTS}{generation:06d}-*.json"
+            )
+            for generation in missing_generations(present, champion_generation, rules)
+        ]
+
+    def unreferenced(self) -> list[StoredObject]:
+        """Return the blobs that no readable manifest refers to.
+
+        They are those of a generation that is being written, or that was cut short, or whose manifest is gone.
+        """
+        blobs = self.store.objects(self.object_name(BLOBS))
+        needed = {blob for manifest in self.manifests().manifests for blob in manifest.blobs}
+        return [stored for stored in blobs if self._relative(stored) not in needed]
 
     def _attachment_damages(self) -> list[Damage]:
         damages = []

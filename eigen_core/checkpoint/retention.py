@@ -1,7 +1,18 @@
 """Which generations stay, and what nobody refers to any more."""
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class KeepRule(NamedTuple):
+    """What stays of a run, beside its champion's generation."""
+
+    keep_last: int
+    """So many of the newest generations."""
+    keep_every: int
+    """Every so many generations one; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +55,23 @@ def kept_generations(
         or generation == champion_generation
         or (keep_every > 0 and generation % keep_every == 0)
     }
+
+
+def missing_generations(present: Collection[int], champion_generation: int, rules: Collection[KeepRule]) -> list[int]:
+    """Return the generations that all rules would have kept and that are not there, rising.
+
+    The first generation of a run is 1. Whether there was one newer than all that are present cannot be known.
+
+    Args:
+        present: generations that have a manifest, damaged ones too.
+        champion_generation: the generation in which the newest one's champion was found.
+        rules: all that a run has been trained under; at least one.
+    """
+    newest = max(present, default=0)
+    last = min(rule.keep_last for rule in rules)
+    expected = set(range(max(1, newest - last + 1), newest))
+    if champion_generation > 0:
+        expected.add(champion_generation)
+    if every := math.lcm(*(rule.keep_every for rule in rules)):
+        expected |= set(range(every, newest, every))
+    return sorted(expected - set(present))

@@ -297,6 +297,7 @@ class RunDirectory:
                 except DamagedGenerationError as error:
                     self._skip(error.damages, damages)
                 else:
+                    self._say_what_is_unreferenced(manifest.generation)
                     return loaded._replace(damages=damages)
         if damages:
             raise DamagedGenerationError(
@@ -310,6 +311,17 @@ class RunDirectory:
         for damage in found:
             logger.warning("Run '%s' is damaged: %s; this generation is skipped.", self.name, damage)
         damages += found
+
+    def _say_what_is_unreferenced(self, newest: int) -> None:
+        if unreferenced := self.contents.unreferenced():
+            logger.warning(
+                "Run '%s': beside generation %d and older ones there are %d files (%.1f MB) of no generation: one was "
+                "cut short, or its manifest is gone.",
+                self.name,
+                newest,
+                len(unreferenced),
+                sum(stored.bytes for stored in unreferenced) / 1e6,
+            )
 
     def load_tensors(self, manifest: Manifest, stem: str) -> dict[str, torch.Tensor]:
         """Read the named tensors of one of a generation's files, verified, as `load` does.

@@ -10,14 +10,15 @@ from click.testing import Result
 from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunPlace, create_run, read_champion
+from eigen_core.checkpoint import Manifest, RunContents, RunPlace, create_run, read_champion
+from eigen_core.store import LocalStore
 from flows.cli import app
 from flows.cli_store import print_verification
 from flows.cli_tables import output_console
 from flows.housekeeping import verify_run
 
 CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
-VERIFIED_KEYS = ["run", "whole", "deep", "generations", "damages"]
+VERIFIED_KEYS = ["run", "whole", "deep", "generations", "damages", "unreferenced_files", "unreferenced_bytes"]
 DAMAGE_KEYS = ["generation", "file", "path", "what"]
 
 
@@ -72,7 +73,29 @@ def test_a_whole_run_is_verified_with_exit_code_0() -> None:
         assert how in ended.stdout
     found = document("verify", "run", "--deep")
     assert list(found) == VERIFIED_KEYS
-    assert found == {"run": "run", "whole": True, "deep": True, "generations": [1, 2, 3, 4, 5], "damages": []}
+    expected = {"run": "run", "whole": True, "deep": True, "generations": [1, 2, 3, 4, 5], "damages": []}
+    assert found == {**expected, "unreferenced_files": 0, "unreferenced_bytes": 0}
+
+
+def test_a_generation_whose_manifest_is_gone_is_named_if_a_newer_one_is_there(place: RunPlace) -> None:
+    manifests = sorted((place.root / "run" / "manifests").iterdir())
+    manifests[3].unlink()
+    found = document("verify", "run", code=1)
+    assert [(row["generation"], row["what"]) for row in found["damages"]] == [
+        (4, "is missing, though retention keeps it")
+    ]
+    assert found["unreferenced_files"] > 0
+
+
+def test_files_of_a_newest_generation_whose_manifest_is_gone_are_counted(place: RunPlace) -> None:
+    newest = max((place.root / "run" / "manifests").iterdir())
+    named = RunContents(LocalStore(place.root), "run").manifest(f"manifests/{newest.name}")
+    assert isinstance(named, Manifest)
+    newest.unlink()
+    found = document("verify", "run")
+    assert found["generations"] == [1, 2, 3, 4]
+    assert 0 < found["unreferenced_files"] <= len(named.blobs)
+    assert f"{found['unreferenced_files']} files (" in eigen("verify", "run").stdout
 
 
 def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(place: RunPlace) -> None:

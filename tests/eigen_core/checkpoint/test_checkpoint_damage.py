@@ -22,9 +22,9 @@ from checkpoint_samples import (
 )
 from matplotlib.figure import Figure
 
-from eigen_core.checkpoint import Damage, DamagedGenerationError, LoadedGeneration, RunContents, RunDirectory
+from eigen_core.checkpoint import Damage, DamagedGenerationError, KeepRule, LoadedGeneration, RunContents, RunDirectory
 from eigen_core.checkpoint.attachments import attachment_damage
-from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
+from eigen_core.checkpoint.names import CONFIG_NAME, generation_of, holdout_name
 from eigen_core.checkpoint.sealed import sealed
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
@@ -128,6 +128,7 @@ def test_a_damaged_generation_is_skipped_and_can_be_saved_again(
     if part == "manifest" and missing:
         # A generation exists when its manifest does.
         assert reopened.contents.verify() == []
+        assert reopened.contents.unreferenced()
     else:
         assert [found.file for found in reopened.contents.verify()] == [title]
     with caplog.at_level(logging.WARNING):
@@ -191,6 +192,7 @@ def test_damage_of_any_file_is_found_and_gone_around(
         may_lack = name.startswith(("manifests/", "plots/", "holdout/"))
         if may_lack and what == "deleted":
             assert found == [], message
+            _check_deleted(run, name, message)
         else:
             assert found, message
             assert {damage.path for damage in found} == {name}, message
@@ -226,6 +228,15 @@ def _damage_somehow(path: Path, generator: np.random.Generator) -> str:
         return "truncated"
     path.unlink()
     return "deleted"
+
+
+def _check_deleted(run: RunDirectory, name: str, message: str) -> None:
+    generation = generation_of(name)
+    if generation is None:
+        return
+    assert run.contents.unreferenced() or generation == 1, message
+    missing = run.contents.missing_generations([KeepRule(keep_last=3, keep_every=0)])
+    assert [damage.generation for damage in missing] == ([generation] if generation < 3 else []), message
 
 
 def _check_what_is_used(root: Path, generation: int, message: str) -> None:

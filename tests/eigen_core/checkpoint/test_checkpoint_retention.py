@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from memory_store import MemoryStore
 
 from eigen_core.checkpoint import RunContents, RunDirectory, Snapshot
-from eigen_core.checkpoint.retention import kept_generations
+from eigen_core.checkpoint.retention import KeepRule, kept_generations, missing_generations
 
 DAY = 86_400.0
 
@@ -199,3 +199,19 @@ def test_the_rule_is_the_union_of_its_parts(stored: set[int], last: int, every: 
     if every:
         expected |= {generation for generation in stored if generation % every == 0}
     assert kept == expected
+
+
+@given(st.data())
+def test_what_retention_keeps_is_missed_and_nothing_else(data: st.DataObject) -> None:
+    rule = KeepRule(data.draw(st.integers(1, 4)), data.draw(st.integers(0, 4)))
+    newest = data.draw(st.integers(1, 20))
+    champion = data.draw(st.integers(0, newest))
+    last = range(newest, max(0, newest - rule.keep_last), -1)
+    kept = kept_generations(range(1, newest + 1), list(last), rule.keep_every, champion)
+    assert missing_generations(kept, champion, [rule]) == []
+    older = sorted(kept - {newest})
+    lost = data.draw(st.sets(st.sampled_from(older))) if older else set()
+    assert missing_generations(kept - lost, champion, [rule]) == sorted(lost)
+    # A rule that kept less at some time excuses what it did not keep.
+    least = KeepRule(1, 0)
+    assert missing_generations(kept - lost, champion, [rule, least]) == sorted(lost & {champion})
