@@ -1,6 +1,6 @@
-"""How long loops tell how far they are; whoever listens decides how to show it."""
+"""How long loops tell how far they are; whoever listens decides how to show it, whoever checks may end them there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -34,6 +34,28 @@ def progress_to(listener: Progress) -> Iterator[None]:
         _listener.reset(token)
 
 
+Check = Callable[[], None]
+"""Called between the steps of loops; what it raises ends the loop there. Must be cheap, from any thread."""
+
+_checks: ContextVar[tuple[Check, ...]] = ContextVar("eigen_checks", default=())
+
+
+@contextmanager
+def checked_by(check: Check) -> Iterator[None]:
+    """Call `check` between the steps of every loop inside the block that reports progress, after those around it."""
+    token = _checks.set((*_checks.get(), check))
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
 def report_progress(name: str, done: int, total: int) -> None:
-    """Report `done` of `total` steps of the loop `name` to the current listener."""
+    """Report `done` of `total` steps of the loop `name` to the current listener, then let the checks have their say.
+
+    Raises:
+        Exception: what a check raises (`checked_by`).
+    """
     _listener.get().update(name, done, total)
+    for check in _checks.get():
+        check()

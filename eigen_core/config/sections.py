@@ -297,6 +297,27 @@ class CheckpointConfig(Section):
     """A run whose process has not been heard of for so long may be taken over from another machine (seconds)."""
 
 
+class MemoryConfig(Section):
+    """How much memory a run may take, and when it stops by itself."""
+
+    limit_gb: Annotated[float, Field(ge=0)] = 0.0
+    """Most that the run may take on the host, if that is less than the machine allows (GB); 0: no limit of its own."""
+    soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
+    """Share of the limit at which caches are given back and a warning is written."""
+    hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
+    """Share of the limit at which the phase under way is aborted; the last checkpoint stays good."""
+    sample_seconds: Annotated[float, Field(gt=0, le=60)] = 0.2
+    """Time between two looks at the memory (seconds)."""
+    trace: bool = False
+    """Follow where Python allocates, for the report of a guard that aborted; costs time and memory."""
+
+    @model_validator(mode="after")
+    def _soft_comes_first(self) -> Self:
+        if self.soft >= self.hard:
+            raise ValueError(f"memory.soft {self.soft} is not below memory.hard {self.hard}: nothing would warn")
+        return self
+
+
 class ReportingConfig(Section):
     """What is shown, and how often."""
 

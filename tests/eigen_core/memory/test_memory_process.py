@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eigen_core import memory
+from eigen_core.memory import process
 
 BLOCK = 64 << 20
 MARGIN = 8 << 20
@@ -58,8 +59,8 @@ def test_the_peak_is_kept_until_it_is_reset() -> None:
 
 
 def test_the_peak_is_known_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "missing")
-    monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "missing" / "too")
+    monkeypatch.setattr(process, "_STATUS", tmp_path / "missing")
+    monkeypatch.setattr(process, "_CLEAR_REFS", tmp_path / "missing" / "too")
     block = _fill(BLOCK)
     assert memory.peak_resident_bytes() > BLOCK
     assert not memory.reset_peak()
@@ -79,7 +80,7 @@ def test_freed_blocks_go_back_to_the_system() -> None:
 
 
 def test_without_malloc_trim_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_malloc_trim", lambda: None)
+    monkeypatch.setattr(process, "_malloc_trim", lambda: None)
     assert memory.release_free_memory() is False
 
 

@@ -1,0 +1,50 @@
+"""How much memory a run may take and takes: limits, guard, diagnosis."""
+
+from eigen_core.memory.diagnosis import MemoryReport
+from eigen_core.memory.guard import MemoryGuard, MemoryGuardError
+from eigen_core.memory.limits import (
+    DeviceLimit,
+    HostLimit,
+    HostLimits,
+    device_limit,
+    host_limit,
+    host_limits,
+)
+from eigen_core.memory.pages import report_markdown, write_report
+from eigen_core.memory.phases import PhaseUsage
+from eigen_core.memory.process import (
+    available_bytes,
+    limit_arenas,
+    peak_resident_bytes,
+    release_free_memory,
+    reset_peak,
+    resident_bytes,
+)
+from eigen_core.memory.report_signal import install_report_signal
+from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, host_bytes
+
+__all__ = [
+    "DeviceLimit",
+    "DeviceUsage",
+    "HostLimit",
+    "HostLimits",
+    "MemoryGuard",
+    "MemoryGuardError",
+    "MemoryReport",
+    "PhaseUsage",
+    "Usage",
+    "available_bytes",
+    "device_bytes",
+    "device_limit",
+    "host_bytes",
+    "host_limit",
+    "host_limits",
+    "install_report_signal",
+    "limit_arenas",
+    "peak_resident_bytes",
+    "release_free_memory",
+    "report_markdown",
+    "reset_peak",
+    "resident_bytes",
+    "write_report",
+]

@@ -1,0 +1,162 @@
+"""Control groups that bound this process: version 1 and 2, from its own group up to the root that it can see."""
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from eigen_core.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_USAGE_FILES = {1: "memory.usage_in_bytes", 2: "memory.current"}
+# Version 1 has no word for "unlimited" but the largest multiple of a page below 2^63.
+_UNLIMITED = 1 << 60
+# What the kernel gives back before it kills: files that were read or written, and its own caches.
+_RECLAIMABLE = {
+    1: ("total_active_file", "total_inactive_file"),
+    2: ("active_file", "inactive_file", "slab_reclaimable"),
+}
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """A control group with a memory limit.
+
+    Attributes:
+        version: of the interface.
+        name: path of the group in its hierarchy, as `/proc/self/cgroup` gives it.
+        folder: where its files lie.
+    """
+
+    version: Literal[1, 2]
+    name: str
+    folder: Path
+
+    @property
+    def limit_file(self) -> Path:
+        """File that holds the limit."""
+        return self.folder / _LIMIT_FILES[self.version]
+
+    def limit(self) -> int | None:
+        """Return the limit (bytes); None if the group has none of its own.
+
+        Raises:
+            InputError: the file is there and cannot be read or understood.
+        """
+        path = self.limit_file
+        try:
+            text = path.read_text().strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InputError(
+                f"the memory limit of control group {self.name} cannot be read from {path}: {error.strerror}. "
+                "Make it readable, or set memory.limit_gb to what the run may take."
+            ) from error
+        if text == "max":
+            return None
+        if not re.fullmatch(r"-?[0-9]+", text):
+            raise InputError(
+                f"the memory limit of control group {self.name} is no number: {path} says '{text[:40]}'. "
+                "Set memory.limit_gb to what the run may take."
+            )
+        return _none_if_unlimited(int(text))
+
+    def taken(self) -> int | None:
+        """Return what the group holds that the kernel cannot simply drop (bytes); None where that is not known."""
+        try:
+            usage = int(self.folder.joinpath(_USAGE_FILES[self.version]).read_text())
+            statistics = self.folder.joinpath("memory.stat").read_text()
+        except (OSError, ValueError) as error:
+            logger.debug("The memory of control group %s is not known: %s.", self.name, error)
+            return None
+        wanted = _RECLAIMABLE[self.version]
+        entries = (line.split() for line in statistics.splitlines())
+        reclaimable = sum(int(entry[1]) for entry in entries if len(entry) == 2 and entry[0] in wanted)
+        return max(usage - reclaimable, 0)
+
+
+def _none_if_unlimited(value: int) -> int | None:
+    # -1 is how version 1 is told to have no limit.
+    return None if value == -1 or value >= _UNLIMITED else value
+
+
+def control_groups(root: Path = Path("/")) -> Iterator[ControlGroup]:
+    """Find the memory groups of this process, the innermost first, each followed by those above it.
+
+    A container sees its own group as the root of the mount; the path in `/proc/self/cgroup` then leads outside and the
+    mount's root stands for it.
+
+    Args:
+        root: folder that stands for the root of the file system.
+    """
+    mounts = _mounts(root)
+    for version, name in _memberships(root):
+        if version not in mounts:
+            continue
+        point, mount_root = mounts[version]
+        yield from _upwards(version, name, _inside(name, mount_root), root / point.lstrip("/"))
+
+
+def _memberships(root: Path) -> Iterator[tuple[Literal[1, 2], str]]:
+    for line in _lines(root / "proc/self/cgroup"):
+        number, controllers, name = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
+        if number == "0" and not controllers:
+            yield 2, name
+        elif "memory" in controllers.split(","):
+            yield 1, name
+
+
+def _mounts(root: Path) -> dict[int, tuple[str, str]]:
+    """Where each version is mounted, and which part of its hierarchy: `{version: (mount point, root)}`."""
+    found: dict[int, tuple[str, str]] = {}
+    for line in _lines(root / "proc/self/mountinfo"):
+        # man 5 proc_pid_mountinfo: optional fields end with a dash.
+        before, dash, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if not dash or len(fields) < 5 or len(kind) < 3:
+            continue
+        place = (_unescaped(fields[4]), _unescaped(fields[3]))
+        if kind[0] == "cgroup2":
+            found.setdefault(2, place)
+        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+            found.setdefault(1, place)
+    return found
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _inside(name: str, mount_root: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if ".." in path.parts or not path.is_relative_to(mount_root):
+        return PurePosixPath(".")
+    return path.relative_to(mount_root)
+
+
+def _upwards(version: Literal[1, 2], name: str, inside: PurePosixPath, point: Path) -> Iterator[ControlGroup]:
+    names = [name, *(str(parent) for parent in PurePosixPath(name).parents)]
+    for index, part in enumerate([inside, *inside.parents]):
+        folder = point / part
+        if index > 0 and version == 1 and _keeps_apart(folder):
+            return
+        if folder.is_dir():
+            yield ControlGroup(version, names[min(index, len(names) - 1)], folder)
+
+
+def _keeps_apart(folder: Path) -> bool:
+    """Whether a group of version 1 does not count what its children hold."""
+    return _lines(folder / "memory.use_hierarchy") == ["0"]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError as error:
+        logger.debug("%s cannot be read: %s.", path, error)
+        return []

@@ -1,0 +1,378 @@
+"""The guard of a run: watches its memory, frees what can be freed, and ends a phase before the system does."""
+
+import gc
+import logging
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from eigen_core.config.sections import MemoryConfig
+from eigen_core.memory.baselines import Baselines
+from eigen_core.memory.curve import Curve, Point
+from eigen_core.memory.diagnosis import MemoryReport, Sources, describe
+from eigen_core.memory.exhaustion import is_exhaustion
+from eigen_core.memory.limits import DeviceLimit, HostLimit, HostLimits
+from eigen_core.memory.phases import OpenPhase, PhaseHistory, PhaseUsage
+from eigen_core.memory.process import release_free_memory
+from eigen_core.memory.sizes import size
+from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
+from eigen_core.progress import checked_by
+
+logger = logging.getLogger(__name__)
+
+# The soft line must be left by this share of the limit before crossing it counts again.
+_REARM = 0.02
+# A report is for the eyes: the phases of the last hours are enough.
+_REPORTED_PHASES = 256
+# The line that allocates is most often one of a library: its callers say more.
+_TRACED_FRAMES = 4
+
+
+class MemoryGuardError(RuntimeError):
+    """A phase was ended, or not begun, because memory would not have sufficed. Trying again does not help.
+
+    Attributes:
+        report: what took the memory.
+        phase: the phase; empty between phases.
+        generation: its generation; None between phases.
+    """
+
+    def __init__(self, message: str, report: MemoryReport, phase: str, generation: int | None) -> None:
+        super().__init__(message)
+        self.report = report
+        self.phase = phase
+        self.generation = generation
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """How close a reading comes to the limit that is nearest.
+
+    Attributes:
+        limit: that limit, of the host or of the device.
+        counted: what counts against it (bytes).
+    """
+
+    limit: HostLimit | DeviceLimit
+    counted: int
+
+    @property
+    def share(self) -> float:
+        """What counts, as a share of the limit."""
+        return self.counted / self.limit.bytes
+
+    def __str__(self) -> str:
+        return f"{size(self.counted)} of {self.limit}, {self.share:.0%}"
+
+
+class MemoryGuard:
+    """Watches the memory of a run while its block is open.
+
+    A thread looks every `memory.sample_seconds`. At the soft line it frees what can be freed, once for each crossing.
+    At the hard line it raises a flag: the next `check`, which every loop that reports progress calls between its steps
+    (`eigen_core.progress`), ends the phase there; a phase without steps ends with its last line. Allocations that fail
+    inside a phase end it in the same way.
+
+    Args:
+        limits: bounds on the host.
+        memory: lines, sampling, tracing.
+        device_limit: bound on the GPU; None without one.
+        meter: what is looked at; None: the system.
+        clock: seconds that only grow.
+        baselines: what counts the objects that live; None: the ones of this process.
+        watch: start the thread; without it only `sample` and `check` look.
+    """
+
+    def __init__(
+        self,
+        limits: HostLimits,
+        memory: MemoryConfig,
+        *,
+        device_limit: DeviceLimit | None = None,
+        meter: Meter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        baselines: Baselines | None = None,
+        watch: bool = True,
+    ) -> None:
+        self.limits = limits
+        self.device_limit = device_limit
+        self._memory = memory
+        self._meter = meter or SystemMeter(limits.limits, device_limit.device if device_limit else None)
+        self._clock = clock
+        self._watched = watch
+        self._began = clock()
+        self._last_look = -float("inf")
+        self._curve = Curve()
+        self._history = PhaseHistory()
+        self._open: list[OpenPhase] = []
+        self._baselines = baselines or Baselines(clock)
+        self._callbacks: list[Callable[[], object]] = []
+        self._sections: dict[str, Callable[[], str]] = {}
+        self._plan: tuple[dict[str, str | float | None], ...] = ()
+        self._above_soft = False
+        self._crossed: Pressure | None = None
+        self._failure: MemoryReport | None = None
+        self._looking = threading.Lock()
+        self._reporting = threading.RLock()
+        self._stop = threading.Event()
+        self._exits = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._baselines.start()
+        self.sample()
+        with ExitStack() as exits:
+            exits.enter_context(checked_by(self.check))
+            if self._memory.trace and not tracemalloc.is_tracing():
+                tracemalloc.start(_TRACED_FRAMES)
+                exits.callback(tracemalloc.stop)
+            if self._watched:
+                self._stop.clear()
+                watcher = threading.Thread(target=self._watch, name="memory-guard", daemon=True)
+                watcher.start()
+                exits.callback(watcher.join)
+                exits.callback(self._stop.set)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._memory.sample_seconds):
+            self.sample()
+
+    def on_release(self, free: Callable[[], object]) -> None:
+        """Let `free` be called when memory is to be given back: it drops a cache. It may be called from any thread."""
+        self._callbacks.append(free)
+
+    def add_section(self, title: str, describe_part: Callable[[], str]) -> None:
+        """Let reports have a section with what `describe_part` says (markdown), such as the state of the uploads."""
+        self._sections[title] = describe_part
+
+    def set_plan(self, rows: Sequence[dict[str, str | float | None]]) -> None:
+        """Let reports show the plan of the run, as rows of a table, beside what was measured."""
+        self._plan = tuple(rows)
+
+    @property
+    def curve(self) -> Curve:
+        """The memory since the guard was made."""
+        return self._curve
+
+    @property
+    def phases(self) -> tuple[PhaseUsage, ...]:
+        """The newest phases that have ended, in order."""
+        return self._history.phases
+
+    def usage_of(self, generation: int) -> tuple[PhaseUsage, ...]:
+        """Return what the ended phases of a generation took, in order, each attempt of a phase for itself."""
+        return tuple(phase for phase in self._history.phases if phase.generation == generation)
+
+    def sample(self) -> Usage:
+        """Look at the memory now, and act on what is seen; return it. May be called from any thread."""
+        usage, pressure, crossed_soft = self._look()
+        if crossed_soft:
+            self._free()
+            usage, left, _ = self._look()
+            logger.warning("Memory: %s are taken. What could be freed was freed; now %s.", pressure, left)
+            pressure = left
+        if pressure.share >= self._memory.hard and self._crossed is None:
+            self._crossed = pressure
+            logger.error("Memory: %s are taken: the phase under way is ended.", pressure)
+        return usage
+
+    def _look(self) -> tuple[Usage, Pressure, bool]:
+        with self._looking:
+            usage = self._meter.read()
+            self._last_look = self._clock()
+            device = usage.device.allocated if usage.device else 0
+            self._curve.add(Point(self._last_look - self._began, usage.host, device))
+            for phase in self._open:
+                phase.note(usage)
+            pressure = self._pressure(usage)
+            crossed_soft = pressure.share >= self._memory.soft and not self._above_soft
+            self._above_soft = crossed_soft or (self._above_soft and pressure.share >= self._memory.soft - _REARM)
+        return usage, pressure, crossed_soft
+
+    def _pressure(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> Pressure:
+        """The tightest limit if so much more were taken."""
+        pressures = [
+            Pressure(limit, counted + more_host)
+            for limit, counted in zip(self.limits.limits, usage.counted, strict=True)
+        ]
+        if self.device_limit is not None and usage.device is not None:
+            pressures.append(Pressure(self.device_limit, usage.device.counted + more_device))
+        return max(pressures, key=lambda pressure: pressure.share)
+
+    def _free(self) -> None:
+        for callback in tuple(self._callbacks):
+            callback()
+        gc.collect()
+        if gpu_in_use():
+            torch.cuda.empty_cache()
+        release_free_memory()
+
+    def check(self) -> None:
+        """Raise if the memory has crossed the hard line; look first if nobody has looked for a while.
+
+        Raises:
+            MemoryGuardError: it has. The error carries a report.
+        """
+        if self._crossed is None and self._clock() - self._last_look >= self._memory.sample_seconds:
+            self.sample()
+        if self._crossed is not None:
+            raise self._error(f"{self._crossed} are taken, above the hard line of {self._memory.hard:.0%}")
+
+    @contextmanager
+    def phase(self, name: str, generation: int) -> Iterator[None]:
+        """Mark what happens in the block as a phase of a generation, and end it where memory does not suffice.
+
+        What it took is in `phases` afterwards, whether it failed or not. It begins with a clean slate: a crossing of
+        the hard line that has passed is forgotten. The peak of the resident memory that the system keeps (`reset_peak`)
+        starts again with each phase.
+
+        Raises:
+            MemoryGuardError: the hard line is crossed at the beginning, between two steps or at the end; or an
+                allocation failed.
+        """
+        record = self._begin(name, generation)
+        try:
+            self.check()
+            with self._exhaustion_reported():
+                yield
+            self.sample()
+            self.check()
+        finally:
+            self._end(record)
+
+    def _begin(self, name: str, generation: int) -> OpenPhase:
+        self._baselines.begin(generation)
+        self._note_peaks()
+        self._crossed, self._failure = None, None
+        self._meter.reset_peaks()
+        record = OpenPhase(name, generation, self._clock() - self._began, self.sample())
+        with self._looking:
+            self._open.append(record)
+        return record
+
+    def _end(self, record: OpenPhase) -> None:
+        usage = self.sample()
+        self._note_peaks()
+        with self._looking:
+            self._open.remove(record)
+            self._history.add(record.ended(self._clock() - self._began, usage))
+
+    def _note_peaks(self) -> None:
+        """Let the phases under way know the peaks that the system kept, before somebody resets them."""
+        own, device = self._meter.peak(), self._meter.device_peak()
+        with self._looking:
+            for phase in self._open:
+                phase.note_peaks(own, device)
+
+    @contextmanager
+    def _exhaustion_reported(self) -> Iterator[None]:
+        try:
+            yield
+        except (MemoryError, OSError, RuntimeError) as error:
+            if isinstance(error, MemoryGuardError) or not is_exhaustion(error):
+                raise
+            words = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+            raise self._error(f"an allocation failed ({words})") from error
+
+    def admit(
+        self,
+        phase: str,
+        predicted_bytes: int = 0,
+        predicted_device_bytes: int = 0,
+        generation: int | None = None,
+    ) -> None:
+        """Refuse to begin a phase whose peak will not stay below the hard line.
+
+        Args:
+            phase: its name.
+            predicted_bytes: peak of the host's resident memory while it runs, by plan (bytes); 0: unknown. What the
+                phase took the last times counts if that is more.
+            predicted_device_bytes: the same for the memory allocated on the device.
+            generation: for the message.
+
+        Raises:
+            MemoryGuardError: it does not fit, not even after freeing what can be freed.
+        """
+        if self._predicted(phase, self.sample(), predicted_bytes, predicted_device_bytes).share < self._memory.hard:
+            return
+        self._free()
+        predicted = self._predicted(phase, self.sample(), predicted_bytes, predicted_device_bytes)
+        if predicted.share >= self._memory.hard:
+            raise self._error(
+                f"{phase} was not begun: it is predicted to need {predicted}, above the hard line of "
+                f"{self._memory.hard:.0%}",
+                (phase, generation),
+            )
+
+    def _predicted(self, phase: str, usage: Usage, host: int, device: int) -> Pressure:
+        growth, device_growth = self._history.growth(phase)
+        held = usage.device.allocated if usage.device else 0
+        return self._pressure(
+            usage, max(growth, host - usage.host, 0), max(device_growth, device - held if device else 0, 0)
+        )
+
+    def report(self, reason: str) -> MemoryReport:
+        """Return what takes the memory now, and how it came to that. May be called from any thread.
+
+        Takes about a second, in which Python code of other threads hardly runs.
+
+        Args:
+            reason: why the report is made, the end of a sentence.
+        """
+        usage, pressure, _ = self._look()
+        with self._looking:
+            phases = self._history.phases[-_REPORTED_PHASES:]
+            under_way = tuple(phase.so_far(self._clock() - self._began) for phase in self._open)
+            course, recent = self._curve.course, self._curve.recent
+        with self._reporting:
+            return describe(
+                Sources(
+                    reason=reason,
+                    memory=self._memory,
+                    limits=self.limits.limits,
+                    device_limit=self.device_limit,
+                    nearest=str(pressure),
+                    usage=usage,
+                    phases=phases,
+                    under_way=under_way,
+                    course=course,
+                    recent=recent,
+                    start=self._baselines.of_process,
+                    baselines=self._baselines.taken,
+                    plan=self._plan,
+                    sections=dict(self._sections),
+                )
+            )
+
+    def _error(self, what: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
+        """The error of the phase under way, or of one that was `refused`."""
+        current = self._open[-1] if self._open else None
+        phase, generation = refused or ((current.name, current.generation) if current else ("", None))
+        where = " ".join(
+            part
+            for part in (
+                f"in {phase}" if phase and refused is None else "",
+                f"of generation {generation}" if generation is not None and refused is None else "",
+                f"in generation {generation}" if generation is not None and refused is not None else "",
+            )
+            if part
+        )
+        sentence = " ".join(part for part in (what, where) if part)
+        with self._reporting:
+            # Loops of several threads meet the same crossing: one report serves them all.
+            if self._failure is None:
+                self._failure = self.report(sentence)
+            return MemoryGuardError(f"memory: {sentence}. {self._failure.headline}", self._failure, phase, generation)

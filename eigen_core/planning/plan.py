@@ -1,0 +1,202 @@
+"""The memory plan: what a run will take, before it starts, and whether that fits."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+
+from eigen_core.config import Config
+from eigen_core.planning.disk import DiskPlan, disk_plan
+from eigen_core.planning.facts import PanelFacts
+from eigen_core.planning.parts import PHASES, Device, Part, Phase, parts_of
+from eigen_core.planning.scale import Scale
+
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a run may take.
+
+    Attributes:
+        bytes: so much, what is kept free for safety already taken off.
+        origin: in words, where that comes from: "93 % of 24.0 GB, the machine's memory".
+    """
+
+    bytes: int
+    origin: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a peak fits below a limit.
+
+    Attributes:
+        where: `host` or `device`.
+        peak_bytes: the highest of all phases.
+        phase: the phase of that peak.
+        limit: what there is.
+    """
+
+    where: str
+    peak_bytes: int
+    phase: Phase
+    limit: Limit
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak stays within the limit."""
+        return self.peak_bytes <= self.limit.bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """By how much it does not (bytes)."""
+        return max(self.peak_bytes - self.limit.bytes, 0)
+
+    def __str__(self) -> str:
+        """The verdict as a sentence."""
+        need = f"{self.where}: {_in_words(self.peak_bytes)} at the peak, in phase {self.phase}"
+        there = f"{_in_words(self.limit.bytes)} ({self.limit.origin})"
+        if self.fits:
+            return f"{need}, fits into {there}."
+        return f"{need}, does not fit into {there}: {_in_words(self.missing_bytes)} are missing."
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run takes, by part and phase.
+
+    Attributes:
+        device: where its tensors live.
+        parts: what takes memory.
+        disk: what it writes.
+        verdicts: one for each limit that was given.
+    """
+
+    device: Device
+    parts: tuple[Part, ...]
+    disk: DiskPlan
+    verdicts: tuple[Verdict, ...]
+
+    def host_bytes(self, phase: Phase, *, server: bool = True) -> int:
+        """The peak of a phase on the host (bytes), all processes together or, without `server`, of the training's."""
+        return sum(part.host_bytes for part in self._in(phase) if server or not part.server)
+
+    def device_bytes(self, phase: Phase) -> int:
+        """The peak of a phase on the device (bytes); 0 without a GPU."""
+        return sum(part.device_bytes for part in self._in(phase))
+
+    def _in(self, phase: Phase) -> list[Part]:
+        return [part for part in self.parts if phase in part.phases]
+
+    def peak_phase(self, where: str = "host") -> Phase:
+        """The phase with the highest peak, on the host or on the device."""
+        return max(PHASES, key=self.host_bytes if where == "host" else self.device_bytes)
+
+    @property
+    def peak_host_bytes(self) -> int:
+        """The highest peak on the host, all processes together (bytes)."""
+        return self.host_bytes(self.peak_phase())
+
+    @property
+    def peak_device_bytes(self) -> int:
+        """The highest peak on the device (bytes)."""
+        return self.device_bytes(self.peak_phase("device"))
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits below all limits that were given."""
+        return all(verdict.fits for verdict in self.verdicts)
+
+    def largest(self, where: str = "host") -> tuple[Part, ...]:
+        """The parts that make up the highest peak, the largest first."""
+        parts = self._in(self.peak_phase(where))
+        return tuple(sorted(parts, key=lambda part: -(part.host_bytes if where == "host" else part.device_bytes)))
+
+    def part_rows(self) -> list[dict[str, str | float]]:
+        """The parts as rows of a table, sizes in MB."""
+        return [
+            {
+                "part": part.name,
+                "host (MB)": round(part.host_bytes / _MB, 1),
+                "device (MB)": round(part.device_bytes / _MB, 1),
+                "phases": "all" if part.phases == PHASES else ", ".join(part.phases),
+                "how": part.how,
+            }
+            for part in self.parts
+        ]
+
+    def phase_rows(self) -> list[dict[str, str | float]]:
+        """The peak of each phase as rows of a table, in MB."""
+        return [
+            {
+                "phase": phase,
+                "host (MB)": round(self.host_bytes(phase) / _MB, 1),
+                "device (MB)": round(self.device_bytes(phase) / _MB, 1),
+            }
+            for phase in PHASES
+        ]
+
+    def document(self) -> dict[str, object]:
+        """The plan as what JSON can hold, sizes in bytes."""
+        return {
+            "device": self.device,
+            "peak_host_bytes": self.peak_host_bytes,
+            "peak_device_bytes": self.peak_device_bytes,
+            "fits": self.fits,
+            "verdicts": [
+                {
+                    "where": verdict.where,
+                    "phase": verdict.phase,
+                    "peak_bytes": verdict.peak_bytes,
+                    "limit_bytes": verdict.limit.bytes,
+                    "origin": verdict.limit.origin,
+                    "fits": verdict.fits,
+                    "missing_bytes": verdict.missing_bytes,
+                }
+                for verdict in self.verdicts
+            ],
+            "phases": {
+                phase: {"host_bytes": self.host_bytes(phase), "device_bytes": self.device_bytes(phase)}
+                for phase in PHASES
+            },
+            "parts": [{**asdict(part), "phases": list(part.phases)} for part in self.parts],
+            "disk": asdict(self.disk),
+        }
+
+
+def plan_of(
+    config: Config,
+    panel: PanelFacts,
+    *,
+    device: Device | None = None,
+    server: bool = True,
+    limits: Mapping[str, Limit] | None = None,
+) -> Plan:
+    """Return what a run will take, without training.
+
+    Args:
+        config: the run.
+        panel: the size of its panel.
+        device: where its tensors will live; None: what `config.device` asks for here.
+        server: Prefect's embedded server runs beside it and counts.
+        limits: what it may take on `host` and `device`; what is not given is not judged.
+    """
+    scale = Scale.of(config, panel)
+    chosen = _device_of(config) if device is None else device
+    plan = Plan(chosen, parts_of(scale, chosen, server=server), disk_plan(scale), ())
+    verdicts = []
+    for where, limit in (limits or {}).items():
+        peak = plan.peak_host_bytes if where == "host" else plan.peak_device_bytes
+        verdicts.append(Verdict(where, peak, plan.peak_phase(where), limit))
+    return Plan(chosen, plan.parts, plan.disk, tuple(verdicts))
+
+
+def _device_of(config: Config) -> Device:
+    if config.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return config.device
+
+
+def _in_words(size: int) -> str:
+    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / _MB:,.0f} MB"

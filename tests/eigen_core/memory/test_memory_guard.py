@@ -1,0 +1,413 @@
+"""The guard: lines, phases, admission, failed allocations; by hand, and over a real process that leaks."""
+
+import errno
+import logging
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard, nothing_lives
+
+from eigen_core.config.sections import MemoryConfig
+from eigen_core.memory import (
+    DeviceLimit,
+    DeviceUsage,
+    HostLimit,
+    HostLimits,
+    MemoryGuard,
+    MemoryGuardError,
+    Usage,
+    host_limits,
+)
+from eigen_core.memory.baselines import Baselines
+from eigen_core.progress import report_progress
+
+
+def _steps(meter: HandMeter, sizes: list[int], guard: MemoryGuard, done: list[int]) -> None:
+    """A phase whose memory goes through `sizes` (MB), seen by a watcher after each step."""
+    for number, megabytes in enumerate(sizes):
+        meter.own = megabytes * MB
+        guard.sample()
+        done.append(number)
+        report_progress("train", number + 1, len(sizes))
+
+
+def test_the_hard_line_ends_the_phase_between_two_steps() -> None:
+    meter, done = HandMeter(), []
+    guard = hand_guard(meter, measures=True)
+    with guard, pytest.raises(MemoryGuardError) as caught, guard.phase("train", 7):
+        _steps(meter, [200, 700, 929, 931, 100, 100], guard, done)
+    assert done == [0, 1, 2, 3]
+    error = caught.value
+    assert (error.phase, error.generation) == ("train", 7)
+    assert str(error).startswith("memory: 931 MB of 1.00 GB (a limit for tests), 93% are taken, above the hard line of")
+    assert "in train of generation 7. The largest part is " in str(error)
+    assert error.report.reason in str(error)
+    assert [(p.phase, p.generation, p.peak_bytes) for p in guard.phases] == [("train", 7, 931 * MB)]
+
+
+def test_a_crossing_that_has_passed_still_ends_its_phase_but_not_the_next() -> None:
+    meter = HandMeter()
+    guard = hand_guard(meter)
+
+    def evolve() -> None:
+        with guard.phase("evolve", 1):
+            meter.own = 950 * MB
+            guard.sample()
+            meter.own = 300 * MB
+
+    with guard:
+        with pytest.raises(MemoryGuardError, match="in evolve of generation 1"):
+            evolve()
+        with guard.phase("checkpoint", 1):
+            report_progress("save", 1, 1)
+
+
+def test_a_phase_does_not_begin_above_the_hard_line() -> None:
+    meter = HandMeter(own=940 * MB)
+    guard = hand_guard(meter)
+    entered = []
+    with guard, pytest.raises(MemoryGuardError, match="in evaluate of generation 3"), guard.phase("evaluate", 3):
+        entered.append(True)
+    assert not entered
+
+
+def test_an_error_of_the_phase_itself_is_not_replaced() -> None:
+    meter = HandMeter()
+    guard = hand_guard(meter)
+
+    def fail() -> None:
+        meter.own = 990 * MB
+        guard.sample()
+        raise ZeroDivisionError
+
+    with guard, pytest.raises(ZeroDivisionError), guard.phase("train", 1):
+        fail()
+    assert guard.phases[-1].peak_bytes == 990 * MB
+
+
+def test_outside_of_the_guard_nothing_is_checked() -> None:
+    meter = HandMeter()
+    guard = hand_guard(meter)
+    with guard:
+        meter.own = 990 * MB
+        guard.sample()
+    report_progress("train", 1, 1)
+
+
+def test_a_check_looks_itself_where_nobody_has_looked_for_a_while() -> None:
+    meter, clock = HandMeter(), HandClock()
+    guard = hand_guard(meter, clock)
+    with guard, guard.phase("train", 1):
+        looks = meter.looks
+        report_progress("train", 1, 3)
+        assert meter.looks == looks
+        clock.now += MemoryConfig().sample_seconds
+        report_progress("train", 2, 3)
+        assert meter.looks == looks + 1
+
+
+def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(caplog: pytest.LogCaptureFixture) -> None:
+    meter, freed = HandMeter(), []
+    guard = hand_guard(meter)
+
+    def free() -> None:
+        freed.append(meter.own)
+        meter.own -= 30 * MB
+
+    guard.on_release(free)
+    with guard, caplog.at_level(logging.WARNING):
+        for megabytes in (840, 860, 870, 845, 860, 900, 820, 855):
+            meter.own = megabytes * MB
+            guard.sample()
+    # 845 is not far enough below the line to count as having left it; 820 is.
+    assert freed == [860 * MB, 855 * MB]
+    assert caplog.messages[0] == (
+        "Memory: 860 MB of 1.00 GB (a limit for tests), 86% are taken. What could be freed was freed; "
+        "now 830 MB of 1.00 GB (a limit for tests), 83%."
+    )
+
+
+def test_what_freeing_brings_back_below_the_hard_line_ends_nothing() -> None:
+    meter = HandMeter()
+    guard = hand_guard(meter)
+    guard.on_release(lambda: setattr(meter, "own", 500 * MB))
+    with guard, guard.phase("train", 1):
+        meter.own = 990 * MB
+        guard.sample()
+        report_progress("train", 1, 1)
+    assert guard.phases[-1].peak_bytes == 990 * MB
+
+
+def test_children_and_others_count_as_the_limit_counts_them() -> None:
+    meter = HandMeter(own=500 * MB, children=300 * MB, others=140 * MB)
+    guard = hand_guard(meter)
+    with guard, pytest.raises(MemoryGuardError, match=r"940 MB of 1\.00 GB"):
+        guard.check()
+    assert guard.curve.recent[-1].host == 800 * MB
+
+
+class _TwoLimits(HandMeter):
+    def read(self) -> Usage:
+        return Usage(self.own, 0, (10 * MB, 950 * MB))
+
+
+def test_the_limit_that_is_nearest_counts_not_the_smallest() -> None:
+    limits = (HostLimit(LIMIT // 2, "roomy", "run"), HostLimit(LIMIT, "address space", "address_space"))
+    guard = hand_guard(_TwoLimits(), limits=limits)
+    with guard, pytest.raises(MemoryGuardError, match="address space"):
+        guard.check()
+
+
+def test_the_device_has_a_hard_line_of_its_own() -> None:
+    meter = HandMeter()
+    guard = hand_guard(meter, device_limit=DeviceLimit(LIMIT, "a GPU", torch.device("cuda")))
+    with guard:
+        with guard.phase("train", 1):
+            meter.device = DeviceUsage(allocated=100 * MB, reserved=900 * MB, taken=990 * MB)
+            guard.sample()
+            report_progress("train", 1, 2)
+        assert (guard.phases[-1].device_allocated_peak, guard.phases[-1].device_reserved_peak) == (100 * MB, 900 * MB)
+        with pytest.raises(MemoryGuardError, match=r"predicted to need 1\.01 GB of 1\.00 GB .a GPU"):
+            guard.admit("train", predicted_device_bytes=920 * MB)
+        meter.device = DeviceUsage(allocated=900 * MB, reserved=910 * MB, taken=960 * MB)
+        with pytest.raises(MemoryGuardError, match=r"950 MB of 1\.00 GB .a GPU"), guard.phase("train", 2):
+            pass
+
+
+def test_start_peak_and_end_of_each_phase_are_kept() -> None:
+    meter, clock = HandMeter(own=200 * MB), HandClock()
+    guard = hand_guard(meter, clock)
+    with guard:
+        for generation in (1, 2):
+            for name in ("evaluate", "train"):
+                with guard.phase(name, generation):
+                    clock.now += 2.0
+                    meter.own += 300 * MB
+                    guard.sample()
+                    # Between two looks the system saw more.
+                    meter.kept_peak = meter.own + 5 * MB
+                    meter.own -= 290 * MB
+                meter.kept_peak = None
+    assert meter.resets == 4
+    assert [(p.start_bytes // MB, p.peak_bytes // MB, p.end_bytes // MB) for p in guard.phases] == [
+        (200, 505, 210),
+        (210, 515, 220),
+        (220, 525, 230),
+        (230, 535, 240),
+    ]
+    assert [phase.phase for phase in guard.usage_of(2)] == ["evaluate", "train"]
+    assert guard.phases[1].ended - guard.phases[1].began == 2.0
+
+
+def test_a_phase_inside_another_counts_for_both() -> None:
+    meter = HandMeter(own=200 * MB)
+    guard = hand_guard(meter)
+    with guard, guard.phase("checkpoint", 1):
+        meter.kept_peak = 600 * MB
+        with guard.phase("compress", 1):
+            meter.kept_peak = 400 * MB
+    inner, outer = guard.phases
+    assert (inner.peak_bytes, outer.peak_bytes) == (400 * MB, 600 * MB)
+
+
+@pytest.mark.parametrize(("predicted", "fits"), [(0, True), (929, True), (931, False)])
+def test_a_phase_whose_predicted_peak_does_not_fit_is_not_begun(predicted: int, fits: bool) -> None:
+    meter = HandMeter(own=400 * MB)
+    guard = hand_guard(meter)
+    with guard:
+        if fits:
+            guard.admit("train", predicted * MB)
+            return
+        with pytest.raises(MemoryGuardError, match="train was not begun: it is predicted to need 931 MB") as caught:
+            guard.admit("train", predicted * MB, generation=4)
+    assert (caught.value.phase, caught.value.generation) == ("train", 4)
+    assert "in generation 4" in str(caught.value)
+
+
+def test_what_the_phase_took_before_is_expected_again() -> None:
+    meter = HandMeter(own=200 * MB)
+    guard = hand_guard(meter)
+
+    def train(generation: int, takes: int, keeps: int) -> None:
+        with guard.phase("train", generation):
+            meter.own += takes * MB
+            guard.sample()
+            meter.own += (keeps - takes) * MB
+
+    with guard:
+        # The first one keeps 300 MB for good, such as libraries: that does not come again.
+        train(1, takes=400, keeps=300)
+        train(2, takes=100, keeps=0)
+        meter.own = 820 * MB
+        guard.admit("train", generation=3)
+        guard.admit("evaluate", generation=3)
+        meter.own = 840 * MB
+        with pytest.raises(MemoryGuardError, match="predicted to need 940 MB"):
+            guard.admit("train", generation=3)
+
+
+def test_a_leak_is_expected_to_go_on() -> None:
+    meter = HandMeter(own=500 * MB)
+    guard = hand_guard(meter)
+    with guard:
+        for generation in (1, 2, 3, 4):
+            with guard.phase("train", generation):
+                meter.own += 100 * MB
+        with pytest.raises(MemoryGuardError, match=r"predicted to need 1\.00 GB"):
+            guard.admit("train", generation=5)
+
+
+def test_memory_is_freed_before_a_phase_is_refused() -> None:
+    meter = HandMeter(own=700 * MB)
+    guard = hand_guard(meter)
+    guard.on_release(lambda: setattr(meter, "own", 600 * MB))
+    with guard:
+        with guard.phase("train", 1):
+            meter.own += 100 * MB
+            guard.sample()
+            meter.own -= 100 * MB
+        guard.admit("train")
+        assert meter.own == 700 * MB
+        meter.own = 849 * MB
+        guard.admit("train")
+        assert meter.own == 600 * MB
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 9 TiB for an array"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        RuntimeError("std::bad_alloc"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}"[:40],
+)
+def test_an_allocation_that_failed_ends_the_phase_like_the_hard_line(error: Exception) -> None:
+    guard = hand_guard(HandMeter())
+    match = r"an allocation failed .*in train of generation 2"
+    with guard, pytest.raises(MemoryGuardError, match=match) as caught, guard.phase("train", 2):
+        raise error
+    assert caught.value.__cause__ is error
+
+
+def test_an_error_of_an_inner_phase_passes_the_outer_one_as_it_is() -> None:
+    guard = hand_guard(HandMeter())
+
+    def save() -> None:
+        with guard.phase("compress", 2):
+            raise RuntimeError("can't allocate memory")
+
+    with guard, pytest.raises(MemoryGuardError) as caught, guard.phase("checkpoint", 2):
+        save()
+    assert caught.value.phase == "compress"
+    assert str(caught.value).count("memory in compress") == 1
+    assert "in checkpoint" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(errno.ENOSPC, "no space"), KeyError("x")])
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    guard = hand_guard(HandMeter())
+    with guard, pytest.raises(type(error)) as caught, guard.phase("train", 2):
+        raise error
+    assert caught.value is error
+
+
+def test_real_allocations_that_fail_are_recognised() -> None:
+    guard = hand_guard(HandMeter())
+    for allocate in (
+        lambda: torch.empty(1 << 60, dtype=torch.uint8),
+        lambda: np.ones(1 << 60, dtype=np.uint8),
+        lambda: bytearray(1 << 62),
+    ):
+        with guard, pytest.raises(MemoryGuardError, match="an allocation failed"), guard.phase("train", 1):
+            allocate()
+
+
+class _FreesNothing(QuickGuard):
+    def __init__(self, meter: HandMeter) -> None:
+        limits = HostLimits((HostLimit(LIMIT, "a limit for tests", "run"),))
+        baselines = Baselines(count=nothing_lives)
+        super().__init__(
+            limits, MemoryConfig(soft=0.5, hard=0.8), meter=meter, baselines=baselines, clock=HandClock(), watch=False
+        )
+
+    def _free(self) -> None:
+        pass
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 1_100), min_size=1, max_size=30))
+def test_the_loop_ends_at_the_first_step_above_the_line_and_at_no_other(sizes: list[int]) -> None:
+    meter, done = HandMeter(), []
+    guard = _FreesNothing(meter)
+    crossing = next((index for index, megabytes in enumerate(sizes) if megabytes >= 800), None)
+    with guard:
+        try:
+            with guard.phase("train", 1):
+                _steps(meter, sizes, guard, done)
+        except MemoryGuardError:
+            assert crossing is not None
+            assert done == list(range(crossing + 1))
+        else:
+            assert crossing is None
+    seen = sizes if crossing is None else sizes[: crossing + 1]
+    assert guard.phases[-1].peak_bytes == max(100, *seen) * MB
+
+
+def test_threads_that_meet_the_same_crossing_share_one_report() -> None:
+    meter = HandMeter()
+    guard = hand_guard(meter)
+    reports = []
+
+    def check() -> None:
+        try:
+            guard.check()
+        except MemoryGuardError as error:
+            reports.append(error.report)
+
+    with guard:
+        meter.own = 950 * MB
+        guard.sample()
+        threads = [threading.Thread(target=check) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(reports) == 4
+    assert len(set(map(id, reports))) == 1
+
+
+def test_the_watcher_looks_by_itself_and_ends_with_the_block() -> None:
+    meter = HandMeter()
+    guard = hand_guard(meter, memory=MemoryConfig(sample_seconds=0.001), watch=True)
+    with guard:
+        before = meter.looks
+        while meter.looks < before + 3:
+            time.sleep(0.001)
+        assert "memory-guard" in [thread.name for thread in threading.enumerate()]
+    assert "memory-guard" not in [thread.name for thread in threading.enumerate()]
+    looks = meter.looks
+    time.sleep(0.01)
+    assert meter.looks == looks
+
+
+def test_tracing_lasts_as_long_as_the_guard() -> None:
+    with hand_guard(HandMeter(), memory=MemoryConfig(trace=True)):
+        assert tracemalloc.is_tracing()
+    assert not tracemalloc.is_tracing()
+
+
+def test_the_system_is_watched_without_an_own_meter() -> None:
+    with MemoryGuard(host_limits(MemoryConfig()), MemoryConfig()) as guard, guard.phase("train", 1):
+        usage = guard.sample()
+    assert usage.own > 50 * MB
+    assert guard.phases[0].peak_bytes >= guard.phases[0].start_bytes > 50 * MB

@@ -1,0 +1,61 @@
+"""The guard over a real process that leaks: ended before its limit, with a report that names who leaks."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+_LEAK = """
+import json, resource, sys
+from eigen_core.config.sections import MemoryConfig
+from eigen_core.memory import MemoryGuard, MemoryGuardError, host_limits, resident_bytes
+from eigen_core.memory.usage import address_space_bytes
+from eigen_core.progress import report_progress
+import numpy as np
+
+class LeakingEpisode:
+    def __init__(self):
+        self.prices = np.ones(500_000)  # line 11
+
+limit_gb, kept = 0.0, []
+if sys.argv[1] == "address space":
+    resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes() + 400_000_000, resource.RLIM_INFINITY))
+else:
+    limit_gb = (resident_bytes() + 300_000_000) / 1e9
+memory = MemoryConfig(limit_gb=limit_gb, sample_seconds=0.001, soft=0.5, hard=0.95, trace=sys.argv[1] == "own limit")
+limits = host_limits(memory)
+try:
+    with MemoryGuard(limits, memory) as guard:
+        for generation in range(1, 1_000):
+            with guard.phase("train", generation):
+                for step in range(10):
+                    kept.append(LeakingEpisode())
+                    report_progress("train", step + 1, 10)
+except MemoryGuardError as error:
+    print(json.dumps({
+        "kept": len(kept), "message": str(error), "phase": error.phase, "largest": error.report.parts[0].name,
+        "leak": next(p.host for p in error.report.parts if p.name == "LeakingEpisode"),
+        "grown": error.report.growth[-1].types[0].type, "counted": error.report.limits[0].counted,
+        "traced": error.report.traced, "origin": error.report.limits[0].origin, "limit": error.report.limits[0].bytes,
+    }))
+"""
+
+
+@pytest.mark.parametrize("kind", ["address space", "own limit"])
+def test_a_process_that_leaks_is_ended_by_its_guard_and_told_who_leaks(kind: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _LEAK, kind], capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout)
+    assert seen["phase"] == "train"
+    assert seen["grown"] == "__main__.LeakingEpisode"
+    assert seen["counted"] < seen["limit"]
+    # Each holds 4 MB, and the room was 300 or 400 MB.
+    assert 20 < seen["kept"] <= 100
+    assert seen["leak"] == pytest.approx(4e6 * seen["kept"], rel=0.05)
+    assert "LeakingEpisode" in seen["message"]
+    assert ("RLIMIT_AS" if kind == "address space" else "memory.limit_gb") in seen["origin"]
+    # Only the guard with its own limit traces: the one with few addresses must not spend them.
+    if kind == "address space":
+        assert not seen["traced"]
+    else:
+        assert " < <string>:11 < <string>:" in seen["traced"][0]

@@ -1,0 +1,230 @@
+"""Every bound on the host is found, wherever it is set, and what makes no sense is refused in a sentence."""
+
+import logging
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from eigen_core.config.sections import MemoryConfig
+from eigen_core.errors import InputError
+from eigen_core.memory import HostLimit, device_limit, host_limits
+from eigen_core.memory.control_groups import control_groups
+
+GB = 1_000_000_000
+FREE = resource.RLIM_INFINITY
+_V1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+_V2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+_UNLIMITED_V1 = "9223372036854771712\n"
+
+
+def _system(root: Path, groups: str, mounts: str, files: Mapping[str, str], total_kb: int = 16_000_000) -> Path:
+    """A file system with /proc and control groups; `files` are relative to /sys/fs/cgroup."""
+    own = root / "proc/self"
+    own.mkdir(parents=True)
+    own.joinpath("cgroup").write_text(groups)
+    own.joinpath("mountinfo").write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n{mounts}")
+    root.joinpath("proc/meminfo").write_text(f"MemTotal: {total_kb} kB\nMemFree: 5 kB\nMemAvailable: 9000000 kB\n")
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def _found(root: Path, limit_gb: float = 0.0, address_space: int = FREE) -> tuple[HostLimit, ...]:
+    return host_limits(MemoryConfig(limit_gb=limit_gb), root, address_space).limits
+
+
+@pytest.mark.parametrize("tightest", ["/user.slice/job", "/user.slice", "/"])
+def test_version_2_the_tightest_group_on_the_way_up_counts(tmp_path: Path, tightest: str) -> None:
+    groups = ["/user.slice/job", "/user.slice", "/"]
+    limits = {f"{group.strip('/')}/memory.max".lstrip("/"): "max\n" for group in groups}
+    limits[f"{tightest.strip('/')}/memory.max".lstrip("/")] = f"{3 * GB}\n"
+    root = _system(tmp_path, "0::/user.slice/job\n", _V2, limits)
+    smallest = _found(root)[0]
+    assert smallest.bytes == 3 * GB
+    assert smallest.origin == f"control group {tightest}, memory.max"
+    assert smallest.kind == "group"
+
+
+def test_version_1_walks_up_and_ignores_no_limit(tmp_path: Path) -> None:
+    root = _system(
+        tmp_path,
+        "5:devices:/\n4:memory:/docker/1f\n1:cpu:/docker/1f\n0::/\n",
+        _V1,
+        {
+            "memory/memory.limit_in_bytes": _UNLIMITED_V1,
+            "memory/docker/memory.limit_in_bytes": f"{2 * GB}",
+            "memory/docker/memory.use_hierarchy": "1\n",
+            "memory/docker/1f/memory.limit_in_bytes": f"{4 * GB}",
+        },
+    )
+    found = _found(root)
+    assert [limit.bytes for limit in found] == [2 * GB, 4 * GB, 16_384_000_000]
+    assert found[0].origin == "control group /docker, memory.limit_in_bytes"
+    assert found[-1].origin == "physical memory"
+
+
+def test_version_1_groups_that_keep_apart_do_not_bound_their_children(tmp_path: Path) -> None:
+    root = _system(
+        tmp_path,
+        "4:memory:/a/b\n",
+        _V1,
+        {
+            "memory/a/memory.limit_in_bytes": f"{GB}",
+            "memory/a/memory.use_hierarchy": "0\n",
+            "memory/a/b/memory.limit_in_bytes": f"{4 * GB}",
+        },
+    )
+    assert _found(root)[0].bytes == 4 * GB
+
+
+@pytest.mark.parametrize(
+    ("groups", "mounts"),
+    [
+        ("4:memory:/docker/1f\n", "35 31 0:32 /docker/1f /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"),
+        ("4:memory:/docker/1f\n", "35 31 0:32 /../.. /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"),
+        ("4:memory:/../x\n", _V1),
+    ],
+    ids=["mounted from its own group", "mount outside of the namespace", "group outside of the namespace"],
+)
+def test_a_container_sees_its_group_as_the_root_of_the_mount(tmp_path: Path, groups: str, mounts: str) -> None:
+    # What lies beside the mount is nobody's limit.
+    beside = {"memory.limit_in_bytes": f"{GB}", "x/memory.limit_in_bytes": f"{GB}"}
+    root = _system(tmp_path, groups, mounts, {"memory/memory.limit_in_bytes": f"{5 * GB}"} | beside)
+    assert _found(root)[0].bytes == 5 * GB
+
+
+def test_both_versions_at_once_and_an_escaped_mount_point(tmp_path: Path) -> None:
+    mounts = _V1 + "41 31 0:38 / /sys/fs/cgroup/with\\040space rw - cgroup2 cgroup2 rw\n"
+    root = _system(
+        tmp_path,
+        "4:memory:/a\n0::/b\n",
+        mounts,
+        {"memory/a/memory.limit_in_bytes": f"{5 * GB}", "with space/b/memory.max": f"{4 * GB}"},
+    )
+    assert [limit.bytes for limit in _found(root)][:2] == [4 * GB, 5 * GB]
+
+
+def test_without_control_groups_physical_memory_is_the_limit(tmp_path: Path) -> None:
+    root = _system(tmp_path, "", "", {})
+    assert [limit.origin for limit in _found(root)] == ["physical memory"]
+    tmp_path.joinpath("proc/self/cgroup").unlink()
+    assert [limit.origin for limit in _found(root)] == ["physical memory"]
+
+
+def test_the_own_limit_and_the_address_space_are_sorted_in(tmp_path: Path) -> None:
+    root = _system(tmp_path, "", "", {})
+    found = _found(root, limit_gb=2.5, address_space=2 * GB)
+    assert [(limit.bytes, limit.kind) for limit in found[:2]] == [(2 * GB, "address_space"), (2_500_000_000, "run")]
+    assert str(found[1]) == "2.50 GB (memory.limit_gb)"
+
+
+def test_an_own_limit_above_the_machine_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = _system(tmp_path, "", "", {})
+    with caplog.at_level(logging.WARNING):
+        assert _found(root, limit_gb=99)[0].origin == "physical memory"
+    assert caplog.messages == [
+        "memory.limit_gb 99 is above what the machine allows, 16.38 GB (physical memory): that counts."
+    ]
+
+
+@pytest.mark.parametrize("text", ["rubbish", "", "0x10", "1e9", "12 GB"])
+def test_a_group_whose_limit_is_no_number_is_refused_unless_there_is_an_own_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    root = _system(tmp_path, "0::/\n", _V2, {"memory.max": text})
+    with pytest.raises(InputError, match=r"control group / is no number: .*memory\.max.*Set memory\.limit_gb"):
+        _found(root)
+    with caplog.at_level(logging.WARNING):
+        assert _found(root, limit_gb=1)[0].origin == "memory.limit_gb"
+    assert "is no number" in caplog.messages[0]
+
+
+def test_a_group_whose_limit_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    root = _system(tmp_path, "0::/\n", _V2, {})
+    # A folder in its place fails for everybody; root may read whatever its mode says.
+    root.joinpath("sys/fs/cgroup/memory.max").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"cannot be read from .*memory\.max: .*Make it readable, or set memory"):
+        _found(root)
+
+
+@pytest.mark.parametrize("value", [0, -5])
+def test_limits_under_which_nothing_runs_are_refused(tmp_path: Path, value: int) -> None:
+    root = _system(tmp_path, "0::/\n", _V2, {"memory.max": f"{value}"})
+    with pytest.raises(InputError, match=rf"control group /, memory.max is {value} bytes: nothing can run"):
+        _found(root)
+    with pytest.raises(InputError, match=r"RLIMIT_AS.* is 0 bytes"):
+        _found(_system(tmp_path / "other", "", "", {}), address_space=0)
+
+
+def test_own_limits_that_are_no_sizes_are_refused(tmp_path: Path) -> None:
+    root = _system(tmp_path, "", "", {})
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        MemoryConfig(limit_gb=-1)
+    for limit in (float("inf"), float("nan"), -1.0):
+        memory = MemoryConfig.model_construct(**(MemoryConfig().model_dump() | {"limit_gb": limit}))
+        with pytest.raises(InputError, match=r"memory\.limit_gb is .*: give a number of GB above 0"):
+            host_limits(memory, root, FREE)
+
+
+def test_a_machine_that_does_not_say_how_much_it_has_is_refused(tmp_path: Path) -> None:
+    tmp_path.joinpath("proc").mkdir()
+    with pytest.raises(InputError, match=r"memory of this machine is not known: .*meminfo cannot be read"):
+        _found(tmp_path)
+    tmp_path.joinpath("proc/meminfo").write_text("nothing: here\n")
+    with pytest.raises(InputError, match="has no line MemTotal"):
+        _found(tmp_path)
+
+
+def test_what_a_group_holds_leaves_out_what_the_kernel_can_drop(tmp_path: Path) -> None:
+    statistics = "total_active_file 300\ntotal_inactive_file 200\nactive_file 7\nslab_reclaimable 40\ninactive_file 1\n"
+    files = {
+        "memory/memory.usage_in_bytes": "2000\n",
+        "memory/memory.stat": statistics,
+        "two/memory.current": "1000\n",
+        "two/memory.stat": statistics,
+    }
+    mounts = _V1 + "41 31 0:38 / /sys/fs/cgroup/two rw - cgroup2 cgroup2 rw\n"
+    root = _system(tmp_path, "4:memory:/\n0::/\n", mounts, files)
+    first, second = control_groups(root)
+    assert (first.version, first.taken()) == (1, 1_500)
+    assert (second.version, second.taken()) == (2, 952)
+    second.folder.joinpath("memory.stat").unlink()
+    assert second.taken() is None
+
+
+def test_the_limits_of_this_machine_are_found() -> None:
+    limits = host_limits(MemoryConfig()).limits
+    assert limits
+    assert all(limit.bytes > 0 for limit in limits)
+    assert "physical memory" in [limit.origin for limit in limits]
+
+
+def test_ulimit_v_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (8 * GB, FREE) if kind == resource.RLIMIT_AS else (1, 1))
+    assert 8 * GB in [limit.bytes for limit in host_limits(MemoryConfig()).limits if limit.kind == "address_space"]
+
+
+def test_the_processor_has_no_limit_of_its_own() -> None:
+    assert device_limit(torch.device("cpu")) is None
+
+
+def test_a_driver_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_device: torch.device) -> tuple[int, int]:
+        raise RuntimeError("CUDA driver initialization failed\nand more")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+    with pytest.raises(InputError, match=r"how much memory cuda has: CUDA driver initialization failed\. "):
+        device_limit(torch.device("cuda"))
+
+
+def test_a_driver_that_answers_gives_name_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 80 * GB))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA X")
+    limit = device_limit(torch.device("cuda"))
+    assert limit is not None
+    assert str(limit) == "80.00 GB (NVIDIA X, as its driver says)"

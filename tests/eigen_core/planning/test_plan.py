@@ -1,0 +1,124 @@
+"""The plan as a whole: peaks, verdicts, what it shows."""
+
+import json
+
+import numpy as np
+import pytest
+
+from eigen_core.config.loading import load_config
+from eigen_core.planning import PHASES, Limit, PanelFacts, Plan, plan_of
+
+_FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
+
+
+def _plan(*settings: str, **options: object) -> Plan:
+    return plan_of(load_config("eigen2", settings), _FACTS, device="cpu", **options)  # type: ignore[arg-type]
+
+
+def test_a_phase_takes_the_sum_of_its_parts_and_the_peak_is_the_highest() -> None:
+    plan = _plan()
+    for phase in PHASES:
+        assert plan.host_bytes(phase) == sum(part.host_bytes for part in plan.parts if phase in part.phases)
+    assert plan.peak_host_bytes == max(plan.host_bytes(phase) for phase in PHASES)
+    assert plan.host_bytes(plan.peak_phase()) == plan.peak_host_bytes
+    assert [part.host_bytes for part in plan.largest()] == sorted(
+        (part.host_bytes for part in plan.parts if plan.peak_phase() in part.phases), reverse=True
+    )
+
+
+def test_the_server_counts_only_where_there_is_one() -> None:
+    with_server, without = _plan(), _plan(server=False)
+    assert with_server.host_bytes("train", server=False) == without.host_bytes("train")
+    assert with_server.peak_host_bytes - without.peak_host_bytes > 100e6
+
+
+def test_a_verdict_says_what_is_missing_and_where_the_limit_comes_from() -> None:
+    peak = _plan().peak_host_bytes
+    fits = _plan(limits={"host": Limit(peak, "the machine's memory")})
+    lacks = _plan(limits={"host": Limit(peak - 2_000_000_000, "memory.limit_gb")})
+    assert fits.fits
+    assert "fits into" in str(fits.verdicts[0])
+    assert not lacks.fits
+    assert lacks.verdicts[0].missing_bytes == 2_000_000_000
+    assert "2.00 GB are missing" in str(lacks.verdicts[0])
+    assert "memory.limit_gb" in str(lacks.verdicts[0])
+    assert lacks.verdicts[0].phase == lacks.peak_phase()
+
+
+def test_on_a_gpu_tensors_are_on_the_device_and_what_is_mapped_stays_on_the_host() -> None:
+    config = load_config("eigen2", [])
+    host = plan_of(config, _FACTS, device="cpu")
+    device = plan_of(config, _FACTS, device="cuda", limits={"device": Limit(10**9, "the driver")})
+    assert host.peak_device_bytes == 0
+    named = {part.name: part for part in device.parts}
+    for name in ("population", "replay", "learning", "features", "evaluation"):
+        here = next(part for part in host.parts if part.name == name)
+        assert 0 <= here.host_bytes - named[name].device_bytes < 0.02 * here.host_bytes + 1e6
+    assert named["panel"].device_bytes == 0
+    assert device.verdicts[0].peak_bytes == device.peak_device_bytes > 10**9
+    assert not device.fits
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger", "phase"),
+    [
+        ("network.column_chunk=32", "network.column_chunk=64", "train"),
+        ("network.column_chunk=64", "network.column_chunk=0", "train"),
+        ("population.group_size=2", "population.group_size=0", "evaluate"),
+        ("learner.block_days=500", "learner.block_days=0", "train"),
+        ("replay.capacity=20000", "replay.capacity=100000", "evolve"),
+        ("network.channels=16", "network.channels=64", "train"),
+        ("population.size=8", "population.size=32", "evolve"),
+        ("learner.batch_size=4", "learner.batch_size=400", "train"),
+        ("evaluation.slices=3", "evaluation.slices=20", "evaluate"),
+    ],
+)
+def test_more_takes_more(smaller: str, larger: str, phase: str) -> None:
+    assert _plan(smaller).host_bytes(phase) < _plan(larger).host_bytes(phase)  # type: ignore[arg-type]
+
+
+def test_a_run_that_never_learns_needs_no_second_population() -> None:
+    assert {"learning", "second population"} <= {part.name for part in _plan().parts}
+    assert not {"learning", "second population"} & {part.name for part in _plan("learner.gradient_steps=0").parts}
+    assert not {"learning", "second population"} & {
+        part.name for part in _plan("generations=1", "replay.minimum=50000").parts
+    }
+
+
+def test_every_part_is_explained_and_the_document_is_json() -> None:
+    plan = _plan(limits={"host": Limit(10**9, "here")})
+    document = json.loads(json.dumps(plan.document(), allow_nan=False))
+    assert document["peak_host_bytes"] == plan.peak_host_bytes
+    assert set(document["phases"]) == set(PHASES)
+    assert document["fits"] is False
+    for part in plan.parts:
+        assert part.how.endswith(".")
+        assert part.phases
+    rows = plan.part_rows()
+    assert len({tuple(row) for row in rows}) == 1
+    assert len({row["part"] for row in rows}) == len(rows)
+    total = sum(float(row["host (MB)"]) for row in rows if row["phases"] == "all" or "train" in str(row["phases"]))
+    assert total == pytest.approx(plan.host_bytes("train") / 1e6, abs=1.0)
+    assert [row["phase"] for row in plan.phase_rows()] == list(PHASES)
+
+
+def test_uploads_take_memory_only_where_the_store_is_elsewhere() -> None:
+    names = {part.name for part in _plan("checkpoint.store=gs://bucket/runs").parts}
+    assert "upload queue" in names
+    assert "upload queue" not in {part.name for part in _plan("checkpoint.store=/runs").parts}
+
+
+def test_a_panel_tells_its_size_without_being_read() -> None:
+    class Unreadable(np.ndarray):
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            raise AssertionError("the panel was read")
+
+    from science_cases import random_panel, small_config
+
+    config = small_config()
+    panel = random_panel(config)
+    object.__setattr__(panel, "features", panel.features.view(Unreadable))
+    facts = PanelFacts.of(panel)
+    assert (facts.days, facts.columns, facts.assets, facts.features) == (160, 8, 6, 4)
+    assert not facts.mapped
+    assert facts.train_days(config) == len(panel.splits.train)

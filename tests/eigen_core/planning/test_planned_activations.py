@@ -1,0 +1,146 @@
+"""What a plan says of each part, against the bytes of all tensors that live while the real code runs."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from live_tensors import LiveTensors
+from science_cases import random_panel
+
+from eigen_core.config import Config
+from eigen_core.config.loading import load_config
+from eigen_core.generation import evaluate, evolve, hold_out, start_training, train
+from eigen_core.market import Panel
+from eigen_core.networks import AgentNetwork
+from eigen_core.planning import activations
+from eigen_core.planning.facts import PanelFacts
+from eigen_core.planning.parts import parts_of
+from eigen_core.planning.scale import Scale
+from eigen_core.trading import Prices
+
+_SMALL = (
+    "market.window=20",
+    "market.validation_days=40",
+    "market.holdout_days=40",
+    "trading.trading_days=8",
+    "trading.settlement_days=4",
+    "trading.holding_days=4",
+    "network.scales=[1,5,20]",
+    "population.size=8",
+    "learner.batch_size=32",
+    "replay.minimum=100",
+    "learner.gradient_steps=2",
+    "generations=1",
+    "device=cpu",
+)
+_TCN = ("network.encoder=tcn", "learner.block_days=80")
+_NARROW = (8, 24)
+_ALL_TRADED = (16, 0)
+
+# Name, settings, tradable and context columns.
+_CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
+    ("filter_bank", (), _ALL_TRADED),
+    ("context", (), _NARROW),
+    ("groups", ("population.group_size=3",), _NARROW),
+    ("own slices", ("evaluation.shared_slices=false",), _NARROW),
+    ("nothing observed", ("trading.observe_portfolio=false", "population.group_size=4"), _NARROW),
+    (
+        "own slices, nothing observed",
+        ("evaluation.shared_slices=false", "trading.observe_portfolio=false"),
+        _ALL_TRADED,
+    ),
+    ("odd widths", ("network.embedding=12", "network.queries=3", "network.head_width=48"), _NARROW),
+    ("wide encoder", ("network.channels=100", "network.queries=9"), _NARROW),
+    ("twins", ("learner.twin_critics=true", "learner.batch_size=44", "learner.accumulation_steps=3"), _NARROW),
+    ("tcn", _TCN, _NARROW),
+    ("tcn in chunks", (*_TCN, "network.column_chunk=5", "population.group_size=4"), _NARROW),
+    (
+        "tcn with wide embeddings",
+        (*_TCN, "network.column_chunk=2", "network.embedding=64", "network.channels=8", "learner.block_days=200"),
+        _NARROW,
+    ),
+    ("tcn on all days", (*_TCN, "network.column_chunk=8", "learner.block_days=0", "population.group_size=2"), _NARROW),
+)
+
+
+def _case(settings: Sequence[str], columns: tuple[int, int]) -> tuple[Config, Panel, Scale]:
+    values = dict(setting.split("=") for setting in (*_SMALL, *settings))
+    config = load_config("quickstart", [f"{key}={value}" for key, value in values.items()])
+    panel = random_panel(config, days=400, assets=columns[0], context=columns[1])
+    return config, panel, Scale.of(config, PanelFacts.of(panel))
+
+
+@pytest.mark.parametrize(("settings", "columns"), [case[1:] for case in _CASES], ids=[case[0] for case in _CASES])
+def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: tuple[int, int]) -> None:
+    config, panel, scale = _case(settings, columns)
+    with LiveTensors() as tensors:
+        state = start_training(config, panel)
+        measured = {
+            "evaluate": tensors.peak_of(lambda: evaluate(state)),
+            "train": tensors.peak_of(lambda: train(state)),
+            "evolve": tensors.peak_of(lambda: evolve(state)),
+            "holdout": tensors.peak_of(lambda: hold_out(state)),
+        }
+    assert state.history[-1].learning is not None
+    planned = {
+        "evaluate": activations.evaluate(scale),
+        "train": scale.population_bytes + activations.train(scale),
+        "evolve": activations.evolve(scale),
+        "holdout": activations.hold_out(scale),
+    }
+    for phase, size in measured.items():
+        assert planned[phase] == pytest.approx(size, rel=0.1), phase
+
+
+@pytest.mark.parametrize("settings", [(), _TCN, ("learner.twin_critics=true", "trading.observe_portfolio=false")])
+def test_what_stays_has_exactly_the_planned_size(settings: tuple[str, ...]) -> None:
+    config, panel, scale = _case(settings, _NARROW)
+    state = start_training(config, panel)
+    parts = {part.name: part.host_bytes for part in parts_of(scale, "cpu", server=False)}
+    prices = Prices.of_panel(panel, torch.device("cpu"))
+    assert scale.parameters == state.network.parameters
+    assert parts["population"] == state.population.nbytes
+    assert scale.row_bytes == state.replay.bytes_per_transition
+    assert parts["prices"] == sum(values.nbytes for values in vars(prices).values()) + panel.valid.nbytes
+    assert parts["panel"] == sum(
+        array.nbytes for array in (panel.features, panel.valid, panel.open, panel.high, panel.low, panel.close)
+    )
+
+
+@pytest.mark.parametrize("settings", [(), ("network.scales=[1,7]",), ("network.scales=[20]",), _TCN])
+def test_the_encoder_and_its_making_are_planned(settings: tuple[str, ...]) -> None:
+    config, panel, scale = _case(settings, _NARROW)
+    parts = {part.name: part.host_bytes for part in parts_of(scale, "cpu", server=False)}
+    with LiveTensors() as tensors:
+        network = AgentNetwork(panel, config, torch.device("cpu"))
+        stays, most = tensors.live - panel.valid.nbytes, tensors.peak - panel.valid.nbytes
+    assert network.parameters
+    encoder = parts.get("filter bank", 0) + parts.get("features", 0)
+    assert encoder == stays
+    # The spread over the train days, or the partial sums: which is larger depends on the scales, and a small part more
+    # or less of a part that lasts for a second is no harm.
+    assert 0.98 * most <= encoder + parts.get("building the filter bank", 0) <= 1.4 * most
+
+
+def test_only_what_a_short_run_writes_counts_of_the_replay() -> None:
+    short = Scale.of(load_config("quickstart", ["generations=2"]), PanelFacts(8_000, 20, 20, 13))
+    long = Scale.of(load_config("quickstart", ["generations=200"]), PanelFacts(8_000, 20, 20, 13))
+    assert short.rows_stored == 2 * 16 * 5 * 145
+    assert long.rows_stored == 50_000
+
+
+def test_live_tensors_sees_what_lives() -> None:
+    with LiveTensors() as tensors:
+        kept = torch.zeros(1_000)
+        passing = kept + 1
+        view = passing[:10]
+        del passing
+        assert tensors.live == 8_000
+        del view
+        assert (tensors.live, tensors.peak) == (4_000, 8_000)
+        weights = torch.ones(1_000, requires_grad=True)
+        result = torch.relu(weights * kept)
+        # The product is freed, what the backward pass needs of it is not.
+        assert tensors.live == 4_000 + 2 * 4_000
+        torch.autograd.backward(result.sum())
+        assert tensors.peak >= 4 * 4_000

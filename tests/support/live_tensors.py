@@ -1,0 +1,61 @@
+"""Counts the bytes of all tensors that live while some code runs, whatever the allocator makes of them."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveTensors(TorchDispatchMode):
+    """Counts, inside its block, the memory of tensors that operations make, until it is freed.
+
+    Attributes:
+        live: bytes that live now.
+        peak: the most that lived at once since the start, or the last `reset`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self._known: set[int] = set()
+
+    def reset(self) -> None:
+        """Let the peak start again from what lives now."""
+        self.peak = self.live
+
+    def peak_of(self, work: Callable[[], object]) -> int:
+        """Do some work and return the most that lived at once meanwhile beside what lived before (bytes)."""
+        before = self.live
+        self.reset()
+        result = work()
+        peak = self.peak - before
+        del result
+        return peak
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._count(leaf.untyped_storage(), inputs)
+        return result
+
+    def _count(self, storage: torch.UntypedStorage, inputs: set[int]) -> None:
+        key = storage._cdata
+        # What an operation returns in its inputs' memory was there before.
+        if key in self._known or id(storage) in inputs:
+            return
+        self._known.add(key)
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, storage.nbytes())
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size

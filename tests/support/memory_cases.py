@@ -1,0 +1,126 @@
+"""A memory that tests set by hand, and a clock that they turn."""
+
+from dataclasses import dataclass, field
+
+from eigen_core.config.sections import MemoryConfig
+from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
+from eigen_core.memory.baselines import Baselines
+from eigen_core.memory.census import Census
+
+MB = 1_000_000
+LIMIT = 1_000 * MB
+"""The limit of guards made here; the lines are at 850 and 930 MB."""
+
+
+@dataclass
+class HandMeter:
+    """Shows what a test has written into it (bytes)."""
+
+    own: int = 100 * MB
+    children: int = 0
+    others: int = 0
+    """What else counts against the limit."""
+    device: DeviceUsage | None = None
+    kept_peak: int | None = None
+    """The peak that the system has kept, if it keeps one."""
+    resets: int = 0
+    looks: int = 0
+
+    def read(self) -> Usage:
+        """Look."""
+        self.looks += 1
+        return Usage(self.own, self.children, (self.own + self.children + self.others,), self.device)
+
+    def peak(self) -> int | None:
+        """What the system has kept."""
+        return self.kept_peak
+
+    def device_peak(self) -> DeviceUsage | None:
+        """The device keeps no peak."""
+        return None
+
+    def reset_peaks(self) -> None:
+        """Count how often the peaks were reset."""
+        self.resets += 1
+
+
+@dataclass
+class HandClock:
+    """Stands still until a test moves it."""
+
+    now: float = 0.0
+    step: float = 0.0
+    """So much passes at each look at the clock."""
+    read: int = field(default=0)
+
+    def __call__(self) -> float:
+        """The time (seconds)."""
+        self.read += 1
+        self.now += self.step
+        return self.now
+
+
+def nothing_lives() -> Census:
+    """A census without objects, which costs nothing."""
+    return {}
+
+
+def bare_report(reason: str = "a test") -> MemoryReport:
+    """A report in which nothing was measured."""
+    return MemoryReport(
+        moment="2026-01-01T00:00:00+00:00",
+        reason=reason,
+        nearest="nothing",
+        own_bytes=0,
+        children_bytes=0,
+        device_allocated=0,
+        device_reserved=0,
+        device_taken=0,
+        limits=(),
+        device_line=None,
+        parts=(),
+        growth=(),
+        blocks=(),
+        objects=(),
+        traced=(),
+        threads=(),
+        phases=(),
+        course=(),
+        recent=(),
+        plan=(),
+        sections=(),
+    )
+
+
+class QuickGuard(MemoryGuard):
+    """Measures nothing for its reports, which takes long in a process full of tests."""
+
+    def report(self, reason: str) -> MemoryReport:
+        """Say why, and nothing else."""
+        return bare_report(reason)
+
+
+def hand_guard(
+    meter: HandMeter,
+    clock: HandClock | None = None,
+    memory: MemoryConfig | None = None,
+    *,
+    watch: bool = False,
+    measures: bool = False,
+    limits: tuple[HostLimit, ...] = (HostLimit(LIMIT, "a limit for tests", "run"),),
+    device_limit: DeviceLimit | None = None,
+) -> MemoryGuard:
+    """A guard over `meter`, with a limit of `LIMIT` if no others are given, looking only when told to.
+
+    Its reports are empty unless it `measures`.
+    """
+    clock = clock or HandClock()
+    return (MemoryGuard if measures else QuickGuard)(
+        HostLimits(limits),
+        memory or MemoryConfig(),
+        device_limit=device_limit,
+        meter=meter,
+        clock=clock,
+        baselines=Baselines(clock, count=nothing_lives),
+        watch=watch,
+    )
