@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 RunState = Literal["running", "finished", "unfinished", "blocked"]
 
 _CHANGEABLE_KEYS = frozenset({"generations", "threads", "device", "population.group_size", "replay.compression"})
-_CHANGEABLE_SECTIONS = ("checkpoint.", "reporting.")
+_CHANGEABLE_SECTIONS = ("checkpoint.", "memory.", "reporting.")
 _MOST_HOLDOUT_BYTES = 1 << 20
 
 

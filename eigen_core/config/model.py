@@ -13,6 +13,7 @@ from eigen_core.config.sections import (
     ExplorationConfig,
     LearnerConfig,
     MarketConfig,
+    MemoryConfig,
     NetworkConfig,
     PopulationConfig,
     ReplayConfig,
@@ -46,6 +47,7 @@ class Config(Section):
     evolution: EvolutionConfig = EvolutionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    memory: MemoryConfig = MemoryConfig()
     reporting: ReportingConfig = ReportingConfig()
 
     @model_validator(mode="before")

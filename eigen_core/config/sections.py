@@ -300,8 +300,8 @@ class CheckpointConfig(Section):
 class MemoryConfig(Section):
     """How much memory a run may take, and when it stops by itself."""
 
-    limit_gb: Annotated[float, Field(ge=0)] = 0.0
-    """Most that the run may take on the host, if that is less than the machine allows (GB); 0: no limit of its own."""
+    limit_gb: Positive | None = None
+    """Most that the run may take on the host, if less than the machine allows (GB); null: no limit of its own."""
     soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
     """Share of the limit at which caches are given back and a warning is written."""
     hard: Annotated[float, Field(gt=0, lt=1)] = 0.93

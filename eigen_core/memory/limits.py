@@ -1,7 +1,6 @@
 """How much memory a run may take, and who says so."""
 
 import logging
-import math
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,7 +86,7 @@ def host_limits(
         physical: stands for the memory of the machine (bytes); None: asked of the system.
 
     Raises:
-        InputError: a limit is zero, negative or no number, or a control group's cannot be read while
+        InputError: a limit is zero or negative, or a control group's cannot be read while
             `memory.limit_gb` gives no other.
     """
     given = _given_limit(memory)
@@ -133,12 +132,9 @@ def device_limit(device: torch.device) -> DeviceLimit | None:
 
 
 def _given_limit(memory: MemoryConfig) -> HostLimit | None:
-    limit = memory.limit_gb
-    if limit == 0:
+    if memory.limit_gb is None:
         return None
-    if not math.isfinite(limit) or limit < 0:
-        raise InputError(f"memory.limit_gb is {limit:g}: give a number of GB above 0, or 0 for no limit of its own.")
-    return HostLimit(max(int(limit * BYTES_PER_GB), 1), "memory.limit_gb", "run")
+    return HostLimit(max(int(memory.limit_gb * BYTES_PER_GB), 1), "memory.limit_gb", "run")
 
 
 def _physical_limit(root: Path, physical: int | None) -> HostLimit:

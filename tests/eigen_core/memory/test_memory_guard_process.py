@@ -18,7 +18,7 @@ class LeakingEpisode:
     def __init__(self):
         self.prices = np.ones(500_000)  # line 11
 
-limit_gb, kept = 0.0, []
+limit_gb, kept = None, []
 if sys.argv[1] == "address space":
     resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes() + 400_000_000, resource.RLIM_INFINITY))
 else:
