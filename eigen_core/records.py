@@ -120,6 +120,22 @@ class GenerationRecord(Record):
     """Hash of the replay's content."""
 
 
+class PhaseMemory(Record):
+    """What a phase of a generation took of the memory (bytes); retries of a phase count together."""
+
+    phase: str
+    start_bytes: Annotated[int, Field(ge=0)]
+    """Resident memory of the process and its children at the phase's start."""
+    peak_bytes: Annotated[int, Field(ge=0)]
+    """Its peak in the phase."""
+    end_bytes: Annotated[int, Field(ge=0)]
+    """What it was at the phase's end."""
+    device_allocated_peak: Annotated[int, Field(ge=0)] = 0
+    """Most that tensors took of the GPU; 0 without one."""
+    device_reserved_peak: Annotated[int, Field(ge=0)] = 0
+    """Most that torch held of the GPU."""
+
+
 class Telemetry(Record):
     """What a generation took. Equal runs differ here."""
 
@@ -130,9 +146,16 @@ class Telemetry(Record):
     checkpoint_seconds: float | None = None
     """None until the checkpoint is written."""
     rss_bytes: int
-    """Resident memory at the generation's end (bytes)."""
+    """Resident memory of the process and its children after evolve (bytes)."""
     rss_peak_bytes: int
-    """Peak of the resident memory in the generation (bytes)."""
+    """Peak of the resident memory in the generation, of the process and its children (bytes)."""
+    phases: tuple[PhaseMemory, ...] = ()
+    """The phases that have ended, in order; those from the checkpoint on are missing in the checkpoint itself."""
+
+    @property
+    def device_peak_bytes(self) -> int:
+        """Most that torch held of the GPU in the generation (bytes); 0 without one."""
+        return max((phase.device_reserved_peak for phase in self.phases), default=0)
 
     @property
     def seconds(self) -> float:

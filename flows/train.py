@@ -5,23 +5,27 @@ import time
 from collections.abc import Callable
 from typing import Annotated
 
-import psutil
 import torch
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 from pydantic import Field
 
-from eigen_core.checkpoint import RunSession, open_session
+from eigen_core.checkpoint import RunPlace, RunSession, open_session
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, start_training
 from eigen_core.market import Panel, build_panel
-from eigen_core.memory import limit_arenas, peak_resident_bytes, release_free_memory, reset_peak
+from eigen_core.memory import MemoryGuard, MemoryGuardError, limit_arenas, release_free_memory
+from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
+from eigen_core.store import StoreUnavailableError
+from flows.memory_reports import BlockedError
+from flows.memory_watch import BLOCKED_NAME, PLAN_NAME, MemoryWatch
 from flows.observer import observer
-from flows.runs import holdout_of, open_or_create, require_store, run_exists
-from tasks.artifacts import publish_data_report, publish_population, publish_summary, publish_uploads
+from flows.run_plan import RunTooLargeError, require_room
+from flows.runs import holdout_of, newest_generation, open_or_create, require_store, run_exists
+from tasks.artifacts import publish_data_report, publish_plan, publish_population, publish_summary, publish_uploads
 from tasks.checkpoint import checkpoint
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
@@ -42,38 +46,66 @@ def train_flow(
 ) -> State[None] | None:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
-    Ends as `Completed(name="AlreadyFinished")` when nothing is left to do.
+    Ends as `Completed(name="AlreadyFinished")` when nothing is left to do; as `Failed`, with the exception as its data,
+    named `MemoryPlan` if the run cannot fit into memory and nothing was begun, `MemoryGuard` if the guard ended it, and
+    `Blocked` if the guard has ended this generation before, as often as is allowed.
 
     Raises:
         InputError: the data, the store or the run cannot be used with this configuration.
         StoreUnavailableError: the store does not answer, or has not all of the run at its end.
         LeaseLostError: another process has taken the run over.
     """
-    logger = get_run_logger()
     limit_arenas()
     if config.threads > 0:
         torch.set_num_threads(config.threads)
     require_store(config.checkpoint)
-    panel, report = build_panel(config)
-    logger.info("%d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
-    fresh = None
-    if not resume and not run_exists(config.checkpoint, run):
+    with MemoryWatch(config, RunPlace.of(config.checkpoint, run)) as watch:
+        try:
+            with watch.guard.exhaustion_reported():
+                return _train(config, run, watch, must_exist=resume)
+        except RunTooLargeError as error:
+            return Failed(name=PLAN_NAME, message=str(error), data=error)
+        except BlockedError as error:
+            return Failed(name=BLOCKED_NAME, message=str(error), data=error)
+        except MemoryGuardError as error:
+            return watch.ended_by(error)
+
+
+def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) -> State[None] | None:
+    logger = get_run_logger()
+    begun = run_exists(config.checkpoint, run)
+    newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
+    generation = 1 if newest is None else newest[1].generation + 1
+    watch.require_not_blocked(generation)
+    with watch.guard.phase("resume" if newest is not None else "start", generation):
+        panel, report = build_panel(config)
+        run_plan = require_room(config, PanelFacts.of(panel))
+        watch.goes_by(run_plan)
         # A configuration that cannot be trained is refused before the run is made.
-        fresh = start_training(config, panel)
-    open_or_create(config, run, must_exist=resume)
+        fresh = start_training(config, panel) if newest is None else None
+    logger.info("%d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
+    logger.info("%s", run_plan.sentence())
+    open_or_create(config, run, must_exist=must_exist)
     with open_session(config.checkpoint, run) as session:
-        state = _restored(session, config, panel) or fresh or start_training(config, panel)
+        watch.tells_uploads_of(session)
+        with watch.guard.phase("resume" if fresh is None else "start", generation):
+            state = fresh or _restored(session, config, panel) or start_training(config, panel)
         del fresh
         if state.generation >= config.generations:
-            _hold_out(state, session)
+            _hold_out(state, session, watch.guard)
             _finish(state, session)
             return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
         logger.info("starting after generation %d of %d on %s", state.generation, config.generations, state.device)
         publish_data_report(run, panel, report.lines())
+        publish_plan(run, run_plan.sentence(), run_plan.plan.part_rows())
         observer().started(state.generation, config.generations)
-        for generation in range(state.generation + 1, config.generations + 1):
-            _run_generation(state, session, generation)
-        result = _hold_out(state, session)
+        try:
+            for generation in range(state.generation + 1, config.generations + 1):
+                _run_generation(state, session, watch, generation)
+            result = _hold_out(state, session, watch.guard)
+        except MemoryGuardError:
+            _bring_to_the_store(state, session)
+            raise
         _finish(state, session)
         where = f"{session.place.store.url.rstrip('/')}/{run}"
         publish_summary(run, state.history, state.telemetry, result, where)
@@ -93,29 +125,39 @@ def _restored(session: RunSession, config: Config, panel: Panel) -> TrainingStat
     return state
 
 
-def _run_generation(state: TrainingState, session: RunSession, generation: int) -> None:
-    reset_peak()
-    evaluate_seconds = _timed(generation, "evaluate", lambda: evaluate(state, generation))
-    train_seconds = _timed(generation, "train", lambda: train(state, generation))
-    evolve_seconds = _timed(generation, "evolve", lambda: evolve(state, generation))
+def _run_generation(state: TrainingState, session: RunSession, watch: MemoryWatch, generation: int) -> None:
+    guard = watch.guard
+    evaluate_seconds = _timed(generation, "evaluate", lambda: evaluate(state, guard, generation))
+    train_seconds = _timed(generation, "train", lambda: train(state, guard, generation))
+    evolve_seconds = _timed(generation, "evolve", lambda: evolve(state, guard, generation))
     release_free_memory()
+    phases = watch.phases_of(generation)
     telemetry = Telemetry(
         generation=generation,
         evaluate_seconds=evaluate_seconds,
         train_seconds=train_seconds,
         evolve_seconds=evolve_seconds,
-        rss_bytes=_resident_bytes(),
-        rss_peak_bytes=peak_resident_bytes(),
+        rss_bytes=guard.sample().host,
+        rss_peak_bytes=max(phase.peak_bytes for phase in phases),
+        phases=phases,
     )
     record_telemetry(state, telemetry)
-    checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, generation))
-    telemetry = telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds})
+    checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, guard, generation))
+    telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
     record_telemetry(state, telemetry)
     publish_population(session.name, state.history[-2:])
     _show_uploads(session)
     if _is_due(generation, state.config):
-        _plot(state, session, generation)
+        _plot(state, session, guard, generation)
+        telemetry = _with_all_phases(telemetry, watch)
+        record_telemetry(state, telemetry)
     observer().generation_finished(state.history[-1], telemetry)
+
+
+def _with_all_phases(telemetry: Telemetry, watch: MemoryWatch) -> Telemetry:
+    """Return the telemetry with the memory of the phases that have ended since."""
+    phases = watch.phases_of(telemetry.generation)
+    return telemetry.model_copy(update={"phases": phases, "rss_peak_bytes": max(phase.peak_bytes for phase in phases)})
 
 
 def _timed(generation: int, phase: str, run_phase: Callable[[], object]) -> float:
@@ -131,22 +173,26 @@ def _is_due(generation: int, config: Config) -> bool:
     return generation == config.generations or (every > 0 and generation % every == 0)
 
 
-def _plot(state: TrainingState, session: RunSession, generation: int) -> None:
+def _plot(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> None:
     observer().phase_started(generation, "plot")
-    ended = plot(state, session, generation, return_state=True)
+    ended = plot(state, session, guard, generation, return_state=True)
     # Figures and pages are full of circular references, which would stay until the next full collection.
     gc.collect()
-    if not ended.is_completed():
-        get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
+    if ended.is_completed():
+        return
+    error = ended.result(raise_on_failure=False)
+    if isinstance(error, MemoryGuardError):
+        raise error
+    get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
 
 
-def _hold_out(state: TrainingState, session: RunSession) -> HoldoutResult | None:
+def _hold_out(state: TrainingState, session: RunSession, guard: MemoryGuard) -> HoldoutResult | None:
     """Play the holdout days, unless that was done after this very generation."""
     known = holdout_of(session.place, state.generation)
     if known is not None or state.config.market.holdout_days == 0:
         return known
     observer().phase_started(state.generation, "holdout")
-    result = holdout(state, state.generation)
+    result = holdout(state, guard, state.generation)
     if result is not None:
         session.keep_holdout(state.generation, result.model_dump(mode="json"))
     return result
@@ -163,12 +209,15 @@ def _finish(state: TrainingState, session: RunSession) -> None:
         _show_uploads(session)
 
 
+def _bring_to_the_store(state: TrainingState, session: RunSession) -> None:
+    """Wait for the uploads of a training that its guard has ended; what cannot be uploaded is safe on this machine."""
+    try:
+        _finish(state, session)
+    except StoreUnavailableError as error:
+        get_run_logger().warning("The last checkpoint is on this machine, not in the store: %s", error)
+
+
 def _show_uploads(session: RunSession) -> None:
     uploads = session.uploads()
     if uploads is not None:
         publish_uploads(session.name, uploads)
-
-
-def _resident_bytes() -> int:
-    # Without children: Prefect's embedded server is one, and no part of the training.
-    return int(psutil.Process().memory_info().rss)

@@ -81,6 +81,19 @@ def publish_uploads(run: str, status: UploadStatus) -> None:
     _publish_markdown(artifact_key(run, "uploads"), "\n\n".join(filter(None, page)), f"Uploads of run {run}")
 
 
+def publish_memory(run: str, markdown: str, headline: str, pictures: Sequence[Path]) -> None:
+    """Show what takes the memory of a run; a new version of the same page each time."""
+    pages = [markdown, plots_markdown(pictures)] if pictures else [markdown]
+    _publish_markdown(artifact_key(run, "memory"), "\n\n".join(pages), f"Memory of run {run}: {headline}")
+
+
+def publish_plan(run: str, sentence: str, rows: Sequence[dict[str, str | float]]) -> None:
+    """Show what a run was planned to take."""
+    table: list[dict[str, str | int | float | None]] = [dict(row) for row in rows]
+    page = f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n"
+    _publish_markdown(artifact_key(run, "plan"), page, f"Memory plan of run {run}")
+
+
 def publish_cleaning(store: str, rows: list[dict[str, str | int | float | None]]) -> None:
     """Show what was removed from the runs of a store."""
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))

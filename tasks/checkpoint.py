@@ -4,14 +4,16 @@ from prefect.logging import get_run_logger
 
 from eigen_core.checkpoint import RunSession, Saved
 from eigen_core.generation import TrainingState, remember_saved, snapshot
+from eigen_core.memory import MemoryGuard
 from tasks.phase import phase_task
 
 
 @phase_task("checkpoint")
-def checkpoint(state: TrainingState, session: RunSession, generation: int) -> None:
+def checkpoint(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> None:
     """Commit the completed `generation` and send it on its way to a store elsewhere."""
     config = state.config
-    saved = session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
+    with guard.phase("checkpoint", generation):
+        saved = session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
     remember_saved(state, lambda: session.directory.load_tensors(saved.manifest, "population"))
     get_run_logger().info("generation %d: %s in %s", generation, saved_sentence(saved), session.directory.path)
     if (uploads := session.uploads()) is not None:

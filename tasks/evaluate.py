@@ -4,13 +4,15 @@ from prefect.logging import get_run_logger
 
 from eigen_core import generation as phases
 from eigen_core.generation import TrainingState
+from eigen_core.memory import MemoryGuard
 from tasks.phase import phase_task
 
 
 @phase_task("evaluate")
-def evaluate(state: TrainingState, generation: int) -> None:
+def evaluate(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
     """Play the episodes of `generation` and commit fitness, validation, champion and transitions."""
-    result = phases.evaluate(state)
+    with guard.phase("evaluate", generation):
+        result = phases.evaluate(state)
     get_run_logger().info(
         "generation %d: fitness best %.2f, mean %.2f; validation best %.2f; %.1f trades an episode, %.0f %% won; "
         "%s transitions in the replay",

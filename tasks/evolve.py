@@ -6,13 +6,15 @@ from prefect.logging import get_run_logger
 
 from eigen_core import generation as phases
 from eigen_core.generation import TrainingState
+from eigen_core.memory import MemoryGuard
 from tasks.phase import phase_task
 
 
 @phase_task("evolve")
-def evolve(state: TrainingState, generation: int) -> None:
+def evolve(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
     """Breed the next population and complete `generation`."""
-    record = phases.evolve(state)
+    with guard.phase("evolve", generation):
+        record = phases.evolve(state)
     origins = Counter(descent.origin for descent in record.descent)
     get_run_logger().info(
         "generation %d: %s; mutation rate %.3g, std %.3g; champion %.2f from generation %d; weights %s",

@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 
 from eigen_core.checkpoint import LeaseLostError
 from eigen_core.errors import InputError
+from eigen_core.memory import MemoryGuardError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,9 +18,9 @@ R = TypeVar("R")
 RETRIES = 2
 RETRY_DELAYS_SECONDS = [1.0, 5.0]
 
-# The same computation on the same state gives the same error, and a lease that is lost stays lost: trying again only
-# costs time.
-_NOT_WORTH_RETRYING = (InputError, FloatingPointError, LeaseLostError)
+# The same computation on the same state gives the same error or takes the same memory, and a lease that is lost stays
+# lost: trying again only costs time.
+_NOT_WORTH_RETRYING = (InputError, FloatingPointError, LeaseLostError, MemoryGuardError)
 
 
 def worth_retrying(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

@@ -4,13 +4,15 @@ from prefect.logging import get_run_logger
 
 from eigen_core import generation as phases
 from eigen_core.generation import TrainingState
+from eigen_core.memory import MemoryGuard
 from tasks.phase import phase_task
 
 
 @phase_task("train")
-def train(state: TrainingState, generation: int) -> None:
+def train(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
     """Let every agent of `generation` learn from the replay, once that holds enough transitions."""
-    statistics = phases.train(state)
+    with guard.phase("train", generation):
+        statistics = phases.train(state)
     logger = get_run_logger()
     if statistics is None:
         logger.info("generation %d: nothing to learn from yet (%s transitions)", generation, f"{state.transitions:,}")

@@ -3,7 +3,7 @@
 from eigen_core.generation.holdout import hold_out
 from eigen_core.generation.phases import evaluate, evolve, train
 from eigen_core.generation.snapshot import record_telemetry, restore, snapshot, start_training, training_frame
-from eigen_core.generation.state import EvaluationResult, TrainingState
+from eigen_core.generation.state import EvaluationResult, TrainingState, require_scale, resolve_device
 from eigen_core.generation.undo import remember_saved
 
 __all__ = [
@@ -14,6 +14,8 @@ __all__ = [
     "hold_out",
     "record_telemetry",
     "remember_saved",
+    "require_scale",
+    "resolve_device",
     "restore",
     "snapshot",
     "start_training",

@@ -78,7 +78,7 @@ class TrainingState:
     """
 
     def __init__(self, config: Config, panel: Panel) -> None:
-        _check_scale(config, panel)
+        require_scale(config, panel)
         self.config = config
         self.panel = panel
         self.device = resolve_device(config.device)
@@ -110,7 +110,12 @@ class TrainingState:
         return self.replay.size
 
 
-def _check_scale(config: Config, panel: Panel) -> None:
+def require_scale(config: Config, panel: Panel) -> None:
+    """Refuse a configuration that cannot be trained on a panel; nothing is computed.
+
+    Raises:
+        InputError: days, replay, batches or blocks do not go together with the panel.
+    """
     config.require_days(panel.days)
     per_generation = config.population.size * config.evaluation.slices * config.trading.episode_days
     if per_generation > config.replay.capacity:

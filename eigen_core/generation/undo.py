@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from eigen_core.generation.state import SavedPopulation, TrainingState
-from eigen_core.memory import available_bytes
+from eigen_core.memory import room_bytes
 from eigen_core.population import Population
 
 logger = logging.getLogger(__name__)
@@ -32,12 +32,12 @@ def population_to_learn(state: TrainingState) -> Iterator[Population]:
     """
     _make_good(state)
     saved = _saved(state)
-    room = available_bytes(state.device)
+    room = room_bytes(state.config.memory, state.device)
     if saved is None or room >= _ROOM * state.population.nbytes:
         yield state.population.clone()
         return
     logger.info(
-        "%.0f MB are free, too little for a second population of %.0f MB: learning in place; a failure would read the "
+        "%.0f MB are left, too little for a second population of %.0f MB: learning in place; a failure would read the "
         "checkpoint of generation %d again.",
         room / 1e6,
         state.population.nbytes / 1e6,

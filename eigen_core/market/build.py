@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 
 from eigen_core.config import Config, MarketConfig
 from eigen_core.market.cache import PanelCache, default_cache_root
@@ -17,6 +18,7 @@ from eigen_core.market.normalisation import normalised
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.market.report import DataReport
 from eigen_core.market.sources import PriceRows, Source, find_source, read_source
+from eigen_core.memory import release_free_memory
 from eigen_core.progress import report_progress
 
 logger = logging.getLogger(__name__)
@@ -53,9 +55,17 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         cache.store(panel, report)
         # What is handed out is always what was stored: mapped, not a second copy in memory.
         found = cache.load(fingerprint, market) or (panel, report)
+        del panel, report
+        _give_back_memory()
     panel, report = found
     config.require_days(panel.days)
     return panel, replace(report, source=str(source.path))
+
+
+def _give_back_memory() -> None:
+    """Give back what reading and computing took: both allocators would keep it for as long as the process lives."""
+    pyarrow.default_memory_pool().release_unused()
+    release_free_memory()
 
 
 def panel_features(prices: CleanPrices, column: int, market: MarketConfig) -> Series:

@@ -13,7 +13,6 @@ from eigen_core.memory.limits import (
 from eigen_core.memory.pages import report_markdown, write_report
 from eigen_core.memory.phases import PhaseUsage
 from eigen_core.memory.process import (
-    available_bytes,
     limit_arenas,
     peak_resident_bytes,
     release_free_memory,
@@ -21,6 +20,7 @@ from eigen_core.memory.process import (
     resident_bytes,
 )
 from eigen_core.memory.report_signal import install_report_signal
+from eigen_core.memory.room import room_bytes
 from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, host_bytes
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "MemoryReport",
     "PhaseUsage",
     "Usage",
-    "available_bytes",
     "device_bytes",
     "device_limit",
     "host_bytes",
@@ -46,5 +45,6 @@ __all__ = [
     "report_markdown",
     "reset_peak",
     "resident_bytes",
+    "room_bytes",
     "write_report",
 ]

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -116,6 +116,7 @@ class MemoryGuard:
         self._callbacks: list[Callable[[], object]] = []
         self._sections: dict[str, Callable[[], str]] = {}
         self._plan: tuple[dict[str, str | float | None], ...] = ()
+        self._planned: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._above_soft = False
         self._crossed: Pressure | None = None
         self._failure: MemoryReport | None = None
@@ -158,9 +159,21 @@ class MemoryGuard:
         """Let reports have a section with what `describe_part` says (markdown), such as the state of the uploads."""
         self._sections[title] = describe_part
 
-    def set_plan(self, rows: Sequence[dict[str, str | float | None]]) -> None:
-        """Let reports show the plan of the run, as rows of a table, beside what was measured."""
-        self._plan = tuple(rows)
+    def set_plan(
+        self,
+        rows: Sequence[Mapping[str, str | float | None]],
+        host_bytes: Mapping[str, int] | None = None,
+        device_bytes: Mapping[str, int] | None = None,
+    ) -> None:
+        """Go by a plan of the run.
+
+        Args:
+            rows: the plan as a table; reports show it beside what was measured.
+            host_bytes: peak of the resident memory in each phase (bytes); no phase begins that would not fit (`admit`).
+            device_bytes: the same for what is allocated on the device.
+        """
+        self._plan = tuple(dict(row) for row in rows)
+        self._planned = (dict(host_bytes or {}), dict(device_bytes or {}))
 
     @property
     def curve(self) -> Curve:
@@ -240,13 +253,15 @@ class MemoryGuard:
         starts again with each phase.
 
         Raises:
-            MemoryGuardError: the hard line is crossed at the beginning, between two steps or at the end; or an
-                allocation failed.
+            MemoryGuardError: it is not begun because it would not fit, by the plan or by what it took before; the hard
+                line is crossed at the beginning, between two steps or at the end; or an allocation failed.
         """
         record = self._begin(name, generation)
         try:
             self.check()
-            with self._exhaustion_reported():
+            host, device = self._planned
+            self.admit(name, host.get(name, 0), device.get(name, 0), generation)
+            with self.exhaustion_reported():
                 yield
             self.sample()
             self.check()
@@ -278,7 +293,12 @@ class MemoryGuard:
                 phase.note_peaks(own, device)
 
     @contextmanager
-    def _exhaustion_reported(self) -> Iterator[None]:
+    def exhaustion_reported(self) -> Iterator[None]:
+        """Turn an allocation that fails inside the block into the guard's error.
+
+        Raises:
+            MemoryGuardError: one has failed.
+        """
         try:
             yield
         except (MemoryError, OSError, RuntimeError) as error:

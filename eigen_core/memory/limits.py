@@ -4,6 +4,7 @@ import logging
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -100,11 +101,14 @@ def host_limits(
     machine = min(found, key=lambda limit: limit.bytes)
     if given is not None:
         if given.bytes > machine.bytes:
-            logger.warning(
-                "memory.limit_gb %g is above what the machine allows, %s: that counts.", memory.limit_gb, machine
-            )
+            _warn_once(f"memory.limit_gb {memory.limit_gb:g} is above what the machine allows, {machine}: that counts.")
         found.append(given)
     return HostLimits(tuple(sorted(found, key=lambda limit: limit.bytes)))
+
+
+@cache
+def _warn_once(sentence: str) -> None:
+    logger.warning("%s", sentence)
 
 
 def host_limit(memory: MemoryConfig, root: Path = Path("/")) -> HostLimit:

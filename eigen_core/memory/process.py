@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 import psutil
-import torch
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +17,6 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 # malloc.h of the GNU C library.
 _M_ARENA_MAX = -8
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def resident_bytes() -> int:
@@ -59,27 +57,6 @@ def reset_peak() -> bool:
         logger.debug("The peak of the resident memory cannot be reset: %s.", error)
         return False
     return True
-
-
-def available_bytes(device: torch.device) -> int:
-    """Return how much more memory can be taken on a device without paging or failing (bytes).
-
-    On the CPU: what the system calls available, or less where the control group of the process has a lower limit
-    (cgroup v2, `memory.max`). On a GPU: what is free there, and what torch keeps for itself without using it.
-    """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-    return min(int(psutil.virtual_memory().available), _free_in_control_group())
-
-
-def _free_in_control_group() -> int:
-    try:
-        limit = _CONTROL_GROUP.joinpath("memory.max").read_text().strip()
-        taken = int(_CONTROL_GROUP.joinpath("memory.current").read_text())
-    except (FileNotFoundError, PermissionError):
-        return sys.maxsize
-    return sys.maxsize if limit == "max" else max(int(limit) - taken, 0)
 
 
 def release_free_memory() -> bool:

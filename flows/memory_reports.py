@@ -1,0 +1,161 @@
+"""What memory has left behind in a run's folder: reports of moments, and the trips of the guard. No Prefect in here."""
+
+import gc
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from eigen_core.checkpoint import RunContents, RunPlace
+from eigen_core.checkpoint.sealed import sealed, unsealed
+from eigen_core.config import Config
+from eigen_core.memory import HostLimits, MemoryReport, release_free_memory, write_report
+from eigen_core.records import Record
+from eigen_core.reporting.memory_plot import plot_memory_curve
+from eigen_core.store import MissingObjectError, StoreUnavailableError
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "memory"
+MOST_TRIPS = 2
+"""So many trips in the same generation, under the same limit and configuration, are enough."""
+
+_TRIPS = f"{FOLDER}/trips.json"
+_MOST_TRIPS_BYTES = 1 << 20
+_TRIPS_KEPT = 20
+_REPORTS_KEPT = 20
+# What says how long a run is, or where it is kept, changes nothing about a generation's memory.
+_IRRELEVANT = ("generations", "reporting")
+
+
+class BlockedError(Exception):
+    """A run would be ended by its memory guard again. The message says why and what would change that."""
+
+
+class Trip(Record):
+    """One time that the guard ended a training."""
+
+    generation: int
+    """The generation under way."""
+    phase: str
+    """Its phase; empty between phases."""
+    moment: str
+    """When, ISO 8601, UTC."""
+    limit: str
+    """The smallest limit of the host, in words."""
+    config_sha256: str
+    """Hash of what determines the memory of a generation."""
+    reason: str
+    """What the guard said."""
+
+
+def write_memory_report(place: RunPlace, report: MemoryReport, generation: int, phase: str) -> Path:
+    """Write a report into the run's folder, as markdown and JSON, and return the markdown's path; old ones go.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    folder = place.root / place.name / FOLDER
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{generation:06d}-{phase or 'between'}"
+    markdown = write_report(report, folder, stem)[0]
+    for old in memory_reports(folder.parent)[_REPORTS_KEPT:]:
+        for path in (old, old.with_suffix(".json"), old.with_suffix(".png")):
+            path.unlink(missing_ok=True)
+    return markdown
+
+
+def draw_memory_report(report: MemoryReport, markdown: Path) -> Path:
+    """Draw the memory's course beside a report that was written, and return the picture's path.
+
+    Drawing takes memory itself: what the training held is given back first, if nobody holds it any more.
+    """
+    gc.collect()
+    release_free_memory()
+    return plot_memory_curve(report, markdown.with_suffix(".png"))
+
+
+def memory_reports(folder: Path) -> list[Path]:
+    """Return the reports of a run (markdown), newest first; `folder` is the run's on this machine."""
+    return sorted((folder / FOLDER).glob("*.md"), reverse=True)
+
+
+def memory_key(config: Config) -> str:
+    """Return a hash of all that a generation's memory can depend on."""
+    values = {key: value for key, value in config.model_dump(mode="json").items() if key not in _IRRELEVANT}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def remember_trip(place: RunPlace, trip: Trip) -> int:
+    """Add a trip to those of the run, here and in its store, and return how many were like it.
+
+    A store that does not answer is logged: the trip is then known on this machine alone.
+    """
+    trips = [*read_trips(place), trip][-_TRIPS_KEPT:]
+    content = sealed({"trips": [kept.model_dump(mode="json") for kept in trips]})
+    for contents in place.contents():
+        try:
+            contents.store.put(contents.object_name(_TRIPS), content)
+        except StoreUnavailableError as error:
+            logger.warning("The end by the memory guard is remembered on this machine only: %s", error)
+    return len(_like(trips, trip))
+
+
+def read_trips(place: RunPlace) -> tuple[Trip, ...]:
+    """Return the guard's trips in a run, oldest first, from wherever most of them are known."""
+    return max((_trips_in(contents) for contents in place.contents()), key=len)
+
+
+def is_blocked(place: RunPlace, generation: int) -> bool:
+    """Whether the guard has ended `generation` so often, in the same way, that it is not tried again."""
+    trips = read_trips(place)
+    return bool(trips) and trips[-1].generation == generation and len(_like(trips, trips[-1])) >= MOST_TRIPS
+
+
+def require_not_blocked(place: RunPlace, config: Config, limits: HostLimits, generation: int) -> None:
+    """Refuse to train a generation that the guard has ended before, often enough, under these conditions.
+
+    Raises:
+        BlockedError: it has.
+    """
+    trips = [
+        trip
+        for trip in read_trips(place)
+        if (trip.generation, trip.limit, trip.config_sha256) == (generation, str(limits.smallest), memory_key(config))
+    ]
+    if len(trips) < MOST_TRIPS:
+        return
+    last = trips[-1]
+    raise BlockedError(
+        f"Run '{place.name}' is blocked: the memory guard has ended generation {generation} {len(trips)} times under "
+        f"{last.limit}, the last time {f'in {last.phase} ' if last.phase else ''}at {last.moment}. Raise the limit or "
+        f"change the configuration (`eigen memory {place.name}` shows what took the memory, `eigen plan` what would "
+        "fit); its checkpoints are good."
+    )
+
+
+def _like(trips: Sequence[Trip], trip: Trip) -> list[Trip]:
+    return [
+        other
+        for other in trips
+        if (other.generation, other.limit, other.config_sha256) == (trip.generation, trip.limit, trip.config_sha256)
+    ]
+
+
+def _trips_in(contents: RunContents) -> tuple[Trip, ...]:
+    try:
+        document = unsealed(contents.store.read(contents.object_name(_TRIPS), _MOST_TRIPS_BYTES))
+        if isinstance(document, str):
+            raise ValueError(document)
+        rows = document["trips"]
+        if not isinstance(rows, list):
+            raise ValueError("it holds no trips")
+        return tuple(Trip.model_validate(row) for row in rows)
+    except MissingObjectError:
+        return ()
+    except (KeyError, ValueError, ValidationError) as error:
+        logger.warning("%s in %s is skipped (%s).", contents.object_name(_TRIPS), contents.store.url, error)
+        return ()

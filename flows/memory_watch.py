@@ -1,0 +1,154 @@
+"""The memory guard of a training flow: plan, phases, reports on demand and at its end, and what its end is called."""
+
+from contextvars import copy_context
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.states import Failed
+
+from eigen_core.checkpoint import RunPlace, RunSession
+from eigen_core.config import Config
+from eigen_core.generation import resolve_device
+from eigen_core.memory import (
+    MemoryGuard,
+    MemoryGuardError,
+    MemoryReport,
+    PhaseUsage,
+    device_limit,
+    host_limits,
+    install_report_signal,
+    report_markdown,
+)
+from eigen_core.planning import PHASES
+from eigen_core.records import PhaseMemory
+from flows.memory_reports import (
+    Trip,
+    draw_memory_report,
+    memory_key,
+    remember_trip,
+    require_not_blocked,
+    write_memory_report,
+)
+from flows.run_plan import RunPlan
+from tasks.artifacts import publish_memory
+
+GUARD_NAME = "MemoryGuard"
+PLAN_NAME = "MemoryPlan"
+BLOCKED_NAME = "Blocked"
+
+
+class MemoryWatch:
+    """Guards the memory of one training from its first line on; a context manager.
+
+    SIGUSR1 makes a report at any time.
+
+    Args:
+        config: the run's.
+        place: where the run is kept.
+
+    Raises:
+        InputError: a limit cannot be used, or the configuration asks for a GPU and there is none.
+    """
+
+    def __init__(self, config: Config, place: RunPlace) -> None:
+        self._config = config
+        self._place = place
+        self.limits = host_limits(config.memory)
+        of_device = device_limit(resolve_device(config.device))
+        self.guard = MemoryGuard(self.limits, config.memory, device_limit=of_device)
+
+    def __enter__(self) -> Self:
+        self.guard.__enter__()
+        context = copy_context()
+        self._stop_listening = install_report_signal(lambda: context.copy().run(self._report_on_demand))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop_listening()
+        self.guard.__exit__(kind, error, traceback)
+
+    def require_not_blocked(self, generation: int) -> None:
+        """Refuse a generation that the guard has ended too often.
+
+        Raises:
+            BlockedError: it has.
+        """
+        require_not_blocked(self._place, self._config, self.limits, generation)
+
+    def goes_by(self, run_plan: RunPlan) -> None:
+        """Let the guard know what each phase is predicted to take."""
+        plan = run_plan.plan
+        self.guard.set_plan(
+            plan.part_rows(),
+            {phase: plan.host_bytes(phase) for phase in PHASES},
+            {phase: plan.device_bytes(phase) for phase in PHASES},
+        )
+
+    def tells_uploads_of(self, session: RunSession) -> None:
+        """Let reports say how far the uploads are."""
+        self.guard.add_section("Uploads", lambda: str(session.uploads() or "There are none: the store is a folder."))
+
+    def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
+        """Return what the phases of a generation took, in order; the attempts of a phase are one."""
+        attempts: dict[str, list[PhaseUsage]] = {}
+        for usage in self.guard.usage_of(generation):
+            attempts.setdefault(usage.phase, []).append(usage)
+        return tuple(
+            PhaseMemory(
+                phase=phase,
+                start_bytes=tried[0].start_bytes,
+                peak_bytes=max(usage.peak_bytes for usage in tried),
+                end_bytes=tried[-1].end_bytes,
+                device_allocated_peak=max(usage.device_allocated_peak for usage in tried),
+                device_reserved_peak=max(usage.device_reserved_peak for usage in tried),
+            )
+            for phase, tried in attempts.items()
+        )
+
+    def ended_by(self, error: MemoryGuardError) -> State[Any]:
+        """Write and show the report of the guard's error, remember the trip, and return the flow's end state.
+
+        The error lets go of what its traceback holds.
+        """
+        # The frames in it hold the state of the training; drawing the report takes memory itself.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        generation = self._generation_under_way()
+        if self._place.local.exists():
+            markdown = write_memory_report(self._place, error.report, generation, error.phase)
+            trip = Trip(
+                generation=generation,
+                phase=error.phase,
+                moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+                limit=str(self.limits.smallest),
+                config_sha256=memory_key(self._config),
+                reason=str(error),
+            )
+            like_it = remember_trip(self._place, trip)
+            get_run_logger().error("%s The report is %s (time %d in this generation).", error, markdown, like_it)
+            self._show(error.report, [draw_memory_report(error.report, markdown)])
+        else:
+            self._show(error.report, [])
+        return Failed(name=GUARD_NAME, message=str(error), data=error)
+
+    def _generation_under_way(self) -> int:
+        newest = self._place.local.newest_manifest()
+        return 1 if newest is None else newest.generation + 1
+
+    def _report_on_demand(self) -> None:
+        report = self.guard.report("SIGUSR1 came")
+        paths = []
+        if self._place.local.exists():
+            phase = report.phases[-1].phase if report.phases else ""
+            markdown = write_memory_report(self._place, report, self._generation_under_way(), phase)
+            get_run_logger().info("SIGUSR1: the memory report is %s", markdown)
+            paths = [draw_memory_report(report, markdown)]
+        self._show(report, paths)
+
+    def _show(self, report: MemoryReport, pictures: list[Path]) -> None:
+        publish_memory(self._place.name, report_markdown(report), report.headline, pictures)

@@ -1,0 +1,188 @@
+"""What a run will take on this machine, whether that fits, and the refusal of a run that does not."""
+
+import os
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from eigen_core.config import Config
+from eigen_core.generation import resolve_device
+from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
+from eigen_core.memory.sizes import size
+from eigen_core.memory.usage import SystemMeter, Usage
+from eigen_core.planning import Limit, PanelFacts, Plan, Suggestion, Verdict, plan_of, suggestions_for
+
+_MOST_SUGGESTED = 3
+# Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
+_ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A plan, judged by the limits of this machine.
+
+    Attributes:
+        facts: the size of the run's panel.
+        plan: what the run takes; its verdicts are those on this machine.
+        limits: of the host, the smallest first.
+        device_limit: of the GPU; None if the run has none.
+        suggestions: what would make it fit; none if it does.
+        missing_device: the run is to compute on a GPU, and this machine has none.
+    """
+
+    facts: PanelFacts
+    plan: Plan
+    limits: HostLimits
+    device_limit: DeviceLimit | None
+    suggestions: tuple[Suggestion, ...]
+    missing_device: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run can be trained on this machine, now."""
+        return self.plan.fits and not self.missing_device
+
+    def sentence(self) -> str:
+        """Return the verdict in one to three sentences: peak, phase, limit with its origin; what would make it fit."""
+        if self.fits:
+            return f"The run fits: {'; '.join(_need(verdict) for verdict in self.plan.verdicts)}."
+        told = [_need(verdict) for verdict in self.plan.verdicts if not verdict.fits]
+        if self.missing_device:
+            told.append(f"it takes {size(self.plan.peak_device_bytes)} of a GPU, and torch finds none here")
+        return " ".join([f"The run does not fit: {'; '.join(told)}.", *self._advice()])
+
+    def _advice(self) -> list[str]:
+        """What to do about a run that does not fit, in sentences."""
+        if self.missing_device and self.plan.fits:
+            return ["Use device cpu or auto, or check the driver."]
+        enough = [suggestion for suggestion in self.suggestions if suggestion.fits]
+        shown = "; ".join(map(str, (enough or self.suggestions)[:_MOST_SUGGESTED]))
+        if enough:
+            return [f"What helps: {shown}."]
+        return [f"{f'What helps: {shown}; but' if shown else 'But'} no setting is enough: it needs more memory."]
+
+    def document(self) -> dict[str, object]:
+        """Return the plan as what JSON can hold, sizes in bytes."""
+        return {
+            "panel": asdict(self.facts),
+            **self.plan.document(),
+            "fits": self.fits,
+            "sentence": self.sentence(),
+            "limits": [
+                {"bytes": limit.bytes, "origin": limit.origin, "kind": limit.kind} for limit in self.limits.limits
+            ],
+            "device_limit": None
+            if self.device_limit is None
+            else {"bytes": self.device_limit.bytes, "origin": self.device_limit.origin},
+            "suggestions": [
+                {**asdict(suggestion), "settings": dict(suggestion.settings)} for suggestion in self.suggestions
+            ],
+        }
+
+
+class RunTooLargeError(Exception):
+    """A run does not fit into what this machine has. The message says what is missing and what would help.
+
+    Attributes:
+        run_plan: the plan that does not fit.
+    """
+
+    def __init__(self, run_plan: RunPlan) -> None:
+        super().__init__(run_plan.sentence())
+        self.run_plan = run_plan
+
+
+def plan_run(config: Config, facts: PanelFacts) -> RunPlan:
+    """Plan a run and judge it by what this machine has now, as the guard would.
+
+    Raises:
+        InputError: a limit cannot be read, or nothing can run under it.
+    """
+    limits = host_limits(config.memory)
+    missing = config.device == "cuda" and not torch.cuda.is_available()
+    device = torch.device("cpu") if missing else resolve_device(config.device)
+    of_device = device_limit(device)
+    server = not api_url()
+    plan = plan_of(config, facts, server=server)
+    usage = SystemMeter(limits.limits, device).read()
+    rooms = {"host": _host_room(limits, usage, plan, config.memory.hard)}
+    if of_device is not None:
+        rooms["device"] = _device_room(of_device, usage.device, plan, config.memory.hard)
+    plan = plan_of(config, facts, server=server, limits=rooms)
+    suggestions = suggestions_for(config, facts, plan, rooms, server=server)
+    return RunPlan(facts, plan, limits, of_device, tuple(suggestions), missing)
+
+
+def require_room(config: Config, facts: PanelFacts) -> RunPlan:
+    """Return the plan of a run that fits.
+
+    Raises:
+        RunTooLargeError: it does not.
+        InputError: a limit cannot be read, or the run is to compute on a GPU and there is none.
+    """
+    resolve_device(config.device)
+    run_plan = plan_run(config, facts)
+    if not run_plan.fits:
+        raise RunTooLargeError(run_plan)
+    return run_plan
+
+
+def api_url() -> str | None:
+    """Return the URL of the Prefect API that the user has configured; None where an embedded server serves."""
+    given = os.environ.get("PREFECT_API_URL")
+    if given:
+        return given
+    # A profile of the user's may have it.
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    return str(url) if url else None
+
+
+def _host_room(limits: HostLimits, usage: Usage, plan: Plan, hard: float) -> Limit:
+    """Return the smallest of what each limit leaves to the processes of this run."""
+    rooms = [
+        _room(limit, counted, usage, plan, hard) for limit, counted in zip(limits.limits, usage.counted, strict=True)
+    ]
+    return min(rooms, key=lambda room: room.bytes)
+
+
+def _room(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float) -> Limit:
+    """Return what a limit leaves, in resident memory of all processes of the run, as a plan has it.
+
+    A group's limit and the machine's count others too: what they take now is taken off. RLIMIT_AS counts addresses, of
+    this process alone: those with no memory behind them are taken off, and Prefect's server has its own.
+    """
+    room = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
+    if limit.kind == "run":
+        return room
+    if limit.kind == "address_space":
+        unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY)
+        server = sum(part.host_bytes for part in plan.parts if part.server)
+        beside = f" with {size(server)} for Prefect's server beside it" if server else ""
+        origin = f"{room.origin}{beside}, less {size(unused)} of addresses without memory"
+        return replace(room, bytes=max(room.bytes - unused + server, 0), origin=origin)
+    return _less(room, counted - usage.host)
+
+
+def _device_room(limit: DeviceLimit, usage: DeviceUsage | None, plan: Plan, hard: float) -> Limit:
+    room = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
+    if usage is None:
+        return room
+    context = sum(part.device_bytes for part in plan.parts if part.name == "CUDA")
+    return _less(room, usage.taken - usage.reserved - context)
+
+
+def _need(verdict: Verdict) -> str:
+    missing = "" if verdict.fits else f": {size(verdict.missing_bytes)} are missing"
+    return (
+        f"it takes {size(verdict.peak_bytes)} of the {verdict.where} at the peak, in phase {verdict.phase}, and may "
+        f"take {size(verdict.limit.bytes)} ({verdict.limit.origin}){missing}"
+    )
+
+
+def _less(room: Limit, others: int) -> Limit:
+    if others <= 0:
+        return room
+    origin = f"{room.origin}, less {size(others)} that others take now"
+    return Limit(max(room.bytes - others, 0), origin)

@@ -1,0 +1,215 @@
+"""The plan of a run, judged by what a machine has: limits of every kind, what others take, the refusal."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits
+from eigen_core.memory.control_groups import ControlGroup
+from eigen_core.memory.limits import LimitKind
+from eigen_core.memory.usage import address_space_bytes, host_bytes, own_resident_bytes
+from eigen_core.planning import PanelFacts, plan_of
+from flows import run_plan as module
+from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_room
+
+GB = 1_000_000_000
+MB = 1_000_000
+FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
+
+
+def planned(*settings: str) -> RunPlan:
+    """The plan of a run of preset eigen2 on the CPU."""
+    return plan_run(load_config("eigen2", ["device=cpu", *settings]), FACTS)
+
+
+def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind, group: ControlGroup | None = None) -> None:
+    """Let the host have one limit."""
+    limits = HostLimits((HostLimit(size, f"a limit of kind {kind}", kind, group),))
+    monkeypatch.setattr(module, "host_limits", lambda _: limits)
+
+
+def room_of(run_plan: RunPlan) -> int:
+    """What the host leaves to the run."""
+    (verdict,) = run_plan.plan.verdicts
+    assert verdict.where == "host"
+    return verdict.limit.bytes
+
+
+def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
+    peak = planned().plan.peak_host_bytes
+    enough, short = peak / 0.93 / GB + 0.001, peak / 0.93 / GB - 0.001
+    fits, lacks = planned(f"memory.limit_gb={enough}"), planned(f"memory.limit_gb={short}")
+    assert room_of(fits) == int(0.93 * int(enough * GB))
+    assert fits.fits
+    assert not fits.suggestions
+    assert not lacks.fits
+    assert planned(f"memory.limit_gb={short}", "memory.hard=0.95").fits
+
+
+def test_the_sentence_names_peak_phase_limit_and_what_would_make_it_fit() -> None:
+    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=3", "network.encoder=tcn")
+    assert fits.sentence().startswith("The run fits: it takes ")
+    assert f"in phase {fits.plan.peak_phase()}" in fits.sentence()
+    assert "93% of 8.00 GB, memory.limit_gb" in fits.sentence()
+    sentence = lacks.sentence()
+    assert sentence.startswith("The run does not fit: it takes ")
+    assert "are missing" in sentence
+    assert "memory.limit_gb" in sentence
+    best = next(suggestion for suggestion in lacks.suggestions if suggestion.fits)
+    assert str(best) in sentence
+    assert "and makes it fit" in sentence
+
+
+def test_where_no_setting_is_enough_it_says_so() -> None:
+    lacks = planned("memory.limit_gb=0.5")
+    assert not any(suggestion.fits for suggestion in lacks.suggestions)
+    assert lacks.sentence().endswith("but no setting is enough: it needs more memory.")
+
+
+def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    machine = psutil.virtual_memory()
+    bounded(monkeypatch, 100 * GB, "machine")
+    run_plan = planned()
+    others = max(machine.total - machine.available - host_bytes(), 0)
+    # Others breathe between two looks.
+    assert room_of(run_plan) == pytest.approx(93 * GB - others, abs=0.5 * GB)
+
+
+def test_what_others_take_of_a_group_is_taken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    group = ControlGroup(2, "/job", tmp_path)
+    (tmp_path / "memory.stat").write_text("active_file 1000000000\ninactive_file 0\nslab_reclaimable 0\n")
+    (tmp_path / "memory.current").write_text(str(host_bytes() + 4 * GB))
+    bounded(monkeypatch, 10 * GB, "group", group)
+    run_plan = planned()
+    # Of the 4 GB more than this process, one is files that the kernel drops.
+    assert room_of(run_plan) == pytest.approx(6.3 * GB, abs=0.1 * GB)
+    assert "that others take now" in run_plan.plan.verdicts[0].limit.origin
+    (tmp_path / "memory.current").write_text(str(GB + 1))
+    alone = planned()
+    assert room_of(alone) == int(9.3 * GB)
+    assert "others" not in alone.plan.verdicts[0].limit.origin
+
+
+def test_others_that_take_all_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text("")
+    (tmp_path / "memory.current").write_text(str(50 * GB))
+    bounded(monkeypatch, 10 * GB, "group", ControlGroup(2, "/job", tmp_path))
+    run_plan = planned()
+    assert room_of(run_plan) == 0
+    assert not run_plan.fits
+
+
+def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded(monkeypatch, 20 * GB, "address_space")
+    unused = max(address_space_bytes() - own_resident_bytes(), 1_900 * MB)
+    embedded = planned()
+    server = sum(part.host_bytes for part in embedded.plan.parts if part.server)
+    assert server > 0
+    assert room_of(embedded) == pytest.approx(18.6 * GB - unused + server, abs=0.1 * GB)
+    assert "of addresses without memory" in embedded.plan.verdicts[0].limit.origin
+    assert "for Prefect's server beside it" in embedded.plan.verdicts[0].limit.origin
+    # The server has its own addresses: with or without it, as much is left over.
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    without = planned()
+    assert "server" not in without.plan.verdicts[0].limit.origin
+    left = room_of(embedded) - embedded.plan.peak_host_bytes
+    assert room_of(without) - without.plan.peak_host_bytes == pytest.approx(left, abs=0.1 * GB)
+
+
+def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text("")
+    (tmp_path / "memory.current").write_text(str(host_bytes() + 9 * GB))
+    crowded = HostLimit(12 * GB, "a crowded group", "group", ControlGroup(2, "/job", tmp_path))
+    limits = HostLimits((HostLimit(8 * GB, "memory.limit_gb", "run"), crowded))
+    monkeypatch.setattr(module, "host_limits", lambda _: limits)
+    run_plan = planned()
+    assert "a crowded group" in run_plan.plan.verdicts[0].limit.origin
+    assert [limit["origin"] for limit in run_plan.document()["limits"]] == [  # type: ignore[attr-defined]
+        "memory.limit_gb",
+        "a crowded group",
+    ]
+
+
+def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda")
+    context = next(part.device_bytes for part in plan_of(*_on_gpu()).parts if part.name == "CUDA")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(80 * GB, "A GPU", device))
+    usage = DeviceUsage(allocated=0, reserved=1 * GB, taken=1 * GB + context + 10 * GB)
+    monkeypatch.setattr("eigen_core.memory.usage.device_bytes", lambda _: usage)
+    run_plan = plan_run(*_on_gpu())
+    (room,) = [verdict.limit for verdict in run_plan.plan.verdicts if verdict.where == "device"]
+    assert room.bytes == int(0.93 * 80 * GB) - 10 * GB
+    assert "A GPU, less 10.00 GB that others take now" in room.origin
+    assert run_plan.document()["device_limit"] == {"bytes": 80 * GB, "origin": "A GPU"}
+    assert run_plan.fits
+    monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(12 * GB, "A GPU", device))
+    assert not plan_run(*_on_gpu()).fits
+
+
+def _on_gpu() -> tuple[object, PanelFacts]:
+    return load_config("eigen2", ["device=cuda", "memory.limit_gb=12"]), FACTS
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
+def test_a_run_for_a_gpu_is_planned_where_there_is_none_and_refused() -> None:
+    config = load_config("eigen2", ["device=cuda", "memory.limit_gb=12"])
+    run_plan = plan_run(config, FACTS)
+    assert run_plan.plan.peak_device_bytes > GB
+    assert not run_plan.fits
+    assert "torch finds none here. Use device cpu or auto" in run_plan.sentence()
+    with pytest.raises(InputError, match="torch finds no GPU"):
+        require_room(config, FACTS)
+
+
+def test_require_room_returns_the_plan_or_raises_it() -> None:
+    assert require_room(load_config("eigen2", ["device=cpu", "memory.limit_gb=9"]), FACTS).fits
+    with pytest.raises(RunTooLargeError) as caught:
+        require_room(load_config("eigen2", ["device=cpu", "memory.limit_gb=2"]), FACTS)
+    assert str(caught.value) == caught.value.run_plan.sentence()
+    assert not caught.value.run_plan.fits
+
+
+def test_prefects_server_counts_where_no_api_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_server = planned()
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert api_url() == "http://127.0.0.1:9/api"
+    without = planned()
+    assert with_server.plan.peak_host_bytes - without.plan.peak_host_bytes > 100 * MB
+    assert not any(part.server for part in without.plan.parts)
+
+
+def test_an_api_of_the_users_profile_counts_too() -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    assert api_url() is None
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        assert api_url() == "http://127.0.0.1:9/api"
+
+
+def test_the_document_is_json_with_these_keys() -> None:
+    document = json.loads(json.dumps(planned("memory.limit_gb=3", "network.encoder=tcn").document()))
+    assert set(document) == {
+        "panel",
+        "device",
+        "peak_host_bytes",
+        "peak_device_bytes",
+        "fits",
+        "verdicts",
+        "phases",
+        "parts",
+        "disk",
+        "sentence",
+        "limits",
+        "device_limit",
+        "suggestions",
+    }
+    assert document["fits"] is False
+    assert {"bytes": 3 * GB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
+    assert set(document["suggestions"][0]) == {"settings", "saved_bytes", "fits", "same_result"}
