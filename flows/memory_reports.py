@@ -1,6 +1,5 @@
 """What memory has left behind in a run's folder: reports of moments, and the trips of the guard. No Prefect in here."""
 
-import gc
 import hashlib
 import json
 import logging
@@ -13,9 +12,8 @@ from pydantic import ValidationError
 from eigen_core.checkpoint import RunContents, RunPlace
 from eigen_core.checkpoint.sealed import sealed, unsealed
 from eigen_core.config import Config
-from eigen_core.memory import HostLimits, MemoryReport, release_free_memory, write_report
+from eigen_core.memory import HostLimits, MemoryReport, write_report
 from eigen_core.records import Record
-from eigen_core.reporting.memory_plot import plot_memory_curve
 from eigen_core.store import MissingObjectError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -66,16 +64,6 @@ def write_memory_report(place: RunPlace, report: MemoryReport, generation: int, 
         for path in (old, old.with_suffix(".json"), old.with_suffix(".png")):
             path.unlink(missing_ok=True)
     return markdown
-
-
-def draw_memory_report(report: MemoryReport, markdown: Path) -> Path:
-    """Draw the memory's course beside a report that was written, and return the picture's path.
-
-    Drawing takes memory itself: what the training held is given back first, if nobody holds it any more.
-    """
-    gc.collect()
-    release_free_memory()
-    return plot_memory_curve(report, markdown.with_suffix(".png"))
 
 
 def memory_reports(folder: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """The memory guard of a training flow: plan, phases, reports on demand and at its end, and what its end is called."""
 
+import gc
 from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,13 +22,14 @@ from eigen_core.memory import (
     device_limit,
     host_limits,
     install_report_signal,
+    release_free_memory,
     report_markdown,
 )
 from eigen_core.planning import PHASES
 from eigen_core.records import PhaseMemory
+from eigen_core.reporting.memory_plot import plot_memory_curve
 from flows.memory_reports import (
     Trip,
-    draw_memory_report,
     memory_key,
     remember_trip,
     require_not_blocked,
@@ -131,7 +133,7 @@ class MemoryWatch:
             )
             like_it = remember_trip(self._place, trip)
             get_run_logger().error("%s The report is %s (time %d in this generation).", error, markdown, like_it)
-            self._show(error.report, [draw_memory_report(error.report, markdown)])
+            self._show(error.report, [_drawn(error.report, markdown)])
         else:
             self._show(error.report, [])
         return Failed(name=GUARD_NAME, message=str(error), data=error)
@@ -147,8 +149,18 @@ class MemoryWatch:
             phase = report.phases[-1].phase if report.phases else ""
             markdown = write_memory_report(self._place, report, self._generation_under_way(), phase)
             get_run_logger().info("SIGUSR1: the memory report is %s", markdown)
-            paths = [draw_memory_report(report, markdown)]
+            paths = [_drawn(report, markdown)]
         self._show(report, paths)
 
     def _show(self, report: MemoryReport, pictures: list[Path]) -> None:
         publish_memory(self._place.name, report_markdown(report), report.headline, pictures)
+
+
+def _drawn(report: MemoryReport, markdown: Path) -> Path:
+    """Draw the memory's course beside a report that was written, and return the picture's path.
+
+    Drawing takes memory itself: what the training held is given back first, if nobody holds it any more.
+    """
+    gc.collect()
+    release_free_memory()
+    return plot_memory_curve(report, markdown.with_suffix(".png"))

@@ -8,7 +8,7 @@ from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry, 
 
 _NESTED = {"fitness", "validations", "learning", "trading", "descent"}
 _TIMES = ("evaluate_seconds", "train_seconds", "evolve_seconds", "checkpoint_seconds", "seconds")
-_MEMORY = ("rss_bytes", "rss_peak_bytes")
+_MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes")
 
 
 def history_frame(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry] = ()) -> pd.DataFrame:

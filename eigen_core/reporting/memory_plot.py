@@ -11,14 +11,11 @@ from eigen_core.memory import MemoryReport, PhaseUsage
 from eigen_core.memory.curve import Point
 from eigen_core.memory.diagnosis import Line
 from eigen_core.reporting.style import (
-    BLUE,
-    GREEN,
     INK,
     MUTED,
     ORANGE,
-    PURPLE,
+    PHASE_COLOURS,
     SHADE,
-    SKY,
     VERMILLION,
     EndLabel,
     Values,
@@ -31,7 +28,6 @@ from eigen_core.reporting.style import (
 )
 from eigen_core.reporting.units import BYTES_PER_MB, duration, number
 
-_COLOURS = {"evaluate": BLUE, "train": GREEN, "evolve": PURPLE, "checkpoint": ORANGE, "plot": SKY}
 # A narrower stretch of the axis has no room for the name of its phase.
 _NAMED_SHARE = 0.07
 # Limits that are further away than this many times the memory would flatten the curve; the text names them.
@@ -108,7 +104,7 @@ def _draw_phases(axes: Axes, report: MemoryReport) -> None:
     shown = [phase for phase in report.phases if phase.ended >= first and phase.began <= last]
     for phase in shown:
         began, ended = max(phase.began, first), min(max(phase.ended, phase.began), last)
-        colour = tint(_COLOURS.get(phase.phase, MUTED), 0.8) if phase.phase in _COLOURS else SHADE
+        colour = tint(PHASE_COLOURS.get(phase.phase, MUTED), 0.8) if phase.phase in PHASE_COLOURS else SHADE
         axes.axvspan(began * factor, ended * factor, color=colour, linewidth=0, zorder=0)
         if ended - began >= _NAMED_SHARE * (last - first):
             axes.text(

@@ -10,6 +10,7 @@ from matplotlib.ticker import PercentFormatter
 
 from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
 from eigen_core.reporting.lineage import plot_lineage
+from eigen_core.reporting.phase_memory_plot import plot_phase_memory
 from eigen_core.reporting.scales import clip_top, compress_beyond, linear_part, make_logarithmic
 from eigen_core.reporting.style import (
     BLUE,
@@ -20,6 +21,7 @@ from eigen_core.reporting.style import (
     MANY_GENERATIONS,
     MUTED,
     ORANGE,
+    PHASE_COLOURS,
     PURPLE,
     SHADE,
     SKY,
@@ -45,7 +47,7 @@ _LEARNING_NOTE = (
     "Means over agents and gradient steps. Actor loss: minus the value of the actor's actions. Grey: no learning."
 )
 _NO_GENERATION = "No generation is complete."
-_PHASES = (("evaluate", BLUE), ("train", GREEN), ("evolve", PURPLE), ("checkpoint", ORANGE))
+_TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
 
 
 def write_plots(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry], folder: Path) -> list[Path]:
@@ -64,6 +66,7 @@ def write_plots(history: Sequence[GenerationRecord], telemetry: Sequence[Telemet
         plot_learning(history, folder / "learning.png"),
         plot_replay(history, folder / "replay.png"),
         plot_resources(telemetry, folder / "resources.png"),
+        plot_phase_memory(telemetry, folder / "memory.png"),
         plot_lineage(history, folder / "lineage.png"),
     ]
 
@@ -298,7 +301,8 @@ def _draw_time(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
     edges = np.arange(first - 0.5, last + 1.0)
     floor = np.zeros(len(edges) - 1)
     middles = []
-    for phase, colour in _PHASES:
+    for phase in _TIMED_PHASES:
+        colour = PHASE_COLOURS[phase]
         known = [getattr(entry, f"{phase}_seconds") for entry in telemetry]
         seconds = [value or 0.0 for value in known]
         top = floor + np.nan_to_num(_by_generation(telemetry, seconds))

@@ -43,6 +43,8 @@ CHAMPION = VERMILLION
 FITNESS = BLUE
 VALIDATION = GREEN
 
+PHASE_COLOURS = {"evaluate": BLUE, "train": GREEN, "evolve": PURPLE, "checkpoint": ORANGE, "plot": SKY}
+
 SIZE_INCHES = (10.0, 5.0)
 DOTS_PER_INCH = 144
 # From here on, lines and marks are drawn finer.

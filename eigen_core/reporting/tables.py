@@ -50,7 +50,21 @@ def _summary_row(record: GenerationRecord, telemetry: Telemetry | None) -> Row:
         "replay (transitions)": record.transitions,
         "time (s)": None if telemetry is None else round(telemetry.seconds, 2),
         "peak RSS (MB)": None if telemetry is None else round(telemetry.rss_peak_bytes / BYTES_PER_MB, 1),
+        "peak in": _highest_phase(telemetry),
+        "peak GPU (MB)": _device_peak(telemetry),
     }
+
+
+def _highest_phase(telemetry: Telemetry | None) -> str | None:
+    if telemetry is None or not telemetry.phases:
+        return None
+    return max(telemetry.phases, key=lambda phase: phase.peak_bytes).phase
+
+
+def _device_peak(telemetry: Telemetry | None) -> float | None:
+    if telemetry is None or not telemetry.device_peak_bytes:
+        return None
+    return round(telemetry.device_peak_bytes / BYTES_PER_MB, 1)
 
 
 def champion_card(history: Sequence[GenerationRecord]) -> Row:

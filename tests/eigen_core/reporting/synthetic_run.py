@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from eigen_core.records import Descent, GenerationRecord, LearningStatistics, Telemetry, TradingStatistics
+from eigen_core.records import Descent, GenerationRecord, LearningStatistics, PhaseMemory, Telemetry, TradingStatistics
 
 
 def make_run(
@@ -120,4 +120,18 @@ def _telemetry(generation: int, learning: bool, rng: np.random.Generator) -> Tel
         checkpoint_seconds=float(0.2 + rng.uniform(0.0, 0.1)),
         rss_bytes=int(resident),
         rss_peak_bytes=int(resident + 60e6 + rng.uniform(0.0, 20e6)),
+        phases=_phases(generation, int(resident), rng),
+    )
+
+
+def _phases(generation: int, resident: int, rng: np.random.Generator) -> tuple[PhaseMemory, ...]:
+    names = ("evaluate", "train", "evolve", "checkpoint", *(("plot",) if generation % 5 == 0 else ()))
+    return tuple(
+        PhaseMemory(
+            phase=name,
+            start_bytes=resident,
+            peak_bytes=resident + int(rng.uniform(1e6, 80e6)),
+            end_bytes=resident + int(rng.uniform(-5e6, 5e6)),
+        )
+        for name in names
     )

@@ -23,7 +23,7 @@ from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting import plots, style
 from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_lineage, plot_replay, write_plots
 
-NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "lineage.png"]
+NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "memory.png", "lineage.png"]
 Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]
 
 
@@ -41,7 +41,9 @@ def _all_equal(value: float) -> Run:
         record.model_copy(update={**same, "fitness": (value,) * 4, "validations": (value,) * 4}) for record in history
     ]
     nothing = {"evaluate_seconds": 0.0, "train_seconds": 0.0, "evolve_seconds": 0.0, "checkpoint_seconds": None}
-    return history, [entry.model_copy(update=nothing | {"rss_bytes": 0, "rss_peak_bytes": 0}) for entry in telemetry]
+    return history, [
+        entry.model_copy(update=nothing | {"rss_bytes": 0, "rss_peak_bytes": 0, "phases": ()}) for entry in telemetry
+    ]
 
 
 def _late_learning_old_champion_and_a_slow_generation() -> Run:
@@ -77,7 +79,7 @@ CASES: dict[str, Callable[[], Run]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_history_gives_five_whole_pictures_of_plausible_size(case: str, tmp_path: Path) -> None:
+def test_every_history_gives_six_whole_pictures_of_plausible_size(case: str, tmp_path: Path) -> None:
     history, telemetry = CASES[case]()
     paths = write_plots(history, telemetry, tmp_path / "plots")
     assert [path.name for path in paths] == NAMES

@@ -60,7 +60,15 @@ def test_summary_rows_name_units_and_leave_unknown_times_open() -> None:
         "replay (transitions)": history[2].transitions,
         "time (s)": round(seconds, 2),
         "peak RSS (MB)": round(third.rss_peak_bytes / 1_000_000, 1),
+        "peak in": max(third.phases, key=lambda phase: phase.peak_bytes).phase,
+        "peak GPU (MB)": None,
     }
+    on_gpu = [
+        phase.model_copy(update={"device_reserved_peak": 7_000_000 + index}) for index, phase in enumerate(third.phases)
+    ]
+    with_gpu = summary_rows(history, [third.model_copy(update={"phases": tuple(on_gpu)})])
+    assert [row["peak GPU (MB)"] for row in with_gpu] == [None, None, 7.0, None]
+    assert summary_rows(history, [third.model_copy(update={"phases": ()})])[2]["peak in"] is None
     assert summary_rows([], telemetry) == []
 
 
