@@ -77,19 +77,20 @@ def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) ->
     newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
     generation = 1 if newest is None else newest[1].generation + 1
     watch.require_not_blocked(generation)
-    with watch.guard.phase("resume" if newest is not None else "start", generation):
-        panel, report = build_panel(config)
-        run_plan = require_room(config, PanelFacts.of(panel))
-        watch.goes_by(run_plan)
+    panel, report = build_panel(config)
+    run_plan = require_room(config, PanelFacts.of(panel))
+    watch.goes_by(run_plan)
+    fresh = None
+    if newest is None:
         # A configuration that cannot be trained is refused before the run is made.
-        fresh = start_training(config, panel) if newest is None else None
+        with watch.guard.phase("start", generation):
+            fresh = start_training(config, panel)
     logger.info("%d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
     logger.info("%s", run_plan.sentence())
     open_or_create(config, run, must_exist=must_exist)
     with open_session(config.checkpoint, run) as session:
         watch.tells_uploads_of(session)
-        with watch.guard.phase("resume" if fresh is None else "start", generation):
-            state = fresh or _restored(session, config, panel) or start_training(config, panel)
+        state = fresh or _resumed(session, config, panel, watch.guard, generation)
         del fresh
         if state.generation >= config.generations:
             _hold_out(state, session, watch.guard)
@@ -112,17 +113,19 @@ def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) ->
     return None
 
 
-def _restored(session: RunSession, config: Config, panel: Panel) -> TrainingState | None:
-    loaded = session.load_newest()
-    if loaded is None:
-        return None
-    generation = loaded.snapshot.generation
-    get_run_logger().info("restoring generation %d from %s", generation, session.directory.path)
-    # The function keeps what it names: the manifest, not the tensors that were loaded.
-    manifest = loaded.manifest
-    state = restore(config, panel, loaded.snapshot, take_memory=True)
-    remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
-    return state
+def _resumed(session: RunSession, config: Config, panel: Panel, guard: MemoryGuard, generation: int) -> TrainingState:
+    """Return the state of the newest generation that is whole; that of a run's beginning if there is none."""
+    with guard.phase("resume", generation):
+        loaded = session.load_newest()
+        if loaded is None:
+            return start_training(config, panel)
+        newest = loaded.snapshot.generation
+        get_run_logger().info("restoring generation %d from %s", newest, session.directory.path)
+        # The function keeps what it names: the manifest, not the tensors that were loaded.
+        manifest = loaded.manifest
+        state = restore(config, panel, loaded.snapshot, take_memory=True)
+        remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
+        return state
 
 
 def _run_generation(state: TrainingState, session: RunSession, watch: MemoryWatch, generation: int) -> None:

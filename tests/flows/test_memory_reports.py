@@ -1,0 +1,110 @@
+"""Trips of the guard are remembered where a run is kept, and block it after two of a kind; reports do not pile up."""
+
+from pathlib import Path
+
+import pytest
+from memory_cases import HandMeter, hand_guard
+from store_cases import run_config, save_generations
+
+from eigen_core.checkpoint import RunPlace
+from eigen_core.config import Config
+from eigen_core.memory import HostLimit, HostLimits
+from flows.memory_reports import (
+    BlockedError,
+    Trip,
+    is_blocked,
+    memory_key,
+    memory_reports,
+    read_trips,
+    remember_trip,
+    require_not_blocked,
+    write_memory_report,
+)
+
+LIMITS = HostLimits((HostLimit(4_000_000_000, "memory.limit_gb", "run"),))
+OTHER_LIMITS = HostLimits((HostLimit(5_000_000_000, "memory.limit_gb", "run"),))
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
+    """The configuration of a run on this machine, and of one elsewhere."""
+    store = tmp_path / "store" if request.param == "folder" else f"{request.getfixturevalue('gcs_bucket')}/prefix"
+    return run_config(store, tmp_path / "runs")
+
+
+@pytest.fixture
+def place(config: Config) -> RunPlace:
+    return save_generations(config, "run", 1, 2)
+
+
+def trip(config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> Trip:
+    return Trip(
+        generation=generation,
+        phase="train",
+        moment="2026-01-02T03:04:05Z",
+        limit=str(limits.smallest),
+        config_sha256=memory_key(config),
+        reason="memory: too much",
+    )
+
+
+def is_refused(place: RunPlace, config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> bool:
+    try:
+        require_not_blocked(place, config, limits, generation)
+    except BlockedError:
+        return True
+    return False
+
+
+def test_two_trips_of_a_kind_block_and_anything_else_does_not(place: RunPlace, config: Config) -> None:
+    assert read_trips(place) == ()
+    assert not is_blocked(place, 3)
+    assert remember_trip(place, trip(config)) == 1
+    assert not is_refused(place, config)
+    assert remember_trip(place, trip(config, limits=OTHER_LIMITS)) == 1
+    assert not is_refused(place, config)
+    assert remember_trip(place, trip(config)) == 2
+    assert is_refused(place, config)
+    with pytest.raises(
+        BlockedError, match=r"'run' is blocked: .* generation 3 2 times under 4\.00 GB .*in train"
+    ):
+        require_not_blocked(place, config, LIMITS, 3)
+    assert is_blocked(place, 3)
+    assert not is_blocked(place, 4)
+    assert not is_refused(place, config, generation=4)
+    assert not is_refused(place, config, limits=OTHER_LIMITS)
+    assert not is_refused(place, config.model_copy(update={"threads": 7}))
+    assert is_refused(place, config.model_copy(update={"generations": 99}))
+
+
+def test_a_trip_is_known_on_another_machine(place: RunPlace, config: Config, tmp_path: Path) -> None:
+    if not place.remote:
+        pytest.skip("a folder is on one machine")
+    remember_trip(place, trip(config))
+    elsewhere = config.checkpoint.model_copy(update={"local": str(tmp_path / "another")})
+    assert read_trips(RunPlace.of(elsewhere, "run")) == (trip(config),)
+
+
+def test_trips_that_cannot_be_read_block_nothing(
+    place: RunPlace, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        remember_trip(place, trip(config))
+    for contents in place.contents():
+        contents.store.put("run/memory/trips.json", b"{}")
+    assert not is_refused(place, config)
+    assert "trips.json" in caplog.text
+    assert place.stored.verify() == []
+
+
+def test_only_the_newest_reports_and_trips_stay(place: RunPlace, config: Config) -> None:
+    guard = hand_guard(HandMeter())
+    with guard:
+        report = guard.report("somebody asked")
+    written = [write_memory_report(place, report, generation, "train") for generation in range(30)]
+    left = memory_reports(place.root / "run")
+    assert left == written[:9:-1]
+    assert len(list((place.root / "run" / "memory").iterdir())) == 2 * len(left)
+    for _ in range(30):
+        remember_trip(place, trip(config))
+    assert len(read_trips(place)) == 20

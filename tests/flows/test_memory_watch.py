@@ -1,0 +1,244 @@
+"""A training under the memory guard: ended in any phase, with a report; blocked after two trips; exact when resumed."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from flow_cases import small_flow_config
+from numpy.typing import NDArray
+from prefect.states import State
+
+import flows.memory_watch
+import tasks.checkpoint
+import tasks.evolve
+from eigen_core import generation as phases
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import Config
+from eigen_core.memory import MemoryGuardError, host_bytes
+from eigen_core.progress import report_progress
+from eigen_core.records import GenerationRecord
+from flows.memory_reports import BlockedError, memory_reports
+from flows.memory_watch import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
+from flows.run_plan import RunTooLargeError
+from flows.runs import status_of
+from flows.train import train_flow
+
+MB = 1_000_000
+ROOM_GB = 0.25
+_STEP = 20 * MB
+_STEPS = 200
+
+pytestmark = pytest.mark.usefixtures("prefect_api", "_quick")
+
+
+class Hoard:
+    """Something that leaks: it takes memory step by step and gives none back while it lives."""
+
+    kept: ClassVar[list["Hoard"]] = []
+
+    def __init__(self) -> None:
+        self.arrays: list[NDArray[np.uint8]] = []
+
+    def take(self) -> None:
+        """Take much more than any test allows, telling of each step."""
+        Hoard.kept.append(self)
+        for step in range(_STEPS):
+            self.arrays.append(np.ones(_STEP, dtype=np.uint8))
+            report_progress("hoard", step + 1, _STEPS)
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No drawing of plots; nothing that was hoarded outlives a test."""
+    monkeypatch.setattr("tasks.plot.write_plots", lambda *_: [])
+    yield
+    Hoard.kept.clear()
+
+
+def train(config: Config) -> State[Any]:
+    return train_flow(config, "run", return_state=True)
+
+
+def records(config: Config) -> tuple[GenerationRecord, ...]:
+    return status_of(config.checkpoint.store, "run").history
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
+    """The records of three generations without a limit."""
+    config = small_flow_config(tmp_path_factory.mktemp("unlimited"))
+    assert train(config).is_completed()
+    return records(config)
+
+
+def limited(config: Config, more_gb: float = ROOM_GB) -> Config:
+    """The configuration under a limit whose hard line is a little above what this process takes and its plan needs."""
+    hard = config.memory.hard
+    needed = max(host_bytes() / 1e9, 1.1)
+    memory = {"limit_gb": (needed + more_gb) / hard, "sample_seconds": 0.05}
+    return config.model_copy(update={"memory": config.memory.model_copy(update=memory)})
+
+
+def hoarding(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    """Let a phase leak from its second call on."""
+    module, name = {
+        "evaluate": (phases, "evaluate"),
+        "train": (phases, "train"),
+        "evolve": (phases, "evolve"),
+        "checkpoint": (tasks.checkpoint, "snapshot"),
+    }[phase]
+    run_phase = getattr(module, name)
+    calls = 0
+
+    def hoard_first(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls >= 2:
+            Hoard().take()
+        return run_phase(*args)
+
+    monkeypatch.setattr(module, name, hoard_first)
+
+
+@pytest.mark.parametrize("phase", ["evaluate", "train", "evolve", "checkpoint"])
+def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...], phase: str
+) -> None:
+    config = small_flow_config(tmp_path)
+    published: list[str] = []
+    monkeypatch.setattr(flows.memory_watch, "publish_memory", lambda *shown: published.append(f"{shown}"))
+    with monkeypatch.context() as patch:
+        hoarding(patch, phase)
+        ended = train(limited(config))
+    assert (ended.is_failed(), ended.name) == (True, GUARD_NAME)
+    error = ended.result(raise_on_failure=False)
+    assert isinstance(error, MemoryGuardError)
+    assert (error.phase, error.generation) == (phase, 2)
+    assert "Hoard grew most" in str(error)
+    # The test process itself may be larger.
+    assert any("Hoard" in part.name for part in error.report.parts[:2])
+    assert len(Hoard.kept) == 1, "it was tried again"
+    assert ended.message == str(error)
+
+    (markdown,) = memory_reports(tmp_path / "run")
+    assert markdown.name.endswith(f"-000002-{phase}.md")
+    assert "Hoard" in markdown.read_text()
+    assert json.loads(markdown.with_suffix(".json").read_text())["growth"][0]["types"][0]["type"].endswith("Hoard")
+    assert markdown.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert len(published) == 1
+    assert "Hoard" in published[0]
+
+    Hoard.kept.clear()
+    run = RunDirectory.open(tmp_path, "run")
+    assert run.contents.verify() == []
+    assert not run.is_locked()
+    assert status_of(str(tmp_path), "run").generation == 1
+    assert train(config).is_completed()
+    assert records(config) == expected
+
+
+def test_after_two_trips_a_run_is_blocked_until_limit_or_configuration_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+) -> None:
+    config = small_flow_config(tmp_path)
+    under_limit = limited(config)
+    with monkeypatch.context() as patch:
+        hoarding(patch, "evaluate")
+        assert train(under_limit).name == GUARD_NAME
+        Hoard.kept.clear()
+        assert status_of(str(tmp_path), "run").state == "unfinished"
+        assert train(under_limit).name == GUARD_NAME
+        Hoard.kept.clear()
+        assert status_of(str(tmp_path), "run").state == "blocked"
+        blocked = train(under_limit)
+        assert (blocked.is_failed(), blocked.name) == (True, BLOCKED_NAME)
+        error = blocked.result(raise_on_failure=False)
+        assert isinstance(error, BlockedError)
+        assert "ended generation 2 2 times" in str(error)
+        assert Hoard.kept == []
+        # Another limit is tried, and another setting that matters.
+        assert train(limited(config, more_gb=2 * ROOM_GB)).name == GUARD_NAME
+        Hoard.kept.clear()
+        assert train(under_limit.model_copy(update={"threads": 2})).name == GUARD_NAME
+    assert train(config).is_completed()
+    assert records(config) == expected
+    assert status_of(str(tmp_path), "run").state == "finished"
+
+
+def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path / "store")
+    small = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.3})})
+    ended = train(small)
+    assert (ended.is_failed(), ended.name) == (True, PLAN_NAME)
+    error = ended.result(raise_on_failure=False)
+    assert isinstance(error, RunTooLargeError)
+    assert ended.message == str(error)
+    assert "memory.limit_gb" in str(error)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_plot_that_takes_too_much_ends_the_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hoard(*args: object) -> list[Path]:  # noqa: ARG001
+        Hoard().take()
+        return []
+
+    monkeypatch.setattr("tasks.plot.write_plots", hoard)
+    config = small_flow_config(tmp_path, generations=1)
+    ended = train(limited(config))
+    assert ended.name == GUARD_NAME
+    assert status_of(str(tmp_path), "run").generation == 1
+
+
+def test_an_allocation_that_fails_ends_a_run_like_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(state: phases.TrainingState) -> None:  # noqa: ARG001
+        raise MemoryError
+
+    monkeypatch.setattr(phases, "train", exhausted)
+    ended = train(small_flow_config(tmp_path))
+    assert ended.name == GUARD_NAME
+    assert "an allocation failed (MemoryError) in train of generation 1" in str(ended.message)
+    assert len(memory_reports(tmp_path / "run")) == 1
+
+
+def test_sigusr1_makes_a_report_and_disturbs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+) -> None:
+    run_phase = phases.train
+    written: list[Path] = []
+
+    def signalled(state: phases.TrainingState) -> Any:
+        if state.generation == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            end = time.monotonic() + 60
+            while not list((tmp_path / "run" / "memory").glob("*.png")) and time.monotonic() < end:
+                time.sleep(0.05)
+            written.extend(memory_reports(tmp_path / "run"))
+        return run_phase(state)
+
+    monkeypatch.setattr(phases, "train", signalled)
+    config = small_flow_config(tmp_path)
+    assert train(config).is_completed()
+    assert [path.name.split("-", 1)[1] for path in written] == ["000002-train.md"]
+    assert "SIGUSR1 came" in written[0].read_text()
+    assert records(config) == expected
+
+
+def test_every_phase_of_every_generation_is_measured(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, reporting={"plot_every": 1})
+    assert train(config).is_completed()
+    telemetry = status_of(str(tmp_path), "run").telemetry
+    names = [[phase.phase for phase in entry.phases] for entry in telemetry]
+    # What came after the last checkpoint is not in it.
+    generation = ["evaluate", "train", "evolve", "checkpoint", "plot"]
+    assert names == [["start", *generation], generation, generation[:3]]
+    for entry in telemetry:
+        assert entry.rss_peak_bytes == max(phase.peak_bytes for phase in entry.phases)
+        for phase in entry.phases:
+            assert 50 * MB < max(phase.start_bytes, phase.end_bytes) <= phase.peak_bytes < 100_000 * MB
+            assert phase.device_allocated_peak == phase.device_reserved_peak == 0
