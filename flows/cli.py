@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Annotated, ParamSpec
 
 import typer
+from rich.console import Console
 
 from eigen_core import __version__
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
+from flows.cli_endings import Stopped, StoppedByMemory
+from flows.cli_options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
+from flows.cli_plan import planned_document, planned_run, print_planned
 from flows.cli_store import cleaned_document, print_cleaned, print_verification, verification_document
 from flows.cli_tables import (
     output_console,
@@ -29,22 +33,33 @@ from flows.cli_tables import (
     runs_document,
     settings_document,
 )
-from flows.cli_training import Stopped, continue_run, default_run_name, start_or_continue
+from flows.cli_training import continue_run, default_run_name, start_or_continue
 
 P = ParamSpec("P")
 
-EXIT_BAD_INPUT = 2
 EXIT_OTHER = 1
+EXIT_BAD_INPUT = 2
+EXIT_MEMORY = 3
 
 _EXAMPLES = """[bold]Examples[/]
 
+  eigen doctor                             what is missing here for a training?
+  eigen plan --preset eigen2               does it fit into memory and disk?
   eigen train                              the bundled prices, 25 generations
   eigen train --run first --generations 3
   eigen resume first --generations 10
   eigen show first
-  eigen verify first --deep                is every file what it was when it was written?
+  eigen memory first                       what took the memory?
+  eigen verify first --deep                is every file as it was written?
   eigen export first --champion champion.safetensors
   eigen presets quickstart                 every setting, explained
+
+[bold]Exit codes[/]
+
+  0  done
+  1  stopped, or failed; verify: damage was found; doctor: something failed
+  2  what was given cannot be used; a sentence says why
+  3  memory: the run does not fit, or its guard has stopped it
 """
 
 _TRAIN_EXAMPLES = """[bold]Examples[/]
@@ -53,22 +68,16 @@ _TRAIN_EXAMPLES = """[bold]Examples[/]
   eigen train --preset quickstart --run first --generations 3 --seed 7
   eigen train --run mine --data prices.csv --set learner.batch_size=128 --set trading.cost_bps=10
 
-Run the same command again to continue a run that was stopped.
+Run the same command again to continue a run that was stopped. A run that does not fit into memory is not begun: its
+plan is printed, exit code 3.
 """
 
-Store = Annotated[
-    str | None,
-    typer.Option(
-        help="Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.",
-        show_default="runs",
-        metavar="URL",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.", metavar="")]
-Device = Annotated[
-    str | None, typer.Option(help="Where tensors live: auto, cpu or cuda.", show_default="auto", metavar="KIND")
-]
-RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")]
+_PLAN_EXAMPLES = """[bold]Examples[/]
+
+  eigen plan
+  eigen plan --preset eigen2 --data prices --set network.column_chunk=32
+  eigen plan --preset eigen2 --calibrate
+"""
 
 
 def sentences(command: Callable[P, None]) -> Callable[P, None]:
@@ -81,9 +90,17 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
         except InputError as error:
             _say(str(error))
             raise typer.Exit(EXIT_BAD_INPUT) from None
+        except StoppedByMemory as stop:
+            _say(str(stop))
+            raise typer.Exit(EXIT_MEMORY) from None
         except (Stopped, StoreUnavailableError) as stop:
             _say(str(stop))
             raise typer.Exit(EXIT_OTHER) from None
+        except MemoryError:
+            _say(
+                "There is not enough memory for this. `eigen doctor` shows what there is, `eigen plan` what is needed."
+            )
+            raise typer.Exit(EXIT_MEMORY) from None
         except KeyboardInterrupt:
             _say("Stopped.")
             raise typer.Exit(EXIT_OTHER) from None
@@ -118,39 +135,79 @@ def eigen(
     """Train a population of trading agents by evolutionary reinforcement learning."""
 
 
+@app.command()
+@sentences
+def doctor(
+    preset: Preset = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Look for what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
+    from flows.cli_doctor import findings_document, is_healthy, print_findings
+    from flows.doctor import Doctor
+    from flows.prefect_environment import prepare_environment
+
+    config = _config(preset, None, None, assignments, data, store, device)
+    prepare_environment()
+    if as_json:
+        findings = list(Doctor(config).findings())
+        _print_json(findings_document(findings))
+    else:
+        findings = print_findings(output_console(), Doctor(config).findings())
+    if not is_healthy(findings):
+        raise typer.Exit(EXIT_OTHER)
+
+
+@app.command(epilog=_PLAN_EXAMPLES)
+@sentences
+def plan(
+    preset: Preset = None,
+    generations: Generations = None,
+    seed: Seed = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Time a piece of a generation too.", metavar="")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say of each part how its size is computed.", metavar="")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a run would take, without training: memory, disk, uploads; exit code 3 if it does not fit."""
+    config = _config(preset, generations, seed, assignments, data, store, device)
+    planned = planned_run(config, Console(stderr=True), calibrate=calibrate)
+    if as_json:
+        _print_json(planned_document(planned))
+    else:
+        print_planned(output_console(), planned, timed=calibrate, explained=explain)
+    if not planned.run_plan.fits:
+        raise typer.Exit(EXIT_MEMORY)
+
+
 @app.command(epilog=_TRAIN_EXAMPLES)
 @sentences
 def train(
-    preset: Annotated[
-        str | None, typer.Option(help="Preset to start from.", show_default="quickstart", metavar="NAME")
-    ] = None,
+    preset: Preset = None,
     run: Annotated[
         str | None,
         typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
     ] = None,
-    generations: Annotated[int | None, typer.Option(help="Generations to train.", metavar="N")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.", metavar="N")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting; `eigen presets NAME` lists them. May be repeated.", metavar="KEY=VALUE"),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Price file or folder.", show_default="bundled prices", metavar="PATH")
-    ] = None,
+    generations: Generations = None,
+    seed: Seed = None,
+    assignments: Assignments = None,
+    data: Data = None,
     store: Store = None,
     device: Device = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Refuse to continue an existing run.", metavar="")] = False,
 ) -> None:
     """Train a run, or continue it if there is one of that name with the same settings."""
-    options = {
-        "generations": generations,
-        "seed": seed,
-        "market.data": None if data is None else str(Path(data).expanduser().absolute()),
-        "checkpoint.store": _given_store(store, assignments or ()),
-        "device": device,
-    }
-    given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    config = load_config(preset, [*given, *(assignments or ())])
+    config = _config(preset, generations, seed, assignments, data, store, device)
     start_or_continue(config, default_run_name(config) if run is None else run, fresh=fresh)
 
 
@@ -192,6 +249,19 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
         _print_json(run_document(status))
     else:
         print_run(output_console(), status)
+
+
+@app.command()
+@sentences
+def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
+    """Show what took the memory of a run: its newest memory report, or what each phase of it took."""
+    from flows.cli_memory import memory_document, memory_of, print_memory
+
+    found = memory_of(_store(store), name)
+    if as_json:
+        _print_json(memory_document(found))
+    else:
+        print_memory(output_console(), found)
 
 
 @app.command()
@@ -267,6 +337,27 @@ def presets(
         _print_json(settings_document(config))
     else:
         print_settings(output_console(), config)
+
+
+def _config(
+    preset: str | None,
+    generations: int | None,
+    seed: int | None,
+    assignments: Sequence[str] | None,
+    data: str | None,
+    store: str | None,
+    device: str | None,
+) -> Config:
+    """Return the configuration of a run from what was given."""
+    options = {
+        "generations": generations,
+        "seed": seed,
+        "market.data": None if data is None else str(Path(data).expanduser().absolute()),
+        "checkpoint.store": _given_store(store, assignments or ()),
+        "device": device,
+    }
+    given = [f"{key}={value}" for key, value in options.items() if value is not None]
+    return load_config(preset, [*given, *(assignments or ())])
 
 
 def _given_store(given: str | None, assignments: Sequence[str] = ()) -> str | None:

@@ -40,6 +40,11 @@ def show_command(config: Config, run: str) -> str:
     return f"eigen show {run}{_store_option(config)}"
 
 
+def memory_command(config: Config, run: str) -> str:
+    """Return the command that shows what took the memory of a run."""
+    return f"eigen memory {run}{_store_option(config)}"
+
+
 def _store_option(config: Config) -> str:
     store = config.checkpoint.store
     return "" if store == Config().checkpoint.store else f" --store {shlex.quote(store)}"
@@ -69,7 +74,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
     """Print the newest generations of a run, one row each."""
     if not status.history:
         return
-    table = _table(
+    table = plain_table(
         "generation", "best fitness", "mean fitness", "validation", "champion", "buffer", "time", "RSS", "peak"
     )
     took = {entry.generation: entry for entry in status.telemetry}
@@ -97,6 +102,8 @@ def print_run(console: Console, status: "RunStatus") -> None:
     print_ending(console, status, f"is {status.state}")
     if status.state == "unfinished":
         console.print(f"  {'go on':<12}{resume_command(status.config, status.run)}", highlight=False, soft_wrap=True)
+    if status.state == "blocked":
+        console.print(f"  {'why':<12}{memory_command(status.config, status.run)}", highlight=False, soft_wrap=True)
 
 
 def run_document(status: "RunStatus") -> dict[str, Any]:
@@ -135,7 +142,7 @@ def _took(entry: "Telemetry | None") -> dict[str, Any]:
 
 def print_runs(console: Console, statuses: Sequence["RunStatus"]) -> None:
     """Print the runs of a store, one row each."""
-    table = _table("run", "state", "generation", "champion validation", "preset", left=("run", "state", "preset"))
+    table = plain_table("run", "state", "generation", "champion validation", "preset", left=("run", "state", "preset"))
     for status in statuses:
         validation = f"{status.history[-1].champion_validation:,.1f}" if status.history else ""
         generation = f"{status.generation}/{status.config.generations}"
@@ -169,7 +176,7 @@ def presets_document() -> list[dict[str, Any]]:
 
 def print_presets(console: Console) -> None:
     """Print the presets, what they are for and what they override."""
-    table = _table("preset", "what it is", "overrides", left=("preset", "what it is", "overrides"))
+    table = plain_table("preset", "what it is", "overrides", left=("preset", "what it is", "overrides"))
     for preset in presets_document():
         overrides = "\n".join(f"{key}={json.dumps(value)}" for key, value in preset["overrides"].items())
         table.add_row(preset["preset"], escape(preset["description"]), escape(overrides), end_section=True)
@@ -195,7 +202,7 @@ def settings_document(config: Config) -> list[dict[str, Any]]:
 
 def print_settings(console: Console, config: Config) -> None:
     """Print every setting of a preset with its value and meaning; what the preset overrides is marked."""
-    table = _table("setting", "value", "default", "meaning", left=("setting", "value", "default", "meaning"))
+    table = plain_table("setting", "value", "default", "meaning", left=("setting", "value", "default", "meaning"))
     section = ""
     for row in explain(config):
         setting = row.setting
@@ -227,7 +234,8 @@ def _description(preset: str) -> str:
     return " ".join(re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE))
 
 
-def _table(*headers: str, left: Sequence[str] = ()) -> Table:
+def plain_table(*headers: str, left: Sequence[str] = ()) -> Table:
+    """Return a table without frames; columns that are not `left` hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in headers:
         table.add_column(header, justify="left" if header in left else "right", overflow="fold")

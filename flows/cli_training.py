@@ -15,17 +15,16 @@ from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from flows.cli_display import ConsoleHandler, Display, display_on
+from flows.cli_endings import Stopped, StoppedByMemory, require_addresses
+from flows.cli_plan import print_plan
 from flows.cli_signals import StopSignals, stop_signals
-from flows.cli_tables import output_console, print_ending, resume_command
+from flows.cli_tables import memory_command, output_console, print_ending, resume_command
 from flows.observer import observed_by
 from flows.prefect_environment import PrefectServer, prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.market import DataReport
-
-
-class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
-    """A training ended before its last generation. The message says why, what is safe and how to go on."""
+    from flows.run_plan import RunPlan
 
 
 def default_run_name(config: Config) -> str:
@@ -39,10 +38,11 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
     Raises:
         InputError: something that was given cannot be used, or the run exists and must be `fresh`.
         StoreUnavailableError: the store does not answer.
-        Stopped: it ended early.
+        Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
     with stop_signals() as signals:
         prepare_environment()
+        require_addresses()
         check_run_name(name)
         _require_store(config.checkpoint)
         from eigen_core.checkpoint import RunPlace
@@ -64,10 +64,11 @@ def continue_run(name: str, store: str, *, generations: int | None = None, devic
     Raises:
         InputError: there is no such run, or it cannot be continued so.
         StoreUnavailableError: the store does not answer.
-        Stopped: it ended early.
+        Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
     with stop_signals() as signals:
         prepare_environment()
+        require_addresses()
         check_run_name(name)
         _require_store(CheckpointConfig(store=store))
         from flows.runs import configured_place
@@ -94,12 +95,12 @@ def _train(config: Config, name: str, signals: StopSignals) -> None:
         print_ending(console, status_of(config.checkpoint.store, name), "is finished")
         return
     signals.before_leaving(lambda: console.show_cursor(True))
-    with display_on(console) as display:
+    with _refused_with_its_plan(config, console), display_on(console) as display:
         display.waiting_for("reading the data")
         server = PrefectServer()
         with progress_to(display):
-            report = _check(config, name, server)
-        for line in report.lines():
+            report, run_plan = _check(config, name, server)
+        for line in (*report.lines(), run_plan.sentence()):
             console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
         _run_flow(config, name, display, signals, server)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
@@ -115,17 +116,45 @@ def _is_finished(config: Config, name: str) -> bool:
     return trained and is_in_store(config.checkpoint, name)
 
 
-def _check(config: Config, name: str, server: PrefectServer) -> "DataReport":
+@contextmanager
+def _refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
+    """Print the plan of a run that is refused because it does not fit, and turn the refusal into `StoppedByMemory`.
+
+    So is an allocation that fails before the guard is there to report it.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Loaded here, because they bring torch.
+        from eigen_core.memory.exhaustion import is_exhaustion
+        from flows.run_plan import RunTooLargeError
+
+        if isinstance(error, RunTooLargeError):
+            print_plan(console, config, error.run_plan)
+            raise StoppedByMemory(str(error)) from error
+        if is_exhaustion(error):
+            raise StoppedByMemory(
+                "There is not enough memory to prepare the run. `eigen doctor` shows what there is, `eigen plan` what "
+                "is needed."
+            ) from error
+        raise
+
+
+def _check(config: Config, name: str, server: PrefectServer) -> "tuple[DataReport, RunPlan]":
     """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave.
 
-    Returns what was found in the data.
+    Returns what was found in the data, and what the run will take.
     """
     from eigen_core.checkpoint import RunDirectory
-    from eigen_core.generation import start_training
+    from eigen_core.generation import require_scale, start_training
     from eigen_core.market import build_panel
+    from eigen_core.planning import PanelFacts
+    from flows.run_plan import require_room
     from flows.runs import open_or_create
 
     panel, report = build_panel(config)
+    require_scale(config, panel)
+    run_plan = require_room(config, PanelFacts.of(panel))
     start_training(config, panel)
     server.check()
     place = open_or_create(config, name)
@@ -133,7 +162,7 @@ def _check(config: Config, name: str, server: PrefectServer) -> "DataReport":
         with RunDirectory.open(place.root, name).lock():
             # Held for an instant: it shows that no process trains this run before Prefect takes its time to start.
             pass
-    return report
+    return report, run_plan
 
 
 def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
@@ -205,9 +234,13 @@ def _show_warnings_with(handler: ConsoleHandler) -> None:
 
 @contextmanager
 def _explained(config: Config, name: str, observer: _StoppableObserver) -> Iterator[None]:
-    """Turn Ctrl-C and the failures of disks, stores and numbers into `Stopped`; say with any other how to go on."""
+    """Turn Ctrl-C, the memory guard and failures of disks, stores and numbers into `Stopped`; say how to go on."""
     from eigen_core.checkpoint import LeaseLostError
+    from eigen_core.memory import MemoryGuardError
+    from flows.memory_reports import BlockedError
+    from flows.run_plan import RunTooLargeError
 
+    began = datetime.now(UTC)
     try:
         yield
     except KeyboardInterrupt:
@@ -217,6 +250,12 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
             # What was given was good: a disk has filled up since, for example.
             raise Stopped(f"{error} {_where_it_stands(config, name)}") from error
         raise
+    except MemoryGuardError as error:
+        raise StoppedByMemory(f"{error} {_memory_report_since(began, config, name)}") from error
+    except BlockedError as error:
+        raise StoppedByMemory(str(error)) from error
+    except RunTooLargeError:
+        raise
     except (StoreUnavailableError, LeaseLostError) as error:
         raise Stopped(f"{error} {_where_it_stands(config, name)}") from error
     except (OSError, FloatingPointError) as error:
@@ -224,6 +263,18 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
     except Exception as error:
         error.add_note(_where_it_stands(config, name))
         raise
+
+
+def _memory_report_since(began: datetime, config: Config, name: str) -> str:
+    """Say where the memory report of the training that began then is, what is safe and how to go on."""
+    from eigen_core.checkpoint import RunPlace
+    from flows.memory_reports import memory_reports
+
+    folder = RunPlace.of(config.checkpoint, name).root / name
+    # A report's name begins with its time.
+    reports = [path for path in memory_reports(folder) if path.name >= f"{began:%Y%m%dT%H%M%S}"]
+    told = f"The report is {reports[0]} ({memory_command(config, name)} shows it). " if reports else ""
+    return f"{told}Free memory or raise the limit first. {_where_it_stands(config, name)}"
 
 
 def _where_it_stands(config: Config, name: str) -> str:

@@ -25,6 +25,7 @@ from eigen_core.memory import (
     release_free_memory,
     report_markdown,
 )
+from eigen_core.memory.exhaustion import is_exhaustion
 from eigen_core.planning import PHASES
 from eigen_core.records import PhaseMemory
 from eigen_core.reporting.memory_plot import plot_memory_curve
@@ -133,7 +134,7 @@ class MemoryWatch:
             )
             like_it = remember_trip(self._place, trip)
             get_run_logger().error("%s The report is %s (time %d in this generation).", error, markdown, like_it)
-            self._show(error.report, [_drawn(error.report, markdown)])
+            self._show(error.report, _drawn(error.report, markdown))
         else:
             self._show(error.report, [])
         return Failed(name=GUARD_NAME, message=str(error), data=error)
@@ -149,18 +150,25 @@ class MemoryWatch:
             phase = report.phases[-1].phase if report.phases else ""
             markdown = write_memory_report(self._place, report, self._generation_under_way(), phase)
             get_run_logger().info("SIGUSR1: the memory report is %s", markdown)
-            paths = [_drawn(report, markdown)]
+            paths = _drawn(report, markdown)
         self._show(report, paths)
 
     def _show(self, report: MemoryReport, pictures: list[Path]) -> None:
         publish_memory(self._place.name, report_markdown(report), report.headline, pictures)
 
 
-def _drawn(report: MemoryReport, markdown: Path) -> Path:
+def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
     """Draw the memory's course beside a report that was written, and return the picture's path.
 
-    Drawing takes memory itself: what the training held is given back first, if nobody holds it any more.
+    Drawing takes memory itself: what the training held is given back first, if nobody holds it any more. Where that is
+    not enough there is no picture.
     """
     gc.collect()
     release_free_memory()
-    return plot_memory_curve(report, markdown.with_suffix(".png"))
+    try:
+        return [plot_memory_curve(report, markdown.with_suffix(".png"))]
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_exhaustion(error):
+            raise
+        get_run_logger().warning("The memory report has no picture: there is not enough memory to draw it.")
+        return []

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.memory.census import CONTAINERS, leaves_among, owner_of, referents_in_chunks, storage_of, tensors_among
+from eigen_core.memory.census import (
+    CONTAINERS,
+    leaves_among,
+    live_objects,
+    owner_of,
+    referents_in_chunks,
+    storage_of,
+    tensors_among,
+)
 
 # Smaller blocks are not asked for their holder.
 _SMALL = 1 << 16
@@ -68,7 +76,7 @@ class _Found:
 
 def find_blocks() -> list[Block]:
     """Find the blocks of at least 64 kB, the largest first; takes about a second for each million objects."""
-    objects = gc.get_objects()
+    objects = live_objects()
     found = _blocks(objects)
     _name_holders(objects, found)
     groups: dict[tuple[str, str, str, str], list[_Found]] = defaultdict(list)

@@ -1,10 +1,16 @@
 """Counting what lives in the process, by type."""
 
 import gc
+import operator
 import sys
+import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import compress
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +25,8 @@ _LEAVES: frozenset[type] = frozenset({bytes, bytearray, str, np.ndarray})
 _SMALL_LEAF = 512
 _COLLECTOR_HEADER = 16
 CHUNK = 256
+# Listing a million objects takes a twentieth of a second.
+_ALONE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ def take_census() -> Census:
 
     Strings and bytes below 512 characters are left out, and so are numbers.
     """
-    objects = gc.get_objects()
+    objects = live_objects()
     counts = Counter(map(type, objects))
     sizes = {kind: count * (kind.__basicsize__ + _COLLECTOR_HEADER) for kind, count in counts.items()}
     for kind in CONTAINERS.intersection(counts):
@@ -60,6 +68,46 @@ def take_census() -> Census:
         known = census.get(name, TypeCount(0, 0))
         census[name] = TypeCount(known.count + count, known.bytes + sizes[kind])
     return MappingProxyType(census)
+
+
+def live_objects() -> list[object]:
+    """Return the objects that the collector tracks; a tuple only if another object refers to it.
+
+    CPython ends a thread with a SystemError that fills a tuple to which somebody else refers (`_PyTuple_Resize`), and
+    the collector lists tuples that are being filled.
+    """
+    with _alone():
+        objects = [item for item in gc.get_objects() if type(item) is not tuple]
+    seen: set[int] = set()
+    level, tuples = objects, list[object]()
+    while level:
+        following: dict[int, object] = {}
+        for _, referents in referents_in_chunks(level):
+            for item in compress(referents, map(_is_tuple, map(type, referents))):
+                if gc.is_tracked(item) and id(item) not in seen:
+                    following[id(item)] = item
+        seen.update(following)
+        level = list(following.values())
+        tuples += level
+    return objects + tuples
+
+
+_is_tuple = partial(operator.is_, tuple)
+_being_alone = threading.Lock()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let no other thread have its turn inside the block, which must take less than `_ALONE_SECONDS`."""
+    with _being_alone:
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_ALONE_SECONDS)
+        try:
+            # Whoever waits by the old interval has its turn first, and then waits by the new one.
+            time.sleep(2.0 * interval)
+            yield
+        finally:
+            sys.setswitchinterval(interval)
 
 
 def type_name(kind: type) -> str:

@@ -1,6 +1,5 @@
 """What takes the memory at a moment: measured parts, growth, course, threads; as markdown and as JSON."""
 
-import gc
 import logging
 import sys
 import threading
@@ -13,7 +12,7 @@ from types import FrameType
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory.baselines import Baseline, Start
 from eigen_core.memory.blocks import Block, find_blocks
-from eigen_core.memory.census import Census, TypeCount, held_bytes, take_census, type_name
+from eigen_core.memory.census import Census, TypeCount, held_bytes, live_objects, take_census, type_name
 from eigen_core.memory.curve import Point
 from eigen_core.memory.limits import DeviceLimit, HostLimit
 from eigen_core.memory.phases import PhaseUsage
@@ -311,7 +310,7 @@ def _mean_held(names: set[str]) -> dict[str, float]:
     """Return what an instance of each of these types holds, the mean of the newest ones (bytes)."""
     instances: dict[str, list[object]] = {name: [] for name in names}
     kinds: dict[type, str | None] = {}
-    for item in gc.get_objects():
+    for item in live_objects():
         kind = type(item)
         if kind not in kinds:
             name = type_name(kind)

@@ -6,7 +6,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -21,6 +21,7 @@ from eigen_core.memory.exhaustion import is_exhaustion
 from eigen_core.memory.limits import DeviceLimit, HostLimit, HostLimits
 from eigen_core.memory.phases import OpenPhase, PhaseHistory, PhaseUsage
 from eigen_core.memory.process import release_free_memory
+from eigen_core.memory.reserve import Reserve
 from eigen_core.memory.sizes import size
 from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
 from eigen_core.progress import checked_by
@@ -124,11 +125,14 @@ class MemoryGuard:
         self._reporting = threading.RLock()
         self._stop = threading.Event()
         self._exits = ExitStack()
+        self._reserve = Reserve()
 
     def __enter__(self) -> Self:
         self._baselines.start()
         self.sample()
         with ExitStack() as exits:
+            self._reserve.hold(self.limits.limits)
+            exits.callback(self._reserve.drop)
             exits.enter_context(checked_by(self.check))
             if self._memory.trace and not tracemalloc.is_tracing():
                 tracemalloc.start(_TRACED_FRAMES)
@@ -149,7 +153,9 @@ class MemoryGuard:
 
     def _watch(self) -> None:
         while not self._stop.wait(self._memory.sample_seconds):
-            self.sample()
+            # Whoever took the last of it is told so by an allocation of their own.
+            with suppress(MemoryError):
+                self.sample()
 
     def on_release(self, free: Callable[[], object]) -> None:
         """Let `free` be called when memory is to be given back: it drops a cache. It may be called from any thread."""
@@ -379,6 +385,7 @@ class MemoryGuard:
 
     def _error(self, what: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
         """The error of the phase under way, or of one that was `refused`."""
+        self._reserve.drop()
         current = self._open[-1] if self._open else None
         phase, generation = refused or ((current.name, current.generation) if current else ("", None))
         where = " ".join(

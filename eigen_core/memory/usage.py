@@ -192,7 +192,8 @@ class SystemMeter:
         """Look at the memory now."""
         virtual, own = _statm()
         children = self._children_bytes()
-        counted = tuple(self._counted(limit, own + children, virtual) for limit in self._limits)
+        # A list first: a tuple that is filled while files are read could be met half-filled (`census.live_objects`).
+        counted = tuple([self._counted(limit, own + children, virtual) for limit in self._limits])
         return Usage(own, children, counted, device_bytes(self._device))
 
     def _children_bytes(self) -> int:

@@ -151,7 +151,8 @@ def assert_refused(code: int, errors: str, part: str) -> None:
 
 
 def test_help_and_presets_need_neither_torch_nor_prefect(environment: dict[str, str], folder: Path) -> None:
-    for arguments in (["--help"], ["train", "--help"], ["presets"], ["presets", "eigen2"], ["--version"]):
+    helped = [[command, "--help"] for command in ("train", "plan", "doctor", "memory")]
+    for arguments in (["--help"], *helped, ["presets"], ["presets", "eigen2"], ["--version"]):
         blocked = {**environment, "PYTHONPROFILEIMPORTTIME": "1"}
         ended = run_eigen(arguments, environment=blocked, folder=folder)
         assert ended.returncode == 0

@@ -25,8 +25,9 @@ from eigen_core.records import GenerationRecord
 from eigen_core.store import StoreUnavailableError, open_store
 from flows.cli import app
 from flows.cli_display import LineDisplay
+from flows.cli_endings import Stopped
 from flows.cli_signals import StopSignals
-from flows.cli_training import Stopped, _explained, _StoppableObserver
+from flows.cli_training import _explained, _StoppableObserver
 from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
 

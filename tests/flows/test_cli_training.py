@@ -184,6 +184,7 @@ def test_the_history_in_prefect_has_every_task_run(session_folder: Path) -> None
     assert rows == [(name, "COMPLETED") for name in sorted(expected)]
     assert {key: count for key, count in artifacts if key.startswith("whole")} == {
         "whole-data": 1,
+        "whole-plan": 1,
         "whole-population": GENERATIONS,
         "whole-plots": 1,
         "whole-summary": 1,

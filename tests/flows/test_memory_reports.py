@@ -65,9 +65,7 @@ def test_two_trips_of_a_kind_block_and_anything_else_does_not(place: RunPlace, c
     assert not is_refused(place, config)
     assert remember_trip(place, trip(config)) == 2
     assert is_refused(place, config)
-    with pytest.raises(
-        BlockedError, match=r"'run' is blocked: .* generation 3 2 times under 4\.00 GB .*in train"
-    ):
+    with pytest.raises(BlockedError, match=r"'run' is blocked: .* generation 3 2 times under 4\.00 GB .*in train"):
         require_not_blocked(place, config, LIMITS, 3)
     assert is_blocked(place, 3)
     assert not is_blocked(place, 4)

@@ -6,7 +6,9 @@ import json
 import mmap
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory import MemoryGuard, MemoryReport, host_limits, report_markdown, write_report
 from eigen_core.memory.baselines import Baselines
 from eigen_core.memory.blocks import Block, find_blocks
-from eigen_core.memory.census import Census, TypeCount, held_bytes, take_census
+from eigen_core.memory.census import Census, TypeCount, held_bytes, live_objects, take_census
 from eigen_core.memory.sizes import signed_size, size
 
 _ELEMENTS = 25_000
@@ -341,3 +343,34 @@ def test_the_report_holds_nothing_of_what_it_describes() -> None:
     after = sys.getrefcount(holder.prices)
     assert after == before
     assert report.blocks
+
+
+def test_counting_objects_ends_no_thread_that_is_filling_a_tuple() -> None:
+    """CPython refuses to resize a tuple to which somebody else refers, and ends the thread that fills it."""
+    stop = threading.Event()
+    errors: list[SystemError] = []
+
+    def slowly() -> Iterator[int]:
+        for number in range(24):
+            time.sleep(0.0005)
+            yield number
+
+    def fill() -> None:
+        while not stop.is_set():
+            try:
+                tuple(slowly())
+            except SystemError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        for _ in range(3):
+            kept = live_objects()
+            take_census()
+            find_blocks()
+            del kept
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []

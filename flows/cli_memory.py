@@ -1,0 +1,176 @@
+"""The command `eigen memory`: the newest memory report of a run, or what its generations took."""
+
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from eigen_core.errors import InputError
+from flows.cli_tables import plain_table
+
+if TYPE_CHECKING:
+    from eigen_core.records import Telemetry
+    from flows.runs import RunStatus
+
+_MB = 1e6
+_SHOWN_GENERATIONS = 3
+_MOST_REPORT_BYTES = 16 << 20
+_SUFFIXES = (".md", ".json", ".png")
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """What is known of the memory of a run on this machine.
+
+    Attributes:
+        status: the run.
+        reports: markdown files of its reports, newest first.
+        pid: the process that trains it on this machine; None if there is none.
+    """
+
+    status: "RunStatus"
+    reports: tuple[Path, ...]
+    pid: int | None
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the newest report."""
+        return [path for suffix in _SUFFIXES for path in (self.reports[0].with_suffix(suffix),) if path.is_file()]
+
+    @property
+    def newest_telemetry(self) -> tuple["Telemetry", ...]:
+        """What the newest generations took, oldest first."""
+        return self.status.telemetry[-_SHOWN_GENERATIONS:]
+
+
+def memory_of(store: str, name: str) -> RunMemory:
+    """Return what is known of the memory of the run `name`. Reports stay on the machine that made them.
+
+    Raises:
+        InputError: there is no such run, or its configuration cannot be read.
+        StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
+    """
+    from flows.memory_reports import memory_reports
+    from flows.runs import status_of
+
+    status = status_of(store, name)
+    reports = tuple(memory_reports(status.folder))
+    return RunMemory(status, reports, _pid(status.folder) if status.state == "running" else None)
+
+
+def _pid(folder: Path) -> int | None:
+    """Return the process that has the run's lock on this machine, None if that cannot be told."""
+    from eigen_core.checkpoint.names import LOCK_NAME
+
+    try:
+        holder = json.loads((folder / LOCK_NAME).read_text(encoding="utf-8"))
+        pid, host = holder["pid"], holder["host"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return pid if host == socket.gethostname() and isinstance(pid, int) else None
+
+
+def print_memory(console: Console, memory: RunMemory) -> None:
+    """Print the newest report and where it is; without one, what each phase of the newest generations took.
+
+    Raises:
+        InputError: the report cannot be read.
+    """
+    if memory.reports:
+        text = _content(memory.reports[0])
+        console.print(Markdown(text) if console.is_terminal else text, highlight=False, markup=False, soft_wrap=True)
+        for index, path in enumerate(memory.files):
+            _line(console, "" if index else "files", str(path))
+        older = len(memory.reports) - 1
+        _line(console, "older", f"{older} report{'s' * (older != 1)} in {memory.reports[0].parent}")
+        return
+    _print_phases(console, memory)
+    _line(console, "", f"Run {memory.status.run} has no memory report on this machine.")
+    _line(console, "", _how_to_get_one(memory))
+
+
+def _print_phases(console: Console, memory: RunMemory) -> None:
+    shown = memory.newest_telemetry
+    if not shown:
+        _line(console, "", f"Run {memory.status.run} has no generation yet.")
+        return
+    on_device = any(entry.device_peak_bytes for entry in shown)
+    headers = ["generation", "phase", "RSS at start", "peak", "end"]
+    table = plain_table(*headers, *(["tensors on GPU", "held on GPU"] if on_device else []), left=("phase",))
+    for entry in shown:
+        table.add_section()
+        if not entry.phases:
+            table.add_row(str(entry.generation), "all", "", _size(entry.rss_peak_bytes), _size(entry.rss_bytes))
+        for index, phase in enumerate(entry.phases):
+            sizes = [phase.start_bytes, phase.peak_bytes, phase.end_bytes]
+            device = [phase.device_allocated_peak, phase.device_reserved_peak] if on_device else []
+            generation = "" if index else str(entry.generation)
+            table.add_row(generation, phase.phase, *(_size(amount) for amount in [*sizes, *device]))
+    console.print(table)
+
+
+def _how_to_get_one(memory: RunMemory) -> str:
+    if memory.pid is not None:
+        return f"To get one, ask the training for it: kill -USR1 {memory.pid}"
+    if memory.status.state == "running":
+        return "To get one, ask the training for it, on its machine: kill -USR1 PID"
+    return "While it trains, kill -USR1 PID asks the training for one; the memory guard writes one when it stops a run."
+
+
+def memory_document(memory: RunMemory) -> dict[str, Any]:
+    """Return what `eigen memory --json` prints. Its keys are a contract.
+
+    Raises:
+        InputError: the report cannot be read.
+    """
+    return {
+        "run": memory.status.run,
+        "state": memory.status.state,
+        "pid": memory.pid,
+        "folder": str(memory.status.folder / "memory"),
+        "report": _report(memory.reports[0].with_suffix(".json")) if memory.reports else None,
+        "files": [str(path) for path in memory.files] if memory.reports else [],
+        "older_reports": max(len(memory.reports) - 1, 0),
+        "generations": [
+            {
+                "generation": entry.generation,
+                "rss_bytes": entry.rss_bytes,
+                "rss_peak_bytes": entry.rss_peak_bytes,
+                "phases": [phase.model_dump(mode="json") for phase in entry.phases],
+            }
+            for entry in memory.newest_telemetry
+        ],
+    }
+
+
+def _report(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(_content(path))
+    except ValueError as error:
+        raise InputError(f"The memory report {path} is damaged ({error}). Remove it to see the one before.") from error
+    if not isinstance(document, dict):
+        raise InputError(f"The memory report {path} holds no report. Remove it to see the one before.")
+    return document
+
+
+def _content(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_REPORT_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise InputError(
+            f"The memory report {path} cannot be read: {error.strerror}. Make it readable, or remove it to see the one "
+            "before."
+        ) from error
+
+
+def _line(console: Console, label: str, text: str) -> None:
+    console.print(f"  {label:<8}{text}" if label else f"  {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _size(amount: int) -> str:
+    return f"{amount / _MB:,.0f} MB"

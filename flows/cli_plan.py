@@ -1,0 +1,193 @@
+"""The command `eigen plan`: what a run would take, and whether this machine has it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from eigen_core.config import Config
+from eigen_core.progress import progress_to
+from flows.cli_display import display_on
+from flows.cli_endings import require_addresses
+from flows.cli_tables import plain_table
+from flows.prefect_environment import prepare_environment
+
+if TYPE_CHECKING:
+    from eigen_core.market import Panel
+    from eigen_core.planning import Calibration, DiskPlan
+    from flows.run_plan import RunPlan
+
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What `eigen plan` found.
+
+    Attributes:
+        config: the run that was planned.
+        run_plan: what it takes, and whether that fits.
+        calibration: how long its phases take; None if that was not asked for, or it does not fit.
+    """
+
+    config: Config
+    run_plan: "RunPlan"
+    calibration: "Calibration | None" = None
+
+
+def planned_run(config: Config, console: Console, *, calibrate: bool = False) -> PlannedRun:
+    """Plan a run. Nothing is written but the cache of its panel.
+
+    Args:
+        config: the run.
+        console: where progress is shown if it is a terminal.
+        calibrate: time a piece of a generation too, if the run fits.
+
+    Raises:
+        InputError: the data cannot be used, the run could not be trained with this configuration, or a limit of this
+            machine cannot be read.
+        StoppedByMemory: not even the planning fits.
+    """
+    prepare_environment()
+    require_addresses()
+    with display_on(console) as display:
+        display.waiting_for("reading the data")
+        with progress_to(display):
+            from eigen_core.generation import require_scale
+            from eigen_core.market import build_panel
+            from eigen_core.planning import PanelFacts
+            from flows.run_plan import plan_run
+
+            panel, _ = build_panel(config)
+            require_scale(config, panel)
+            display.waiting_for("planning")
+            run_plan = plan_run(config, PanelFacts.of(panel))
+            calibration = None
+            if calibrate and run_plan.fits:
+                display.waiting_for("timing a piece of a generation")
+                calibration = _calibrated(config, panel)
+    return PlannedRun(config, run_plan, calibration)
+
+
+def _calibrated(config: Config, panel: "Panel") -> "Calibration":
+    import torch
+
+    from eigen_core.planning import calibrate
+
+    if config.threads > 0:
+        torch.set_num_threads(config.threads)
+    return calibrate(config, panel)
+
+
+def print_planned(console: Console, planned: PlannedRun, *, timed: bool = False, explained: bool = False) -> None:
+    """Print a plan: memory by part and phase, disk, uploads, time, limits, and the verdict.
+
+    Args:
+        console: where to.
+        planned: what to print.
+        timed: say it if the time is not known.
+        explained: say of each part how its size is computed.
+    """
+    print_plan(console, planned.config, planned.run_plan, explained=explained)
+    if planned.calibration is not None:
+        _print_time(console, planned.calibration, planned.config.generations)
+    elif timed:
+        _line(console, "time", "not measured: the run does not fit")
+    console.print(planned.run_plan.sentence(), highlight=False, markup=False, soft_wrap=True)
+
+
+def print_plan(console: Console, config: Config, run_plan: "RunPlan", *, explained: bool = False) -> None:
+    """Print the tables of a plan, what it writes, and the limits of this machine; no verdict."""
+    facts = run_plan.facts
+    console.print(
+        f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents; "
+        f"{facts.days:,} days, {facts.columns:,} columns, {facts.assets:,} of them tradable, {facts.features} features",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    _print_parts(console, run_plan, explained=explained)
+    _print_phases(console, run_plan)
+    _print_disk(console, config, run_plan.plan.disk)
+    for index, limit in enumerate(run_plan.limits.limits):
+        _line(console, "" if index else "limits", str(limit))
+    if run_plan.device_limit is not None:
+        _line(console, "", str(run_plan.device_limit))
+
+
+def planned_document(planned: PlannedRun) -> dict[str, Any]:
+    """Return what `eigen plan --json` prints. Its keys are a contract."""
+    calibration = planned.calibration
+    return {
+        "preset": planned.config.preset,
+        "generations": planned.config.generations,
+        **planned.run_plan.document(),
+        "calibration": None
+        if calibration is None
+        else {
+            "evaluate_seconds": calibration.evaluate,
+            "train_seconds": calibration.train,
+            "evolve_seconds": calibration.evolve,
+            "generation_seconds": calibration.seconds,
+            "run_seconds": calibration.seconds * planned.config.generations,
+        },
+    }
+
+
+def _print_parts(console: Console, run_plan: "RunPlan", *, explained: bool) -> None:
+    plan = run_plan.plan
+    on_device = plan.device != "cpu"
+    headers = ["part", "host", *(["device"] if on_device else []), "phases", *(["how"] if explained else [])]
+    table = plain_table(*headers, left=("part", "phases", "how"))
+    rows = zip(plan.parts, plan.part_rows(), strict=True)
+    for part, row in sorted(rows, key=lambda pair: -(pair[0].host_bytes + pair[0].device_bytes)):
+        device = [_size(part.device_bytes)] if on_device else []
+        how = [escape(part.how)] if explained else []
+        table.add_row(escape(part.name), _size(part.host_bytes), *device, str(row["phases"]), *how)
+    console.print(table)
+
+
+def _print_phases(console: Console, run_plan: "RunPlan") -> None:
+    from eigen_core.planning import PHASES
+
+    plan = run_plan.plan
+    on_device = plan.device != "cpu"
+    table = plain_table("phase", "host at the peak", *(["device at the peak"] if on_device else []), left=("phase",))
+    for phase in PHASES:
+        device = [_size(plan.device_bytes(phase))] if on_device else []
+        highest = phase == plan.peak_phase()
+        row = [phase, _size(plan.host_bytes(phase)), *device]
+        table.add_row(*(f"[bold]{cell}[/]" if highest else cell for cell in row))
+    console.print(table)
+
+
+def _print_disk(console: Console, config: Config, disk: "DiskPlan") -> None:
+    kept = f"the newest {config.checkpoint.keep_last}"
+    every = f" and every {config.checkpoint.keep_every}th" if config.checkpoint.keep_every else ""
+    _line(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint")
+    _line(console, "", f"{_size(disk.run_bytes)} the run at its end ({kept}{every}), {_size(disk.most_bytes)} at most")
+    if disk.local_bytes:
+        _line(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
+    _line(console, "", disk.assumption)
+    if disk.upload_bytes:
+        each, whole = _size(disk.upload_generation_bytes), _size(disk.upload_bytes)
+        _line(console, "uploads", f"{each} a generation, {whole} in all")
+    else:
+        _line(console, "uploads", "none: the store is a folder here")
+
+
+def _print_time(console: Console, calibration: "Calibration", generations: int) -> None:
+    train = "not known: too few days" if calibration.train is None else f"{calibration.train:,.2f} s"
+    phases = f"evaluate {calibration.evaluate:,.2f} s, train {train}, evolve {calibration.evolve:,.2f} s"
+    _line(console, "time", f"{calibration.seconds:,.2f} s a generation ({phases}), from a piece of one")
+    whole = calibration.seconds * generations
+    _line(console, "", f"{whole:,.0f} s for {generations} generations, without checkpoints and plots")
+
+
+def _line(console: Console, label: str, text: str) -> None:
+    console.print(f"  {label:<10}{text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _size(amount: int) -> str:
+    return f"{amount / _MB:,.1f} MB" if amount else ""

@@ -1,0 +1,317 @@
+"""Looks for what a training needs on this machine, before anything is trained; no look depends on another."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
+from eigen_core.store.deadline import within
+
+if TYPE_CHECKING:
+    from eigen_core.market import Panel
+    from flows.run_plan import RunPlan
+
+Status = Literal["ok", "warning", "failed"]
+
+_PYTHON = (3, 11)
+_API_SECONDS = 15.0
+_MB = 1e6
+_SEE_DATA = "See to the data first."
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look has found.
+
+    Attributes:
+        check: what was looked at.
+        status: `failed`: nothing can be trained so; `warning`: it can, but not as well, or not for long.
+        found: in words.
+        advice: what to do; empty if all is well.
+    """
+
+    check: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+class Doctor:
+    """Looks at this machine for a run.
+
+    Args:
+        config: the run: its store, device, memory limit and scale.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._checks: dict[str, Callable[[], Finding]] = {
+            "python": self._python,
+            "torch": self._torch,
+            "device": self._device,
+            "TA-Lib": self._ta_lib,
+            "data": self._data,
+            "memory limits": self._memory_limits,
+            "memory": self._memory,
+            "Prefect": self._prefect,
+            "Prefect's API": self._api,
+            "store": self._store,
+            "run folder": self._run_folder,
+            "disk": self._disk,
+        }
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """What is looked at, in order."""
+        return tuple(self._checks)
+
+    def findings(self) -> Iterator[Finding]:
+        """Look at one thing after the other. Nothing is raised: what goes wrong is what was found."""
+        for name, check in self._checks.items():
+            yield _looked(name, check)
+
+    def _python(self) -> Finding:
+        have = ".".join(map(str, sys.version_info[:3]))
+        found = f"Python {have} at {sys.executable}"
+        if sys.version_info[:2] != _PYTHON:
+            return Finding("python", "failed", found, "Make the environment anew with Python 3.11: make setup.")
+        return Finding("python", "ok", found)
+
+    def _torch(self) -> Finding:
+        import torch
+
+        build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
+        return _versioned("torch", "torch", f"torch {torch.__version__}, {build}", torch.__version__.partition("+")[0])
+
+    def _device(self) -> Finding:
+        import torch
+
+        from eigen_core.generation import resolve_device
+        from eigen_core.memory import device_limit
+
+        device = resolve_device(self._config.device)
+        limit = device_limit(device)
+        if limit is not None:
+            free, _ = torch.cuda.mem_get_info(device)
+            found = f"{device} (device={self._config.device}): {limit}, {free / 1e9:,.2f} GB of it free now"
+            return Finding("device", "ok", f"{found}; {_driver()}")
+        found = f"cpu (device={self._config.device}), {torch.get_num_threads()} threads, {os.cpu_count()} cores"
+        if self._config.device == "cpu":
+            return Finding("device", "ok", found)
+        if _DRIVER.exists() and torch.version.cuda is None:
+            found = f"{found}; {_driver()}, but torch is built for the CPU"
+            return Finding("device", "warning", found, "Install torch's build for CUDA to use the GPU.")
+        if torch.version.cuda is not None:
+            found = f"{found}; torch is built for CUDA and finds no GPU; {_driver()}"
+            return Finding("device", "warning", found, "Look at nvidia-smi; in a container, start it with --gpus all.")
+        return Finding("device", "ok", f"{found}; {_driver()}")
+
+    def _ta_lib(self) -> Finding:
+        import talib
+
+        library = getattr(talib, "__ta_version__", b"?").decode(errors="replace").partition(" ")[0]
+        return Finding("TA-Lib", "ok", f"TA-Lib {talib.__version__}, C library {library}")
+
+    def _data(self) -> Finding:
+        from eigen_core.generation import require_scale
+
+        panel = self._panel
+        require_scale(self._config, panel)
+        found = (
+            f"preset {self._config.preset}: {panel.days:,} days, {panel.columns:,} columns, {panel.assets:,} of them "
+            f"tradable, from {self._config.market.data or 'the bundled prices'}"
+        )
+        return Finding("data", "ok", found)
+
+    def _memory_limits(self) -> Finding:
+        from eigen_core.generation import resolve_device
+        from eigen_core.memory import host_limits, room_bytes
+
+        memory = self._config.memory
+        limits = "; ".join(map(str, host_limits(memory).limits))
+        room = room_bytes(memory, resolve_device("cpu")) / 1e9
+        free = f"{room:,.2f} GB can be taken now before the guard's line at {memory.hard:.0%}"
+        return Finding("memory limits", "ok", f"{limits}; {free}")
+
+    def _memory(self) -> Finding:
+        run_plan = self._run_plan
+        if run_plan is None:
+            return Finding("memory", "warning", "what the run takes is not known", _SEE_DATA)
+        if run_plan.fits:
+            return Finding("memory", "ok", run_plan.sentence())
+        advice = "Free memory, raise the limit, or change the settings as `eigen plan` says."
+        return Finding("memory", "failed", run_plan.sentence(), advice)
+
+    def _prefect(self) -> Finding:
+        have = version("prefect")
+        return _versioned("Prefect", "prefect", f"Prefect {have}", have)
+
+    def _api(self) -> Finding:
+        # Loading it may take longer than the API has to answer.
+        import prefect.client.orchestration  # noqa: F401
+
+        from flows.prefect_environment import PrefectServer
+        from flows.run_plan import api_url
+
+        within(_API_SECONDS, PrefectServer().check, f"Prefect's API did not answer within {_API_SECONDS:.0f} seconds.")
+        url = api_url()
+        if url:
+            return Finding("Prefect's API", "ok", f"{url} answers")
+        from prefect.settings import PREFECT_HOME
+
+        home = Path(PREFECT_HOME.value())
+        nearest = _nearest(home)
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            found = f"the embedded server keeps its history in {home}, and {nearest} cannot be written to"
+            return Finding("Prefect's API", "failed", found, "Change its permissions, or set PREFECT_HOME.")
+        return Finding(
+            "Prefect's API", "ok", f"none is configured; each training starts its own server, kept in {home}"
+        )
+
+    def _store(self) -> Finding:
+        url = self._config.checkpoint.store
+        if is_remote(url):
+            store = open_store(url)
+            store.check()
+            return Finding("store", "ok", f"{store.url} answers; objects can be written, read and listed there")
+        folder = run_root(url, self._config.checkpoint.local)
+        _require_usable(folder)
+        there = "" if folder.is_dir() else ", made by the first training"
+        return Finding("store", "ok", f"the folder {folder}{there}")
+
+    def _run_folder(self) -> Finding:
+        settings = self._config.checkpoint
+        folder = run_root(settings.store, settings.local)
+        _require_usable(folder)
+        return Finding("run folder", "ok", f"{folder} can be written to, with hard links, locks and fsync")
+
+    def _disk(self) -> Finding:
+        settings = self._config.checkpoint
+        folder = run_root(settings.store, settings.local)
+        free = shutil.disk_usage(_nearest(folder)).free
+        found = f"{free / 1e9:,.2f} GB free at {folder}"
+        if self._run_plan is None:
+            return Finding("disk", "warning", f"{found}; what the run takes is not known", _SEE_DATA)
+        disk = self._run_plan.plan.disk
+        whole = disk.local_bytes or disk.most_bytes
+        found = (
+            f"{found}; preset {self._config.preset} takes {disk.checkpoint_bytes / _MB:,.1f} MB a checkpoint and "
+            f"{whole / _MB:,.1f} MB at most"
+        )
+        if free < disk.checkpoint_bytes:
+            return Finding("disk", "failed", found, "Free some, or choose another place with --store.")
+        if free < whole:
+            advice = "Free some, choose another place with --store, or keep fewer generations (checkpoint.keep_last)."
+            return Finding("disk", "warning", found, advice)
+        return Finding("disk", "ok", found)
+
+    @cached_property
+    def _panel(self) -> "Panel":
+        from eigen_core.market import build_panel
+
+        return build_panel(self._config)[0]
+
+    @cached_property
+    def _run_plan(self) -> "RunPlan | None":
+        """What the run takes; None if its data cannot be used, which is a finding of its own."""
+        from eigen_core.generation import require_scale
+        from eigen_core.planning import PanelFacts
+        from flows.run_plan import plan_run
+
+        try:
+            panel = self._panel
+            require_scale(self._config, panel)
+        except InputError:
+            return None
+        return plan_run(self._config, PanelFacts.of(panel))
+
+
+def _looked(name: str, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except (InputError, StoreUnavailableError) as error:
+        return Finding(name, "failed", str(error), "")
+    except ImportError as error:
+        return Finding(name, "failed", f"it cannot be loaded: {_first_line(error)}", "Install it again: make setup.")
+    except MemoryError:
+        return Finding(name, "failed", "there is not enough memory to look", "Raise the limit, such as ulimit -v.")
+    except Exception as error:  # noqa: BLE001 - whatever is wrong here is what was looked for, and no look stops another
+        return Finding(name, "failed", f"{type(error).__name__}: {_first_line(error)}", "")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no more is known"])[0]
+
+
+def _versioned(check: str, package: str, found: str, have: str) -> Finding:
+    """Compare a version with the one that Eigen is tried with, if it is tried with one alone."""
+    pinned = _pinned(package)
+    if pinned is None or pinned == have:
+        return Finding(check, "ok", found)
+    advice = f"Eigen was tried with {package} {pinned}: with another, equal runs may end differently or not at all."
+    return Finding(check, "warning", found, advice)
+
+
+def _pinned(package: str) -> str | None:
+    try:
+        needed = requires("eigen") or []
+    except PackageNotFoundError:
+        return None
+    return next((line.removeprefix(f"{package}==") for line in needed if line.startswith(f"{package}==")), None)
+
+
+def _driver() -> str:
+    """Return the version of NVIDIA's driver, in words."""
+    try:
+        first = _DRIVER.read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return "no NVIDIA driver"
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
+    numbers = [word for word in first.split() if word[0].isdigit() and "." in word]
+    return f"NVIDIA driver {numbers[0]}" if numbers else "an NVIDIA driver"
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _require_usable(folder: Path) -> None:
+    """Try in a folder whatever a store does; one that is missing is tried above it, and not made.
+
+    Raises:
+        InputError, StoreUnavailableError: it cannot be used.
+    """
+    if folder.is_dir():
+        LocalStore(folder).check()
+        return
+    with _folder_in(_nearest(folder)) as scratch:
+        LocalStore(scratch).check()
+
+
+@contextmanager
+def _folder_in(parent: Path) -> Iterator[Path]:
+    """Give a folder that is gone afterwards.
+
+    Raises:
+        InputError: there can be none.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix=".eigen-doctor-", dir=parent)
+    except OSError as error:
+        raise InputError(
+            f"No folder can be made in {parent}: {error.strerror}. Change its permissions or choose another store."
+        ) from error
+    with made as name:
+        yield Path(name)

@@ -1,0 +1,225 @@
+"""`eigen doctor`: what it looks at, that no look stops another, exit codes, and that it leaves nothing behind."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from flow_cases import eigen_environment, run_eigen
+from typer.testing import CliRunner
+
+from eigen_core.config import Config
+from flows import doctor as module
+from flows.cli import app
+from flows.doctor import Doctor
+from flows.prefect_environment import PrefectServer
+
+CHECKS = [
+    "python",
+    "torch",
+    "device",
+    "TA-Lib",
+    "data",
+    "memory limits",
+    "memory",
+    "Prefect",
+    "Prefect's API",
+    "store",
+    "run folder",
+    "disk",
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder, which must be empty afterwards but for what a test put there."""
+    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert not [path for path in tmp_path.rglob("*") if "doctor" in path.name or path.name == "runs"]
+
+
+def eigen(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def found(*arguments: str, code: int = 0) -> dict[str, Any]:
+    """What `eigen doctor --json` has found, by check."""
+    ended = eigen("doctor", *arguments, "--json")
+    assert ended.exit_code == code, ended.output
+    assert ended.stderr == ""
+    document = json.loads(ended.stdout)
+    assert list(document) == ["healthy", "checks"]
+    assert document["healthy"] is (code == 0)
+    assert all(list(check) == ["check", "status", "found", "advice"] for check in document["checks"])
+    assert [check["check"] for check in document["checks"]] == CHECKS
+    return {check["check"]: check for check in document["checks"]}
+
+
+def statuses(checks: dict[str, Any]) -> dict[str, str]:
+    """What is not well."""
+    return {name: check["status"] for name, check in checks.items() if check["status"] != "ok"}
+
+
+def test_on_a_machine_that_can_train_all_is_well() -> None:
+    checks = found("--device", "cpu", "--set", "memory.limit_gb=8")
+    assert statuses(checks) == {}
+    assert torch.__version__ in checks["torch"]["found"]
+    assert "8.00 GB (memory.limit_gb)" in checks["memory limits"]["found"]
+    assert "(physical memory)" in checks["memory limits"]["found"]
+    assert "GB can be taken now before the guard's line at 93%" in checks["memory limits"]["found"]
+    assert "The run fits" in checks["memory"]["found"]
+    assert "each training starts its own server" in checks["Prefect's API"]["found"]
+    assert "MB a checkpoint" in checks["disk"]["found"]
+    text = eigen("doctor", "--device", "cpu", "--set", "memory.limit_gb=8").stdout
+    assert text.count("\nok  ") == len(CHECKS) - 1
+    assert text.endswith("All 12 checks are well: train with `eigen train`.\n")
+
+
+def test_bad_memory_and_store_are_two_findings_and_the_others_stay_well(folder: Path) -> None:
+    (folder / "file").write_text("no folder")
+    checks = found("--store", "file/runs", "--set", "memory.limit_gb=0.4", code=1)
+    assert statuses(checks) == {"memory": "failed", "store": "failed", "run folder": "failed"}
+    assert "The run does not fit" in checks["memory"]["found"]
+    assert "eigen plan" in checks["memory"]["advice"]
+    assert "file" in checks["store"]["found"]
+    text = eigen("doctor", "--store", "file/runs", "--set", "memory.limit_gb=0.4").stdout
+    assert "3 failed, 0 with a warning, of 12 checks." in text
+
+
+def test_bad_data_leaves_what_depends_on_it_open() -> None:
+    checks = found("--data", "nowhere.csv", code=1)
+    assert statuses(checks) == {"data": "failed", "memory": "warning", "disk": "warning"}
+    assert "nowhere.csv" in checks["data"]["found"]
+    assert "GB free at" in checks["disk"]["found"]
+
+
+def test_a_full_disk_is_a_failure_and_a_nearly_full_one_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, status, code in ((10**6, "failed", 1), (20 * 10**6, "warning", 0), (10**9, "ok", 0)):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+        checks = found(code=code)
+        assert checks["disk"]["status"] == status
+        assert (checks["disk"]["advice"] == "") is (status == "ok")
+
+
+def test_a_preset_is_what_disk_and_memory_are_compared_with() -> None:
+    checks = found("--preset", "eigen2")
+    assert "preset eigen2" in checks["disk"]["found"]
+    assert "preset eigen2" in checks["data"]["found"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    checks = found("--device", "cuda", code=1)
+    assert statuses(checks)["device"] == "failed"
+    driver = folder / "driver"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 22:23:56 UTC 2024\n")
+    monkeypatch.setattr(module, "_DRIVER", driver)
+    monkeypatch.setattr("torch.version.cuda", None)
+    checks = found()
+    assert statuses(checks) == {"device": "warning"}
+    assert "NVIDIA driver 550.54.15, but torch is built for the CPU" in checks["device"]["found"]
+    monkeypatch.setattr("torch.version.cuda", "12.8")
+    checks = found()
+    assert statuses(checks) == {"device": "warning"}
+    assert "built for CUDA 12.8" in checks["torch"]["found"]
+    assert "nvidia-smi" in checks["device"]["advice"]
+
+
+def test_other_versions_than_those_tried_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "requires", lambda _: ["prefect==0.0.1", "torch==1.2.3", "TA-Lib<0.9,>=0.8"])
+    checks = found()
+    assert statuses(checks) == {"torch": "warning", "Prefect": "warning"}
+    assert "tried with torch 1.2.3" in checks["torch"]["advice"]
+    assert "tried with prefect 0.0.1" in checks["Prefect"]["advice"]
+
+
+def test_a_package_that_cannot_be_loaded_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "talib", None)
+    checks = found(code=1)
+    assert statuses(checks) == {"TA-Lib": "failed"}
+    assert "make setup" in checks["TA-Lib"]["advice"]
+
+
+def test_whatever_a_look_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: PrefectServer) -> None:
+        raise ZeroDivisionError("first line\nsecond line")
+
+    monkeypatch.setattr(PrefectServer, "check", broken)
+    checks = found(code=1)
+    assert statuses(checks) == {"Prefect's API": "failed"}
+    assert checks["Prefect's API"]["found"] == "ZeroDivisionError: first line"
+    monkeypatch.setattr(PrefectServer, "check", lambda _: bytearray(1 << 60) and None)
+    assert "not enough memory" in found(code=1)["Prefect's API"]["found"]
+
+
+def test_an_api_is_asked_and_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_API_SECONDS", 0.2)
+    monkeypatch.setattr(PrefectServer, "check", lambda _: time.sleep(30))
+    checks = found(code=1)
+    assert statuses(checks) == {"Prefect's API": "failed"}
+    assert "did not answer within 0 seconds" in checks["Prefect's API"]["found"]
+
+
+def test_a_store_elsewhere_is_asked(gcs_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = found("--store", f"{gcs_bucket}/prefix")
+    assert statuses(checks) == {}
+    assert f"{gcs_bucket}/prefix answers" in checks["store"]["found"]
+    assert ".remote/gs/" in checks["run folder"]["found"]
+    checks = found("--store", "gs://bucket-that-is-not-there/prefix", code=1)
+    assert statuses(checks) == {"store": "failed"}
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    checks = found("--store", f"{gcs_bucket}/prefix", code=1)
+    assert statuses(checks) == {"store": "failed"}
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in checks["store"]["found"]
+
+
+def test_a_store_that_is_there_stays_as_it_is(folder: Path) -> None:
+    (folder / "store" / "run").mkdir(parents=True)
+    (folder / "store" / "run" / "config.json").write_text("{}")
+    before = sorted(folder.rglob("*"))
+    assert statuses(found("--store", "store")) == {}
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_without_hard_links_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refused)
+    checks = found(code=1)
+    assert statuses(checks) == {"store": "failed", "run folder": "failed"}
+    assert "hard links" in checks["run folder"]["found"]
+
+
+def test_bad_settings_are_bad_input() -> None:
+    ended = eigen("doctor", "--set", "memory.limit_gb=0")
+    assert ended.exit_code == 2
+    assert ended.stderr.startswith("eigen: ")
+
+
+def test_the_looks_are_named() -> None:
+    assert list(Doctor(Config()).checks) == CHECKS
+
+
+def test_the_process_looks_at_a_user_s_api(session_folder: Path, folder: Path) -> None:
+    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL="http://127.0.0.1:9/api")
+    ended = run_eigen(["doctor", "--json"], environment=environment, folder=folder)
+    assert ended.returncode == 1
+    assert ended.stderr == ""
+    failed = [check for check in json.loads(ended.stdout)["checks"] if check["status"] == "failed"]
+    assert [check["check"] for check in failed] == ["Prefect's API"]
+    assert "http://127.0.0.1:9/api does not answer" in failed[0]["found"]

@@ -1,0 +1,196 @@
+"""`eigen memory`: the newest report of a run, what its phases took without one, and how to get one."""
+
+import io
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from memory_cases import bare_report
+from rich.console import Console
+from store_cases import locked_by_another_process, run_config, save_generations
+from test_run_status import record, telemetry
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunPlace, Snapshot, create_run, open_session
+from eigen_core.records import PhaseMemory
+from flows.cli import app
+from flows.cli_memory import memory_of, print_memory
+from flows.memory_reports import write_memory_report
+
+MEMORY_KEYS = ["run", "state", "pid", "folder", "report", "files", "older_reports", "generations"]
+GENERATION_KEYS = ["generation", "rss_bytes", "rss_peak_bytes", "phases"]
+PHASE_KEYS = ["phase", "start_bytes", "peak_bytes", "end_bytes", "device_allocated_peak", "device_reserved_peak"]
+MB = 1_000_000
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
+    """A run of five generations in `runs`, whose telemetry knows phases from the third on."""
+    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
+    place = RunPlace.of(config.checkpoint, "run")
+    create_run(place, config.model_dump(mode="json"))
+    phases = [
+        PhaseMemory(phase="evaluate", start_bytes=300 * MB, peak_bytes=456 * MB, end_bytes=400 * MB),
+        PhaseMemory(phase="train", start_bytes=400 * MB, peak_bytes=789 * MB, end_bytes=500 * MB),
+    ]
+    entries = [telemetry(number) for number in range(1, 6)]
+    entries[3:] = [entry.model_copy(update={"phases": tuple(phases)}) for entry in entries[3:]]
+    documents = {
+        "history": [record(number).model_dump(mode="json") for number in range(1, 6)],
+        "telemetry": [entry.model_dump(mode="json") for entry in entries],
+    }
+    with open_session(config.checkpoint, "run") as session:
+        snapshot = Snapshot(5, {"population": {"weights": torch.zeros(2)}}, documents, 1)
+        session.save(snapshot, config.model_dump(mode="json"), "zstd")
+    return place
+
+
+def eigen(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    """The JSON of `eigen memory`."""
+    ended = eigen("memory", *arguments, "--json")
+    assert ended.exit_code == 0, ended.output
+    found = json.loads(ended.stdout)
+    assert list(found) == MEMORY_KEYS
+    assert all(list(entry) == GENERATION_KEYS for entry in found["generations"])
+    assert all(list(phase) == PHASE_KEYS for entry in found["generations"] for phase in entry["phases"])
+    return found
+
+
+def report_in(place: RunPlace, reason: str, generation: int) -> Path:
+    """Write a report, as the guard would."""
+    return write_memory_report(place, bare_report(reason), generation, "train")
+
+
+@pytest.mark.usefixtures("place")
+def test_without_a_report_the_phases_of_the_newest_generations_are_shown(tmp_path: Path) -> None:
+    found = document("run")
+    assert found["report"] is None
+    assert found["files"] == []
+    assert found["older_reports"] == 0
+    assert found["folder"] == str(tmp_path / "runs" / "run" / "memory")
+    assert [entry["generation"] for entry in found["generations"]] == [3, 4, 5]
+    assert [len(entry["phases"]) for entry in found["generations"]] == [0, 2, 2]
+    text = eigen("memory", "run").stdout
+    lines = [line.split() for line in text.splitlines()]
+    assert ["3", "all", "200", "MB", "100", "MB"] in lines
+    assert ["4", "evaluate", "300", "MB", "456", "MB", "400", "MB"] in lines
+    assert ["train", "400", "MB", "789", "MB", "500", "MB"] in lines
+    assert "GPU" not in text
+    assert "Run run has no memory report on this machine." in text
+    assert "kill -USR1 PID" in text
+
+
+def test_the_gpu_has_columns_where_there_was_one(place: RunPlace) -> None:
+    config = run_config("runs", Path("runs"))
+    phase = PhaseMemory(phase="train", start_bytes=1, peak_bytes=2, end_bytes=3, device_reserved_peak=77 * MB)
+    documents = {
+        "history": [record(number).model_dump(mode="json") for number in range(1, 7)],
+        "telemetry": [
+            telemetry(number).model_copy(update={"phases": (phase,)}).model_dump(mode="json") for number in range(1, 7)
+        ],
+    }
+    with open_session(config.checkpoint, place.name) as session:
+        session.load_newest()
+        snapshot = Snapshot(6, {"population": {"weights": torch.zeros(2)}}, documents, 1)
+        session.save(snapshot, config.model_dump(mode="json"), "zstd")
+    text = eigen("memory", "run").stdout
+    assert "held on GPU" in text
+    assert "77 MB" in text
+
+
+def test_the_newest_report_is_shown_with_its_files(place: RunPlace) -> None:
+    report_in(place, "the first", 2)
+    newest = report_in(place, "the second | of *two*", 3)
+    found = document("run")
+    assert found["report"]["reason"] == "the second | of *two*"
+    assert found["files"] == [str(newest), str(newest.with_suffix(".json"))]
+    assert found["older_reports"] == 1
+    newest.with_suffix(".png").write_bytes(b"a picture")
+    text = eigen("memory", "run").stdout
+    assert newest.read_text() in text
+    for suffix in (".md", ".json", ".png"):
+        assert str(newest.with_suffix(suffix)) in text
+    assert f"1 report in {newest.parent}" in text
+    assert "the first" not in text
+    assert "kill" not in text
+
+
+def test_on_a_terminal_markdown_is_rendered(place: RunPlace, tmp_path: Path) -> None:
+    newest = report_in(place, "a reason", 3)
+    assert "\n# Memory: a reason" in f"\n{newest.read_text()}"
+    console = Console(file=io.StringIO(), force_terminal=True, width=300)
+    print_memory(console, memory_of(str(tmp_path / "runs"), "run"))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "Memory: a reason" in shown
+    assert "# Memory" not in shown
+    assert str(newest) in shown
+
+
+def test_a_run_that_trains_is_named_by_its_process(place: RunPlace) -> None:
+    with locked_by_another_process(place) as pid:
+        found = document("run")
+        assert (found["state"], found["pid"]) == ("running", pid)
+        assert f"kill -USR1 {pid}" in eigen("memory", "run").stdout
+        lock = place.root / "run" / "lock"
+        lock.write_text(json.dumps({"pid": os.getpid(), "host": f"not-{socket.gethostname()}"}))
+        assert document("run")["pid"] is None
+        assert "on its machine: kill -USR1 PID" in eigen("memory", "run").stdout
+    assert document("run")["pid"] is None
+
+
+def test_a_run_without_a_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = run_config("runs", Path("runs"))
+    create_run(RunPlace.of(config.checkpoint, "new"), config.model_dump(mode="json"))
+    assert document("new")["generations"] == []
+    assert "Run new has no generation yet." in eigen("memory", "new").stdout
+
+
+def test_a_run_in_a_bucket_has_its_reports_here(
+    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs")), "run", 1)
+    newest = report_in(place, "far away", 1)
+    found = document("run", "--store", f"{gcs_bucket}/prefix")
+    assert found["report"]["reason"] == "far away"
+    assert found["files"][0] == str(newest)
+    assert ".remote" in found["folder"]
+
+
+def refused(*arguments: str) -> str:
+    """Run a command that must be refused with one line, and return that line."""
+    ended = eigen("memory", *arguments)
+    assert ended.exit_code == 2, ended.output
+    assert ended.stderr.startswith("eigen: ")
+    assert ended.stderr.count("\n") == 1
+    return ended.stderr
+
+
+def test_what_cannot_be_shown_is_a_sentence(place: RunPlace) -> None:
+    assert "There is no run 'nope'" in refused("nope")
+    assert "cannot be named" in refused("a/b")
+    newest = report_in(place, "a reason", 3)
+    newest.with_suffix(".json").write_text("{half")
+    assert f"{newest.with_suffix('.json')} is damaged" in refused("run", "--json")
+    newest.with_suffix(".json").write_text("[]")
+    assert "holds no report" in refused("run", "--json")
+    newest.with_suffix(".json").unlink()
+    assert "cannot be read" in refused("run", "--json")
+    newest.unlink()
+    newest.mkdir()
+    assert f"{newest} cannot be read" in refused("run")

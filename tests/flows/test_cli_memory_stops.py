@@ -1,0 +1,172 @@
+"""Trainings that memory ends, as a user sees them: exit code 3, why, where the report is, what is safe, what next."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import eigen_environment, small_settings
+from memory_cases import bare_report
+from prefect.states import Failed
+from store_cases import run_config, save_generations
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunPlace
+from eigen_core.memory import MemoryGuardError
+from eigen_core.planning import PanelFacts
+from flows import cli_training
+from flows.cli import app
+from flows.memory_reports import BlockedError, write_memory_report
+from flows.prefect_environment import PrefectServer
+from flows.run_plan import RunTooLargeError, plan_run
+from flows.runs import status_of
+
+# A training whose memory grows by 20 MB every 20 ms once its second generation is saved.
+LEAKING = """
+import sys, threading, time
+from pathlib import Path
+import numpy
+from flows.cli import app
+
+class Hoard:
+    def __init__(self):
+        self.arrays = []
+
+    def grow(self):
+        while not list(Path("runs/run/manifests").glob("000002-*")):
+            time.sleep(0.01)
+        while len(self.arrays) < 400:
+            self.arrays.append(numpy.ones(20_000_000, dtype=numpy.uint8))
+            time.sleep(0.02)
+
+hoard = Hoard()
+threading.Thread(target=hoard.grow, daemon=True).start()
+app()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
+    """A run with two of nine generations, in a process that would start no Prefect."""
+    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PrefectServer, "start", lambda _: None)
+    monkeypatch.setattr(cli_training, "_show_warnings_with", lambda _: None)
+    config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
+    return save_generations(config, "run", 1, 2)
+
+
+def ended_by(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception], name: str) -> Any:
+    """Resume the run; its flow returns a failed state of that name with that exception."""
+
+    def flow(*_: object, **__: object) -> object:
+        raised = error()
+        return Failed(name=name, message=str(raised), data=raised)
+
+    monkeypatch.setattr("flows.train.train_flow", flow)
+    ended = CliRunner().invoke(app, ["resume", "run"])
+    assert ended.exit_code == 3, ended.output
+    assert ended.stderr.startswith("eigen: ")
+    assert ended.stderr.count("\n") == 1
+    return ended
+
+
+def test_the_guards_end_says_why_where_the_report_is_and_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, place: RunPlace, tmp_path: Path
+) -> None:
+    written = []
+
+    def error() -> Exception:
+        written.append(write_memory_report(place, bare_report(), 3, "train"))
+        return MemoryGuardError("memory: 4.00 GB of 4.20 GB in train of generation 3.", bare_report(), "train", 3)
+
+    said = ended_by(monkeypatch, error, "MemoryGuard").stderr
+    assert said.startswith("eigen: memory: 4.00 GB of 4.20 GB in train of generation 3. The report is ")
+    assert str(written[0]) in said
+    assert "(eigen memory run shows it)" in said
+    assert f"The last checkpoint is generation 2 in {tmp_path / 'runs' / 'run'}." in said
+    assert said.endswith("Go on with: eigen resume run\n")
+
+
+def test_a_report_of_an_earlier_end_is_not_taken_for_this_ones(
+    monkeypatch: pytest.MonkeyPatch, place: RunPlace
+) -> None:
+    old = write_memory_report(place, bare_report(), 1, "train")
+    old.rename(old.with_name("20200101T000000-000001-train.md"))
+    error = MemoryGuardError("memory: too much.", bare_report(), "", None)
+    said = ended_by(monkeypatch, lambda: error, "MemoryGuard").stderr
+    assert "The report is" not in said
+    assert "The last checkpoint is generation 2" in said
+
+
+def test_a_blocked_run_says_what_the_flow_says(monkeypatch: pytest.MonkeyPatch, place: RunPlace) -> None:
+    ended = ended_by(monkeypatch, lambda: BlockedError("Run 'run' is blocked: twice."), "Blocked")
+    assert ended.stderr == "eigen: Run 'run' is blocked: twice.\n"
+    assert place.exists()
+
+
+def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(monkeypatch: pytest.MonkeyPatch, place: RunPlace) -> None:
+    config = status_of("runs", place.name).config
+    tight = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.5})})
+    run_plan = plan_run(tight, PanelFacts(days=8_313, columns=20, assets=20, features=13))
+    ended = ended_by(monkeypatch, lambda: RunTooLargeError(run_plan), "MemoryPlan")
+    assert ended.stderr == f"eigen: {run_plan.sentence()}\n"
+    assert "500 MB (memory.limit_gb)" in ended.stdout
+    assert "\n population " in ended.stdout
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), OSError(12, "ENOMEM")]
+)
+def test_memory_that_cannot_be_had_before_the_guard_is_there_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def start_training(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("eigen_core.generation.start_training", start_training)
+    ended = CliRunner().invoke(app, ["resume", "run"])
+    assert ended.exit_code == 3, ended.output
+    assert ended.stderr.startswith("eigen: There is not enough memory to prepare the run.")
+
+
+def test_the_plan_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, place: RunPlace) -> None:
+    ended = ended_by(monkeypatch, lambda: BlockedError("blocked"), "Blocked")
+    assert "The run fits: it takes " in ended.stdout
+    assert place.exists()
+
+
+def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
+    session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = eigen_environment(session_folder / "cli")
+    (tmp_path / "leaking.py").write_text(LEAKING)
+    command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
+    ended = subprocess.run(
+        [*command, "--set", "memory.limit_gb=1.5"],
+        env={**environment, "PYTHONPATH": str(Path(cli_training.__file__).parents[1])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert ended.returncode == 3, ended.stderr
+    (said,) = [line for line in ended.stderr.splitlines() if line.startswith("eigen: ")]
+    assert "Traceback" not in ended.stderr
+    assert "Hoard" in said
+    assert "Go on with: eigen resume run" in said
+    (report,) = (tmp_path / "runs" / "run" / "memory").glob("*.md")
+    assert str(report) in said
+    monkeypatch.chdir(tmp_path)
+    shown = json.loads(CliRunner().invoke(app, ["memory", "run", "--json"]).stdout)
+    assert "Hoard" in shown["report"]["parts"][0]["name"]
+    assert len(shown["files"]) == 3
+    assert CliRunner().invoke(app, ["verify", "run", "--deep"]).exit_code == 0
+    status = status_of("runs", "run")
+    assert status.generation >= 2
+    assert f"The last checkpoint is generation {status.generation} in " in said

@@ -1,0 +1,205 @@
+"""`eigen plan`, and `eigen train` and `eigen resume` where a run does not fit: exit codes, tables, JSON, no traces."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from flow_cases import eigen_environment, run_eigen, small_settings
+from store_cases import run_config, save_generations
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.prefect_environment import PrefectServer
+
+PLANNED_KEYS = [
+    "preset",
+    "generations",
+    "panel",
+    "device",
+    "peak_host_bytes",
+    "peak_device_bytes",
+    "fits",
+    "verdicts",
+    "phases",
+    "parts",
+    "disk",
+    "sentence",
+    "limits",
+    "device_limit",
+    "suggestions",
+    "calibration",
+]
+CALIBRATION_KEYS = ["evaluate_seconds", "train_seconds", "evolve_seconds", "generation_seconds", "run_seconds"]
+PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "server"]
+TOO_LITTLE = ["--set", "memory.limit_gb=0.5"]
+ENOUGH = ["--set", "memory.limit_gb=4"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, on a machine that names no store."""
+    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
+    return tmp_path
+
+
+def eigen(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def planned(*arguments: str, code: int = 0) -> Any:
+    """The JSON of `eigen plan`."""
+    ended = eigen("plan", *arguments, "--json")
+    assert ended.exit_code == code, ended.output
+    assert ended.stderr == ""
+    return json.loads(ended.stdout)
+
+
+def test_the_json_has_these_keys_and_adds_up() -> None:
+    document = planned(*ENOUGH)
+    assert list(document) == PLANNED_KEYS
+    assert document["preset"] == "quickstart"
+    assert document["panel"] == {"days": 8_313, "columns": 20, "assets": 20, "features": 13, "mapped": True}
+    assert all(list(part) == PART_KEYS for part in document["parts"])
+    for phase, peak in document["phases"].items():
+        assert peak["host_bytes"] == sum(part["host_bytes"] for part in document["parts"] if phase in part["phases"])
+    assert document["peak_host_bytes"] == max(peak["host_bytes"] for peak in document["phases"].values())
+    assert document["limits"][0] == {"bytes": 4_000_000_000, "origin": "memory.limit_gb", "kind": "run"}
+    assert document["fits"] is True
+    assert document["calibration"] is None
+    assert document["suggestions"] == []
+
+
+def test_it_plans_what_is_given(folder: Path) -> None:
+    large, few = planned("--preset", "eigen2", *ENOUGH), planned("--generations", "2", *ENOUGH)
+    assert large["preset"] == "eigen2"
+    assert large["peak_host_bytes"] > few["peak_host_bytes"]
+    assert few["generations"] == 2
+    assert few["disk"]["run_bytes"] < planned(*ENOUGH)["disk"]["run_bytes"]
+    # A store elsewhere is not asked: no credentials, no network, and the plan is there.
+    away = planned("--store", "gs://bucket-of-nobody/prefix", *ENOUGH)
+    assert away["disk"]["upload_bytes"] > away["disk"]["upload_generation_bytes"] > 0
+    assert list(folder.iterdir()) == []
+
+
+def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Path) -> None:
+    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=1.3", code=3)
+    assert document["fits"] is False
+    helping = next(suggestion for suggestion in document["suggestions"] if suggestion["fits"])
+    settings = [f"{key}={value}" for key, value in helping["settings"].items()]
+    options = [option for setting in settings for option in ("--set", setting)]
+    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=1.3", *options)["fits"] is True
+    assert list(folder.iterdir()) == []
+
+
+def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder: Path) -> None:
+    ended = eigen("plan", "--store", "gs://bucket-of-nobody/prefix", *ENOUGH)
+    assert ended.exit_code == 0, ended.output
+    text = ended.stdout
+    for part in ("panel", "filter bank", "population", "replay", "checkpoint staging", "upload queue", "process"):
+        assert f"\n {part} " in text
+    for phase in ("start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"):
+        assert f"\n {phase} " in text
+    for said in ("a checkpoint", "the newest 3 and every 5th", "a generation, ", "4.00 GB (memory.limit_gb)"):
+        assert said in text
+    assert "(physical memory)" in text
+    assert text.splitlines()[-1].startswith("The run fits: it takes ")
+    assert "Weights, targets and two moments" not in text
+    assert "Weights, targets" in eigen("plan", "--explain", *ENOUGH).stdout
+    assert list(folder.iterdir()) == []
+
+
+def test_calibrating_times_a_generation_of_what_fits_alone() -> None:
+    small = [*small_settings(), "--generations", "3"]
+    timed = planned("--calibrate", *small, *ENOUGH)["calibration"]
+    assert list(timed) == CALIBRATION_KEYS
+    assert 0 < timed["generation_seconds"] < 60
+    assert timed["run_seconds"] == pytest.approx(3 * timed["generation_seconds"])
+    assert planned("--calibrate", *small, *TOO_LITTLE, code=3)["calibration"] is None
+    assert "s a generation (evaluate " in eigen("plan", "--calibrate", *small, *ENOUGH).stdout
+    assert "not measured: the run does not fit" in eigen("plan", "--calibrate", *small, *TOO_LITTLE).stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_planned_for_and_does_not_fit() -> None:
+    ended = eigen("plan", "--device", "cuda", *ENOUGH)
+    assert ended.exit_code == 3
+    assert "device at the peak" in ended.stdout
+    assert "torch finds none here" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--set", "learner.batchsize=3"], "did you mean learner.batch_size?"),
+        (["--set", "memory.limit_gb=0"], "memory.limit_gb"),
+        (["--set", "memory.limit_gb=-1"], "memory.limit_gb"),
+        (["--data", "nowhere.csv"], "nowhere.csv"),
+        (["--set", "learner.batch_size=60000"], "lower it"),
+        (["--preset", "huge"], "there is no preset 'huge'"),
+    ],
+)
+def test_bad_input_is_a_sentence(folder: Path, options: list[str], part: str) -> None:
+    ended = eigen("plan", *options)
+    assert ended.exit_code == 2, ended.output
+    assert part in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    assert list(folder.iterdir()) == []
+
+
+def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothing(folder: Path) -> None:
+    ended = eigen("train", "--run", "large", *TOO_LITTLE)
+    assert ended.exit_code == 3, ended.output
+    assert "\n population " in ended.stdout
+    assert "500 MB (memory.limit_gb)" in ended.stdout
+    assert ended.stderr.startswith("eigen: The run does not fit: it takes ")
+    assert ended.stderr.count("\n") == 1
+    assert list(folder.iterdir()) == []
+
+
+def test_a_run_that_no_longer_fits_is_not_continued_and_stays_as_it_is(folder: Path) -> None:
+    config = run_config("runs", Path("runs"))
+    tight = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.5}), "generations": 9})
+    save_generations(tight, "run", 1, 2)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    ended = eigen("resume", "run")
+    assert ended.exit_code == 3, ended.output
+    assert "The run does not fit" in ended.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_the_process_says_the_same(session_folder: Path, folder: Path) -> None:
+    environment = eigen_environment(session_folder / "cli")
+    ended = run_eigen(["train", "--run", "x", *TOO_LITTLE], environment=environment, folder=folder, timeout=60)
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stderr.startswith("eigen: The run does not fit")
+    assert "\n population " in ended.stdout
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_where_not_even_torch_can_be_loaded_it_is_a_sentence(session_folder: Path, folder: Path, command: str) -> None:
+    import resource
+    import subprocess
+
+    from flow_cases import eigen_command
+
+    ended = subprocess.run(
+        eigen_command([command]),
+        env=eigen_environment(session_folder / "cli"),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (700_000_000, resource.RLIM_INFINITY)),
+    )
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stderr.startswith("eigen: RLIMIT_AS (ulimit -v) leaves 700 MB of addresses")
+    assert list(folder.iterdir()) == []
