@@ -42,6 +42,24 @@ class Listing(NamedTuple):
     """Manifests that cannot be read, newest generation first."""
 
 
+class _Summary(NamedTuple):
+    """What cleaning needs of a manifest; one is kept in memory for each generation that stays.
+
+    The manifest itself would take ten times as much, and a long run keeps hundreds of generations.
+    """
+
+    name: str
+    generation: int
+    champion_generation: int
+    age: tuple[int, str, str]
+    blobs: dict[str, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "_Summary":
+        """The summary of a manifest."""
+        return cls(manifest.name, manifest.generation, manifest.champion_generation, _age(manifest), manifest.blobs)
+
+
 class RunContents:
     """What a run holds in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
 
@@ -53,7 +71,7 @@ class RunContents:
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
-        self._known: dict[StoredObject, Manifest] = {}
+        self._known: dict[StoredObject, _Summary] = {}
 
     def object_name(self, relative: str) -> str:
         """Return the name in the store of what has a name relative to the run's folder."""
@@ -327,7 +345,7 @@ class RunContents:
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but the newest generation always stays")
         listed = self._stored_manifests()
-        read = {self._relative(stored): self._known_manifest(stored) for stored in listed}
+        read = {self._relative(stored): self._summary(stored) for stored in listed}
         blobs = self.store.objects(self.object_name(BLOBS))
         kept = _kept_manifests(
             read,
@@ -353,8 +371,8 @@ class RunContents:
             bytes_freed=sum(stored.bytes for stored in (*gone_manifests, *unneeded)),
         )
 
-    def _known_manifest(self, stored: StoredObject) -> Manifest | None:
-        """Return a manifest, None if it is damaged; one that was read before and has not changed is not read again."""
+    def _summary(self, stored: StoredObject) -> _Summary | None:
+        """Sum a manifest up, None if it is damaged; one that was read before and has not changed is not read again."""
         if stored not in self._known:
             name = self._relative(stored)
             found = self.manifest(name)
@@ -363,7 +381,7 @@ class RunContents:
                 found = self.manifest(name)
             if isinstance(found, Damage):
                 return None
-            self._known[stored] = found
+            self._known[stored] = _Summary.of(found)
         return self._known[stored]
 
     def _now(self, dry_run: bool) -> datetime:
@@ -404,20 +422,20 @@ def _age(manifest: Manifest) -> tuple[int, str, str]:
 
 
 def _kept_manifests(
-    read: dict[str, Manifest | None], sizes: dict[str, int], rule: tuple[int, int, int | None, Collection[int]]
+    read: dict[str, _Summary | None], sizes: dict[str, int], rule: tuple[int, int, int | None, Collection[int]]
 ) -> set[str]:
     """Return the names of the manifests that stay.
 
     Args:
-        read: name -> manifest, None where it is damaged.
+        read: name -> what the manifest says, None where it is damaged.
         sizes: blobs that are there, with their sizes (bytes).
         rule: `keep_last`, `keep_every`, `champion_generation` and `protected` of `RunContents.clean`.
     """
     keep_last, keep_every, champion_generation, protected = rule
-    best: dict[int, Manifest] = {}
-    for manifest in sorted((found for found in read.values() if found is not None), key=_age):
-        if all(sizes.get(blob) == size for blob, size in manifest.blobs.items()):
-            best[manifest.generation] = manifest
+    best: dict[int, _Summary] = {}
+    for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
+        if all(sizes.get(blob) == size for blob, size in found.blobs.items()):
+            best[found.generation] = found
     whole = sorted(best, reverse=True)
     if champion_generation is None:
         champion_generation = best[whole[0]].champion_generation if whole else 0

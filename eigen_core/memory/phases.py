@@ -97,7 +97,7 @@ class PhaseHistory:
         capacity: phases kept.
     """
 
-    def __init__(self, capacity: int = 4_096) -> None:
+    def __init__(self, capacity: int = 512) -> None:
         self._phases: deque[PhaseUsage] = deque(maxlen=capacity)
         self._newest: dict[str, deque[PhaseUsage]] = {}
 

@@ -205,11 +205,11 @@ def evaluate(scale: Scale) -> int:
 
 
 def hold_out(scale: Scale) -> int:
-    """The most at once while the holdout days are played: the population that the run began with, all at a time."""
+    """The most at once while the holdout days are played: the population that the run began with, group by group."""
     if scale.config.market.holdout_days == 0:
         return 0
     slices = scale.config.evaluation.validation_slices
-    return scale.population_bytes + roll_out(scale, scale.config.population.size, slices, shared=True, recorded=False)
+    return scale.population_bytes + roll_out(scale, scale.group, slices, shared=True, recorded=False)
 
 
 @dataclass(frozen=True)

@@ -145,42 +145,51 @@ def _market(scale: Scale, tensors: _Tensors) -> list[Part]:
 
 
 def _agents(scale: Scale, tensors: _Tensors) -> list[Part]:
-    config, size = scale.config, scale.config.population.size
-    population = scale.population_bytes
-    replay = scale.rows_stored * scale.row_bytes
-    rows = f"{scale.rows_stored:,} transitions of {scale.row_bytes:,} bytes"
+    size = scale.config.population.size
     return [
         tensors.part(
             "population",
-            population,
+            scale.population_bytes,
             f"Weights, targets and two moments of {size} agents with {scale.parameters:,} values of 4 bytes each.",
         ),
         tensors.part("champion", SINGLE * scale.parameters, "The best agent's weights."),
-        tensors.part(
-            "replay",
-            replay,
-            f"{rows}: what the run's {config.generations} generations append, at most its capacity of "
-            f"{config.replay.capacity:,}.",
-            _GENERATION,
-            host_bytes=SINGLE * scale.rows_stored,
-        ),
+        _replay(scale, tensors.device),
         tensors.part(
             "drawing the population",
             3 * scale.matrix_bytes,
             "The first weights as drawn, in rows, and stacked.",
             ("start",),
         ),
+        *_resuming(scale, tensors.device),
+    ]
+
+
+def _replay(scale: Scale, device: Device) -> Part:
+    capacity = scale.config.replay.capacity
+    days, row = SINGLE * scale.rows_stored, scale.row_bytes
+    if device == "cpu":
+        how = (
+            f"{scale.rows_stored:,} transitions of {row:,} bytes: what all {scale.config.generations} generations append, "
+            f"at most its capacity of {capacity:,}; what was never written takes nothing."
+        )
+        return Part("replay", scale.rows_stored * row + days, 0, how, _GENERATION)
+    return Part("replay", days, capacity * row, f"Its capacity of {capacity:,} transitions of {row:,} bytes.")
+
+
+def _resuming(scale: Scale, device: Device) -> list[Part]:
+    """What a run that goes on from a checkpoint holds before its first generation."""
+    population = scale.population_bytes
+    loaded = scale.rows_stored * scale.row_bytes + population
+    if device == "cpu":
+        how = "Replay and population of the checkpoint, and the population that they replace."
+        return [Part("what is loaded", loaded + population, 0, how, ("resume",))]
+    return [
+        Part("what is loaded", loaded, 0, "Replay and population of the checkpoint, before they move.", ("resume",)),
         Part(
-            "what is loaded",
-            replay + population,
+            "what is replaced",
             0,
-            "Replay and population of the checkpoint that a resumed run begins with, as they were read.",
-            ("resume",),
-        ),
-        tensors.part(
-            "replay and population once more",
-            config.replay.capacity * scale.row_bytes + population,
-            "The buffer at capacity, into which the loaded one is copied, and the population that replaces the first.",
+            scale.config.replay.capacity * scale.row_bytes + population,
+            "The empty replay and the population as drawn, until those of the checkpoint take their place.",
             ("resume",),
         ),
     ]
@@ -221,8 +230,8 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
         tensors.part(
             "holdout",
             activations.hold_out(scale),
-            f"{counted}: all {config.population.size} agents that the run began with at a time, "
-            f"{config.evaluation.validation_slices} episodes each.",
+            f"{counted}: the agents that the run began with, {groups}, {config.evaluation.validation_slices} episodes "
+            "each.",
             ("holdout",),
         ),
     ]

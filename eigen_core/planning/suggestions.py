@@ -2,14 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from pydantic import ValidationError
 
 from eigen_core.config import Config, merge
 from eigen_core.planning.facts import PanelFacts
 from eigen_core.planning.plan import Limit, Plan, plan_of
+from eigen_core.planning.scale import Scale
 
 _MOST_CHANGES = 6
+# What saves less of the peak is not worth a change.
+_LEAST_SHARE = 0.01
+_FEWEST_COLUMNS = 8
+_FEWEST_AGENTS = 4
+_SMALLEST_BATCH = 16
 
 Value = int | str | tuple[int, ...]
 
@@ -40,10 +47,21 @@ class Suggestion:
         )
 
 
+class _Harm(IntEnum):
+    """What a change does to the run."""
+
+    NONE = 0
+    """Nothing: the same bits."""
+    ROUNDING = 1
+    """Sums are taken in another order."""
+    RESULT = 2
+    """It is another run."""
+
+
 @dataclass(frozen=True)
 class _Change:
     settings: Mapping[str, Value]
-    same_result: bool = False
+    harm: _Harm = _Harm.RESULT
 
 
 def suggestions_for(
@@ -53,7 +71,8 @@ def suggestions_for(
 
     Each setting is given once, with the mildest value that is enough. Where any is, only those are given: first what
     leaves the run as it is, then what changes least. Where none is, each is given with the value that saves most, and
-    at last a combination: always the setting that saves most on top, until it fits or nothing helps.
+    at last a combination: always one more of the settings that change least, that which saves most, until it fits or
+    nothing helps.
 
     Args:
         config, panel, server: as for `plan_of`.
@@ -63,11 +82,11 @@ def suggestions_for(
     if plan.fits:
         return []
     tried = [_Tried.of(config, change, panel, plan, limits, server=server) for change in _changes(config, panel)]
-    useful = _one_each([one for one in tried if one is not None and one.saved > 0])
+    useful = _one_each([one for one in tried if one is not None and one.is_worth_it(plan)])
     enough = [one for one in useful if one.plan.fits]
     if enough:
-        return [one.suggestion() for one in sorted(enough, key=lambda one: (not one.same, one.saved))]
-    found = [one.suggestion() for one in sorted(useful, key=lambda one: -one.saved)]
+        return [one.suggestion() for one in sorted(enough, key=lambda one: (one.harm, one.saved))]
+    found = [one.suggestion() for one in sorted(useful, key=lambda one: (one.harm, -one.saved))]
     combined = _combined(config, panel, plan, limits, server=server)
     return found if combined is None or len(combined.settings) == 1 else [*found, combined.suggestion()]
 
@@ -91,7 +110,7 @@ class _Tried:
     plan: Plan
     settings: Mapping[str, Value]
     saved: int
-    same: bool
+    harm: _Harm
 
     @classmethod
     def of(
@@ -109,13 +128,15 @@ class _Tried:
         if changed is None:
             return None
         new = plan_of(changed, panel, device=plan.device, server=server, limits=limits)
-        return cls(
-            changed, new, change.settings, _missing(plan) - _missing(new) + _spare(plan, new), change.same_result
-        )
+        return cls(changed, new, change.settings, _missing(plan) - _missing(new) + _spare(plan, new), change.harm)
+
+    def is_worth_it(self, plan: Plan) -> bool:
+        """Whether it saves a share of what does not fit that is worth a change."""
+        return self.saved > _LEAST_SHARE * sum(verdict.peak_bytes for verdict in plan.verdicts if not verdict.fits)
 
     def suggestion(self) -> Suggestion:
         settings = tuple((key, _spelled(value)) for key, value in self.settings.items())
-        return Suggestion(settings, self.saved, self.plan.fits, self.same)
+        return Suggestion(settings, self.saved, self.plan.fits, self.harm is _Harm.NONE)
 
 
 def _missing(plan: Plan) -> int:
@@ -131,20 +152,21 @@ def _spare(plan: Plan, new: Plan) -> int:
 def _combined(
     config: Config, panel: PanelFacts, plan: Plan, limits: Mapping[str, Limit], *, server: bool
 ) -> _Tried | None:
-    """Take the change that saves most, again and again, until the run fits or nothing helps."""
+    """Take the mildest change, of those the one that saves most, again and again, until the run fits or none helps."""
     best: _Tried | None = None
     settings: dict[str, Value] = {}
-    same = True
+    harm = _Harm.NONE
     for _ in range(_MOST_CHANGES):
         here, planned = (config, plan) if best is None else (best.config, best.plan)
-        found = [_Tried.of(here, change, panel, planned, limits, server=server) for change in _changes(here, panel)]
-        step = max((tried for tried in found if tried is not None), key=lambda tried: tried.saved, default=None)
-        if step is None or step.saved <= 0:
+        tried = [_Tried.of(here, change, panel, planned, limits, server=server) for change in _changes(here, panel)]
+        useful = [one for one in tried if one is not None and one.is_worth_it(planned)]
+        if not useful:
             break
+        step = min(useful, key=lambda one: (one.harm, -one.saved))
         settings |= step.settings
-        same = same and step.same
+        harm = max(harm, step.harm)
         saved = _missing(plan) - _missing(step.plan) + _spare(plan, step.plan)
-        best = _Tried(step.config, step.plan, dict(settings), saved, same)
+        best = _Tried(step.config, step.plan, dict(settings), saved, harm)
         if best.plan.fits:
             break
     return best
@@ -154,37 +176,44 @@ def _changes(config: Config, panel: PanelFacts) -> Iterator[_Change]:
     """Yield the changes that are worth trying, from those that change the run least."""
     size, group = config.population.size, config.population.group_size or config.population.size
     for value in _halves(min(group, size), 1):
-        yield _Change({"population.group_size": value}, same_result=True)
+        yield _Change({"population.group_size": value}, _Harm.NONE)
     network, learner = config.network, config.learner
     train_days = panel.train_days(config)
     if network.encoder == "tcn":
         columns = min(network.column_chunk or panel.columns, panel.columns)
-        for value in _powers_below(columns, 4):
-            yield _Change({"network.column_chunk": value})
+        for value in _powers_below(columns, _FEWEST_COLUMNS):
+            yield _Change({"network.column_chunk": value}, _Harm.ROUNDING)
         block = min(learner.block_days or train_days, train_days)
         for value in _halves(block, learner.batch_size + 1, 2):
             yield _Change({"learner.block_days": value})
-    for value in _halves(learner.batch_size, 4, 2):
+    for value in _halves(learner.batch_size, _SMALLEST_BATCH, 2):
         steps = learner.accumulation_steps * learner.batch_size // value
         yield _Change({"learner.batch_size": value, "learner.accumulation_steps": steps})
-    for value in _halves(config.replay.capacity, config.replay.minimum, 3):
+    fewest = max(config.replay.minimum, Scale.of(config, panel).rows_per_generation)
+    for value in _halves(config.replay.capacity, fewest, 3):
         yield _Change({"replay.capacity": value})
     if network.encoder == "filter_bank" and len(network.scales) > 1:
         yield _Change({"network.scales": network.scales[:-1]})
     if network.encoder == "tcn":
         yield _Change({"network.encoder": "filter_bank"})
-    for value in _halves(size, 2, 2):
+    for value in _halves(size, _FEWEST_AGENTS, 2):
         yield _Change({"population.size": value})
 
 
 def _halves(value: int, least: int, times: int = 16) -> Iterator[int]:
-    """Yield halves of a value, rounded up, as long as they are at least `least`, at most so many times."""
+    """Yield halves of a value in round numbers, as long as they are at least `least`, at most so many times."""
     for _ in range(times):
-        half = (value + 1) // 2
+        half = _rounded((value + 1) // 2)
         if half < least or half == value:
             return
         value = half
         yield value
+
+
+def _rounded(value: int) -> int:
+    """Return a number with at most two digits that are not zero, not above `value`."""
+    unit = 10 ** max(len(str(value)) - 2, 0)
+    return value // unit * unit
 
 
 def _powers_below(value: int, least: int) -> Iterator[int]:
