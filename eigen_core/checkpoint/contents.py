@@ -17,7 +17,14 @@ from eigen_core.checkpoint.blobs import blob_damage
 from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, FileEntry, Manifest, parse_manifest
 from eigen_core.checkpoint.names import BLOBS, CONFIG_NAME, HOLDOUT, MANIFESTS, PLOTS, blob_name, generation_of
-from eigen_core.checkpoint.retention import CleanReport, KeepRule, kept_generations, missing_generations
+from eigen_core.checkpoint.retention import (
+    CleanReport,
+    KeepRule,
+    ManifestSummary,
+    age_of,
+    kept_manifests,
+    missing_generations,
+)
 from eigen_core.checkpoint.sealed import unsealed
 from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
 from eigen_core.checkpoint.tensor_files import parse_document
@@ -42,24 +49,6 @@ class Listing(NamedTuple):
     """Manifests that cannot be read, newest generation first."""
 
 
-class _Summary(NamedTuple):
-    """What cleaning needs of a manifest; one is kept in memory for each generation that stays.
-
-    The manifest itself would take ten times as much, and a long run keeps hundreds of generations.
-    """
-
-    name: str
-    generation: int
-    champion_generation: int
-    age: tuple[int, str, str]
-    blobs: dict[str, int]
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> "_Summary":
-        """The summary of a manifest."""
-        return cls(manifest.name, manifest.generation, manifest.champion_generation, _age(manifest), manifest.blobs)
-
-
 class RunContents:
     """What a run holds in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
 
@@ -71,7 +60,7 @@ class RunContents:
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
-        self._known: dict[StoredObject, _Summary] = {}
+        self._known: dict[StoredObject, ManifestSummary] = {}
 
     def object_name(self, relative: str) -> str:
         """Return the name in the store of what has a name relative to the run's folder."""
@@ -162,7 +151,7 @@ class RunContents:
             # One that is gone since it was listed was removed with its generation.
             read = [found for found in map(self.manifest, names) if not _is_gone(found)]
             yield Listing(
-                sorted((found for found in read if isinstance(found, Manifest)), key=_age, reverse=True),
+                sorted((found for found in read if isinstance(found, Manifest)), key=age_of, reverse=True),
                 [found for found in read if isinstance(found, Damage)],
             )
 
@@ -347,7 +336,7 @@ class RunContents:
         listed = self._stored_manifests()
         read = {self._relative(stored): self._summary(stored) for stored in listed}
         blobs = self.store.objects(self.object_name(BLOBS))
-        kept = _kept_manifests(
+        kept = kept_manifests(
             read,
             {self._relative(stored): stored.bytes for stored in blobs},
             (keep_last, keep_every, champion_generation, protected),
@@ -371,7 +360,7 @@ class RunContents:
             bytes_freed=sum(stored.bytes for stored in (*gone_manifests, *unneeded)),
         )
 
-    def _summary(self, stored: StoredObject) -> _Summary | None:
+    def _summary(self, stored: StoredObject) -> ManifestSummary | None:
         """Sum a manifest up, None if it is damaged; one that was read before and has not changed is not read again."""
         if stored not in self._known:
             name = self._relative(stored)
@@ -381,7 +370,7 @@ class RunContents:
                 found = self.manifest(name)
             if isinstance(found, Damage):
                 return None
-            self._known[stored] = _Summary.of(found)
+            self._known[stored] = ManifestSummary.of(found)
         return self._known[stored]
 
     def _now(self, dry_run: bool) -> datetime:
@@ -415,35 +404,3 @@ def list_runs(store: Store) -> list[str]:
 
 def _is_gone(found: Manifest | Damage) -> bool:
     return isinstance(found, Damage) and found.what == _MISSING
-
-
-def _age(manifest: Manifest) -> tuple[int, str, str]:
-    return manifest.epoch, manifest.created, manifest.name
-
-
-def _kept_manifests(
-    read: dict[str, _Summary | None], sizes: dict[str, int], rule: tuple[int, int, int | None, Collection[int]]
-) -> set[str]:
-    """Return the names of the manifests that stay.
-
-    Args:
-        read: name -> what the manifest says, None where it is damaged.
-        sizes: blobs that are there, with their sizes (bytes).
-        rule: `keep_last`, `keep_every`, `champion_generation` and `protected` of `RunContents.clean`.
-    """
-    keep_last, keep_every, champion_generation, protected = rule
-    best: dict[int, _Summary] = {}
-    for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
-        if all(sizes.get(blob) == size for blob, size in found.blobs.items()):
-            best[found.generation] = found
-    whole = sorted(best, reverse=True)
-    if champion_generation is None:
-        champion_generation = best[whole[0]].champion_generation if whole else 0
-    stored = {generation for name in read if (generation := generation_of(name)) is not None}
-    kept = kept_generations(stored, whole[:keep_last], keep_every, champion_generation) | set(protected)
-    return {
-        name
-        for name in read
-        if (generation := generation_of(name)) in kept
-        and (generation in protected or generation not in best or best[generation].name == name)
-    }

@@ -5,6 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.names import generation_of
+
 
 class KeepRule(NamedTuple):
     """What stays of a run, beside its champion's generation."""
@@ -30,6 +33,24 @@ class CleanReport:
     manifests: tuple[str, ...]
     blobs: tuple[str, ...]
     bytes_freed: int
+
+
+class ManifestSummary(NamedTuple):
+    """What cleaning needs of a manifest; one is kept in memory for each generation that stays.
+
+    The manifest itself would take ten times as much, and a long run keeps hundreds of generations.
+    """
+
+    name: str
+    generation: int
+    champion_generation: int
+    age: tuple[int, str, str]
+    blobs: dict[str, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "ManifestSummary":
+        """The summary of a manifest."""
+        return cls(manifest.name, manifest.generation, manifest.champion_generation, age_of(manifest), manifest.blobs)
 
 
 def kept_generations(
@@ -75,3 +96,36 @@ def missing_generations(present: Collection[int], champion_generation: int, rule
     if every := math.lcm(*(rule.keep_every for rule in rules)):
         expected |= set(range(every, newest, every))
     return sorted(expected - set(present))
+
+
+def age_of(manifest: Manifest) -> tuple[int, str, str]:
+    """Return what tells the later of two manifests of one generation: epoch, then time, then name."""
+    return manifest.epoch, manifest.created, manifest.name
+
+
+def kept_manifests(
+    read: dict[str, ManifestSummary | None], sizes: dict[str, int], rule: tuple[int, int, int | None, Collection[int]]
+) -> set[str]:
+    """Return the names of the manifests that stay.
+
+    Args:
+        read: name -> what the manifest says, None where it is damaged.
+        sizes: blobs that are there, with their sizes (bytes).
+        rule: `keep_last`, `keep_every`, `champion_generation` and `protected` of `RunContents.clean`.
+    """
+    keep_last, keep_every, champion_generation, protected = rule
+    best: dict[int, ManifestSummary] = {}
+    for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
+        if all(sizes.get(blob) == size for blob, size in found.blobs.items()):
+            best[found.generation] = found
+    whole = sorted(best, reverse=True)
+    if champion_generation is None:
+        champion_generation = best[whole[0]].champion_generation if whole else 0
+    stored = {generation for name in read if (generation := generation_of(name)) is not None}
+    kept = kept_generations(stored, whole[:keep_last], keep_every, champion_generation) | set(protected)
+    return {
+        name
+        for name in read
+        if (generation := generation_of(name)) in kept
+        and (generation in protected or generation not in best or best[generation].name == name)
+    }
