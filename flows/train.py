@@ -16,7 +16,7 @@ from eigen_core.checkpoint import RunPlace, RunSession, open_session
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, start_training
 from eigen_core.market import Panel, build_panel
-from eigen_core.memory import MemoryGuard, MemoryGuardError, limit_arenas, release_free_memory
+from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
@@ -55,7 +55,7 @@ def train_flow(
         StoreUnavailableError: the store does not answer, or has not all of the run at its end.
         LeaseLostError: another process has taken the run over.
     """
-    limit_arenas()
+    tune_allocator()
     if config.threads > 0:
         torch.set_num_threads(config.threads)
     require_store(config.checkpoint)

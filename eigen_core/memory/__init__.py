@@ -13,11 +13,11 @@ from eigen_core.memory.limits import (
 from eigen_core.memory.pages import report_markdown, write_report
 from eigen_core.memory.phases import PhaseUsage
 from eigen_core.memory.process import (
-    limit_arenas,
     peak_resident_bytes,
     release_free_memory,
     reset_peak,
     resident_bytes,
+    tune_allocator,
 )
 from eigen_core.memory.report_signal import install_report_signal
 from eigen_core.memory.room import room_bytes
@@ -39,12 +39,12 @@ __all__ = [
     "host_limit",
     "host_limits",
     "install_report_signal",
-    "limit_arenas",
     "peak_resident_bytes",
     "release_free_memory",
     "report_markdown",
     "reset_peak",
     "resident_bytes",
     "room_bytes",
+    "tune_allocator",
     "write_report",
 ]

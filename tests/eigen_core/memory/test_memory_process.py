@@ -89,7 +89,7 @@ import re, sys, threading
 from eigen_core import memory
 
 if "limited" in sys.argv:
-    assert memory.limit_arenas(2)
+    assert memory.tune_allocator(2)
 barrier = threading.Barrier(8)
 
 
@@ -118,3 +118,33 @@ def test_threads_share_the_arenas_that_they_are_allowed() -> None:
         return done.stdout.count("<heap nr=")
 
     assert arenas("limited") <= 2 < arenas()
+
+
+_PIECES = """
+import sys
+import psutil
+from eigen_core import memory
+
+if "tuned" in sys.argv:
+    assert memory.tune_allocator()
+# Freeing a block of 32 MB lets the library cut everything smaller out of the heap.
+large = bytearray(32_000_000)
+del large
+before = psutil.Process().memory_info().rss
+blocks, kept = [], []
+for _ in range(20):
+    blocks.append(bytearray(b"x") * 12_000_000)
+    # What lies between two blocks keeps its place in the heap, whatever becomes of them.
+    kept.append(bytearray(b"x") * 100_000)
+del blocks
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+def test_freed_blocks_leave_no_holes_in_the_heap() -> None:
+    def left(*arguments: str) -> int:
+        done = subprocess.run([sys.executable, "-c", _PIECES, *arguments], capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    assert left("tuned") < 20e6 < 200e6 < left()
