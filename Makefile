@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench soak kill
+.PHONY: help setup run test lint bench soak kill limits
 
 help:
 	@echo "make run    train the preset quickstart on the bundled prices"
@@ -10,7 +10,8 @@ help:
 	@echo "make setup  create .venv and install the pinned dependencies"
 	@echo "make bench  measure, and write benchmarks/RESULTS.md"
 	@echo "make kill   100 kills on each store, with all ends compared"
-	@echo "make soak   100 quickstart generations, resident memory fitted"
+	@echo "make limits 20 runs under memory limits below their need, with all ends looked at"
+	@echo "make soak   300 small generations with everything on, resident memory fitted"
 
 setup: .venv/installed
 
@@ -38,3 +39,6 @@ kill: setup
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak
+
+limits: setup
+	$(BIN)/python -m benchmarks.limits

@@ -21,10 +21,12 @@ BENCHMARKS = (
     "population",
     "generation",
     "orchestration",
+    "memoryplan",
+    "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-ALL_SECTIONS = (*BENCHMARKS, "soak", "soakflow", "kill")
-"""All sections of the file of results; `benchmarks.soak` and `benchmarks.kill` write the last three."""
+ALL_SECTIONS = (*BENCHMARKS, "soak", "soakflow", "kill", "limits")
+"""All sections of the file of results; `benchmarks.soak`, `.kill` and `.limits` write the last four."""
 
 
 class _Benchmark(Protocol):
