@@ -25,8 +25,8 @@ BENCHMARKS = (
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-ALL_SECTIONS = (*BENCHMARKS, "soak", "soakflow", "kill", "limits")
-"""All sections of the file of results; `benchmarks.soak`, `.kill` and `.limits` write the last four."""
+ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "limits")
+"""All sections of the file of results; `benchmarks.soak`, `.kill` and `.limits` write the last three."""
 
 
 class _Benchmark(Protocol):

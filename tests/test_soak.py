@@ -1,0 +1,91 @@
+"""A training with everything on keeps nothing that it should not; `make soak` does it longer.
+
+The first form is for every day, the second for the night.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+import eigen_core.generation as phases
+from benchmarks.soak import COUNTED, LIMIT_MB, RUN, Fit, Sampler, changing_counts, soak, soak_config
+from eigen_core.checkpoint import RunContents
+from eigen_core.generation import TrainingState
+from eigen_core.population import Population
+from eigen_core.records import GenerationRecord
+from eigen_core.store import LocalStore
+
+SHORT = 8
+LONG = [pytest.param(SHORT, id="short"), pytest.param(300, id="300 generations", marks=pytest.mark.slow)]
+# So few generations load libraries and fill caches: what they keep for good is far above what a leak may take.
+SHORT_LIMIT_MB = 15.0
+
+
+def soaked(folder: Path, generations: int) -> Sampler:
+    """What was seen of a training of so many generations."""
+    with Progress(console=Console(quiet=True), auto_refresh=False) as progress:
+        sampler = Sampler(progress, generations, count_every=2)
+        soak(soak_config(generations, folder), sampler)
+    return sampler
+
+
+@pytest.mark.usefixtures("prefect_api")
+@pytest.mark.parametrize("generations", LONG)
+def test_a_training_with_everything_on_does_not_grow(tmp_path: Path, generations: int) -> None:
+    sampler = soaked(tmp_path, generations)
+    assert changing_counts(sampler.counts) == []
+    assert sorted(sampler.counts) == list(range(2, generations + 1, 2))
+    assert all(set(counts) == set(COUNTED) for counts in sampler.counts.values())
+    # One state with its evaluator was there each time, so that they are the ones that were counted.
+    assert {(counts["training states"], counts["evaluators"]) for counts in sampler.counts.values()} == {(1, 1)}
+    if generations > SHORT:
+        assert Fit.of(sampler.megabytes).slope <= LIMIT_MB
+    else:
+        assert sampler.megabytes[-1] - sampler.megabytes[generations // 2] < SHORT_LIMIT_MB
+
+    stored = RunContents(LocalStore(tmp_path / "store"), RUN)
+    newest = stored.newest_manifest()
+    assert newest is not None
+    assert newest.generation == generations
+    assert stored.verify(deep=True) == []
+    assert (tmp_path / "local" / RUN / "plots" / "fitness.png").exists()
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Population] = []
+    evolve = phases.evolve
+
+    def leaking(state: TrainingState) -> GenerationRecord:
+        kept.append(state.population)
+        return evolve(state)
+
+    monkeypatch.setattr(phases, "evolve", leaking)
+    sentences = changing_counts(soaked(tmp_path, 4).counts)
+    assert len(kept) == 4
+    # Its tensors are kept with it.
+    assert [sentence.partition(" changes")[0] for sentence in sentences] == [
+        "The number of live populations",
+        "The number of live tensors",
+    ]
+
+
+def test_the_line_is_that_of_the_second_half() -> None:
+    megabytes = np.concatenate([np.geomspace(400.0, 500.0, 150), 500.0 + 0.02 * np.arange(150)])
+    fit = Fit.of(megabytes)
+    assert fit.first == 151
+    assert fit.slope == pytest.approx(2.0)
+    assert fit.error == pytest.approx(0.0, abs=1e-6)
+    assert fit.line == pytest.approx(megabytes[150:])
+
+
+def test_counts_that_change_are_named_and_others_are_not() -> None:
+    constant = dict.fromkeys(COUNTED, 2)
+    counts = {10: constant, 20: constant | {"figures": 9}, 30: constant | {"figures": 3}}
+    assert changing_counts(counts) == [
+        "The number of live figures changes: 2 after generation 10, 3 after generation 30, 2 to 9 between."
+    ]
+    assert changing_counts({10: constant, 20: constant}) == []
