@@ -120,12 +120,26 @@ def process_bytes(name: str) -> int:
 
 
 def _share_of(child: psutil.Process) -> int | None:
-    """Memory of a descendant, shared pages divided among those who share them (PSS); None if it is gone."""
+    """Memory of a descendant, shared pages divided among those who share them (PSS); None if it has none of its own.
+
+    It is gone then, or on its way from vfork to exec, where it still is in the memory of its parent.
+    """
     try:
+        if _is_in_our_memory(child.pid):
+            return None
         rollup = _rollup(Path(f"/proc/{child.pid}/smaps_rollup"))
         return rollup["Pss"] if "Pss" in rollup else int(child.memory_info().rss)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
+
+
+def _is_in_our_memory(pid: int) -> bool:
+    """Whether a process shows the very memory of this one; ours may change while we look."""
+    try:
+        before, theirs, after = (path.read_text().split()[:3] for path in (_STATM, Path(f"/proc/{pid}/statm"), _STATM))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return theirs in (before, after)
 
 
 def _shared_with_children() -> int:

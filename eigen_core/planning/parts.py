@@ -22,7 +22,7 @@ _SERVER = 235 * _MB
 _PLOTS = 45 * _MB
 _STAGING = 16 * _MB
 _UPLOADS = 24 * _MB
-_KEPT_LIMIT = 200 * _MB
+_KEPT_LIMIT = 150 * _MB
 # Not measured: what others report of torch with CUDA 12.
 _CUDA_HOST = 1_500 * _MB
 _CUDA_CONTEXT = 600 * _MB
@@ -169,7 +169,7 @@ def _replay(scale: Scale, device: Device) -> Part:
     days, row = SINGLE * scale.rows_stored, scale.row_bytes
     if device == "cpu":
         how = (
-            f"{scale.rows_stored:,} transitions of {row:,} bytes: what all {scale.config.generations} generations append, "
+            f"{scale.rows_stored:,} transitions of {row:,} bytes: what {scale.config.generations} generations append, "
             f"at most its capacity of {capacity:,}; what was never written takes nothing."
         )
         return Part("replay", scale.rows_stored * row + days, 0, how, _GENERATION)
@@ -282,7 +282,7 @@ def _kept_by_allocator(scale: Scale) -> Part:
         "kept by the allocator",
         min(activations.evaluate(scale), _KEPT_LIMIT),
         0,
-        "Freed blocks of up to 32 MB, which the C library keeps until the generation's end: as much again as the "
+        "Freed blocks of less than 8 MiB, which the C library keeps until the generation's end: as much again as the "
         f"evaluate phase holds, at most {_KEPT_LIMIT // _MB} MB; measured.",
         ("evaluate", "train", "evolve", "holdout"),
     )

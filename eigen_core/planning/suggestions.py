@@ -212,7 +212,7 @@ def _halves(value: int, least: int, times: int = 16) -> Iterator[int]:
 
 def _rounded(value: int) -> int:
     """Return a number with at most two digits that are not zero, not above `value`."""
-    unit = 10 ** max(len(str(value)) - 2, 0)
+    unit = int(10 ** max(len(str(value)) - 2, 0))
     return value // unit * unit
 
 

@@ -155,3 +155,30 @@ def test_memory_that_was_never_touched_is_not_resident() -> None:
     assert BLOCK // 2 <= part < BLOCK // 2 + (4 << 20)
     assert resident_part(0, 0) == 0
     assert os.sysconf("SC_PAGE_SIZE") == mmap.PAGESIZE
+
+
+_VFORK = f"""
+import subprocess, threading
+from eigen_core.memory import host_bytes
+block = bytearray(b"\\1") * {4 * BLOCK}
+alone = host_bytes()
+stop = threading.Event()
+seen = []
+def look():
+    while not stop.is_set():
+        seen.append(host_bytes())
+thread = threading.Thread(target=look)
+thread.start()
+for _ in range(100):
+    # Without other settings Python starts a process by vfork.
+    subprocess.run(["true"], check=True)
+stop.set()
+thread.join()
+print(max(seen) - alone)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system")
+def test_a_child_that_is_just_being_started_does_not_count_as_a_second_process() -> None:
+    done = subprocess.run([sys.executable, "-c", _VFORK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2 * BLOCK

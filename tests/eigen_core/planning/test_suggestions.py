@@ -71,3 +71,42 @@ def test_what_cannot_be_reached_is_not_promised() -> None:
     _, found = _judged(load_config("eigen2", []), 0.1)
     assert found
     assert not any(suggestion.fits for suggestion in found)
+
+
+def _first_of_each(found: list[Suggestion]) -> list[str]:
+    return [suggestion.settings[0][0] for suggestion in found]
+
+
+def test_what_changes_rounding_alone_comes_before_what_changes_the_run() -> None:
+    plan, found = _judged(load_config("eigen2", ["network.column_chunk=0", "population.group_size=0"]), 6.0)
+    assert not plan.fits
+    keys = _first_of_each([one for one in found if len(one.settings) == 1])
+    milder = [key for key in keys if key in ("population.group_size", "network.column_chunk")]
+    assert milder
+    assert keys[: len(milder)] == milder
+    if "network.column_chunk" in keys:
+        assert not found[keys.index("network.column_chunk")].same_result
+
+
+def test_a_suggested_replay_holds_a_generation_and_values_are_round() -> None:
+    settings = ("population.size=60", "replay.capacity=200000", "network.encoder=filter_bank")
+    _, found = _judged(load_config("eigen2", settings), 1.2)
+    values = dict(one.settings[0] for one in found if len(one.settings) == 1)
+    # 60 agents play 5 episodes of 145 days: 43,500 transitions a generation.
+    assert int(values["replay.capacity"]) in (50_000, 100_000)
+    for key in ("replay.capacity", "population.size", "population.group_size"):
+        if key in values:
+            assert len(values[key].rstrip("0")) <= 2, (key, values[key])
+
+
+def test_a_change_that_saves_next_to_nothing_is_not_suggested() -> None:
+    plan, found = _judged(load_config("eigen2", []), 0.1)
+    assert found
+    assert all(suggestion.saved_bytes > 0.01 * plan.peak_host_bytes for suggestion in found)
+
+
+def test_half_of_an_odd_number_of_days_is_rounded() -> None:
+    # All 3,197 train days at once; half of them are 1,598.5.
+    _, found = _judged(load_config("eigen2", ["learner.block_days=0"]), 4.0)
+    values = dict(one.settings[0] for one in found if len(one.settings) == 1)
+    assert values["learner.block_days"] in ("1500", "750", "370", "180")
