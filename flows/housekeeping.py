@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,8 +194,9 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> set[KeepRule]:
     """Return the rules that a run was seen to go by; each manifest has the configuration of its time."""
     configs = [manifest.config for manifest in manifests]
-    with suppress(InputError):
-        configs.append(contents.config())
+    begun = contents.begun_config()
+    if isinstance(begun, dict):
+        configs.append(begun)
     settings = (Config.model_validate(config).checkpoint for config in configs)
     return {KeepRule(kept.keep_last, kept.keep_every) for kept in settings}
 

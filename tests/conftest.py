@@ -53,6 +53,16 @@ def session_folder() -> Path:
     return SESSION_FOLDER
 
 
+@pytest.fixture
+def without_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No API of Prefect is configured, though other tests of this process may have a server."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        yield
+
+
 @pytest.fixture(scope="session")
 def prefect_api() -> Iterator[None]:
     """A Prefect server of this session for flows that run inside the test process."""

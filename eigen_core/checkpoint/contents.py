@@ -78,7 +78,7 @@ class RunContents:
         Raises:
             InputError: there is no such run, or neither can be read.
         """
-        config = self._begun_config()
+        config = self.begun_config()
         if isinstance(config, dict):
             return config
         newest = self.newest_manifest()
@@ -89,7 +89,8 @@ class RunContents:
         )
         return newest.config
 
-    def _begun_config(self) -> dict[str, JsonValue] | Damage:
+    def begun_config(self) -> dict[str, JsonValue] | Damage:
+        """Return the configuration that the run began with, or what is wrong with the file that holds it."""
         try:
             content = self.store.read(self.object_name(CONFIG_NAME), _CONFIG_LIMIT)
         except MissingObjectError:
@@ -221,7 +222,7 @@ class RunContents:
             deep: compare SHA-256 too, not just sizes, and read plots and the holdout's results; progress is reported
                 as "verify", in bytes.
         """
-        config = self._begun_config()
+        config = self.begun_config()
         listing = self.manifests()
         damages = [config] if isinstance(config, Damage) else []
         found = self._damages(listing.manifests, deep=deep)

@@ -21,6 +21,8 @@ from flows.cli import app
 from flows.doctor import Doctor
 from flows.prefect_environment import PrefectServer
 
+pytestmark = pytest.mark.usefixtures("without_api")
+
 CHECKS = [
     "python",
     "torch",

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.prefect_environment import PrefectServer
 
+pytestmark = pytest.mark.usefixtures("without_api")
+
 PLANNED_KEYS = [
     "preset",
     "generations",

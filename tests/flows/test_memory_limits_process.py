@@ -1,6 +1,6 @@
 """Trainings under limits below their need end by the plan or the guard, and what they had stays; `make limits`.
 
-Real processes of `eigen train`, with a phase that takes what no plan knows. The last test is for the night.
+Real processes of `eigen train`, with a phase that takes what no plan knows; some are for the night.
 """
 
 import math
@@ -47,9 +47,9 @@ def need(limiter: Limiter) -> Need:
 @pytest.mark.parametrize(
     ("phase", "kind"),
     [
-        ("evaluate", "memory.limit_gb"),
+        pytest.param("evaluate", "memory.limit_gb", marks=pytest.mark.slow),
         ("train", "RLIMIT_AS"),
-        ("evolve", "memory.limit_gb"),
+        pytest.param("evolve", "memory.limit_gb", marks=pytest.mark.slow),
         ("checkpoint", "memory.limit_gb"),
     ],
 )

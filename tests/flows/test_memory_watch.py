@@ -120,16 +120,21 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     error = ended.result(raise_on_failure=False)
     assert isinstance(error, MemoryGuardError)
     assert (error.phase, error.generation) == (phase, 2)
-    assert "Hoard grew most" in str(error)
+    # An array that was just being made is not the hoard's yet: then arrays have grown by more than hoards.
+    grown = [entry.type.rpartition(".")[2] for entry in error.report.growth[0].types[:2]]
+    assert sorted(grown) == ["Hoard", "ndarray"]
+    assert f"{error.report.growth[0].types[0].type} grew most" in str(error)
     # The test process itself may be larger.
-    assert any("Hoard" in part.name for part in error.report.parts[:2])
+    hoard = next(part for part in error.report.parts if "Hoard" in part.name)
+    assert hoard.host > 0.5 * ROOM_GB * 1e9
     assert len(Hoard.kept) == 1, "it was tried again"
     assert ended.message == str(error)
 
     (markdown,) = memory_reports(tmp_path / "run")
     assert markdown.name.endswith(f"-000002-{phase}.md")
     assert "Hoard" in markdown.read_text()
-    assert json.loads(markdown.with_suffix(".json").read_text())["growth"][0]["types"][0]["type"].endswith("Hoard")
+    growth = json.loads(markdown.with_suffix(".json").read_text())["growth"][0]["types"]
+    assert [entry["type"] for entry in growth[:2]] == [entry.type for entry in error.report.growth[0].types[:2]]
     assert markdown.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert len(published) == 1
     assert "Hoard" in published[0]
@@ -143,6 +148,7 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     assert records(config) == expected
 
 
+@pytest.mark.slow
 def test_after_two_trips_a_run_is_blocked_until_limit_or_configuration_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:

@@ -16,6 +16,8 @@ from eigen_core.planning import PanelFacts, plan_of
 from flows import run_plan as module
 from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_room
 
+pytestmark = pytest.mark.usefixtures("without_api")
+
 GB = 1_000_000_000
 MB = 1_000_000
 FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
