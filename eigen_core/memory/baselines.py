@@ -8,7 +8,7 @@ from eigen_core.memory.census import Census, take_census
 from eigen_core.memory.usage import own_resident_bytes, process_bytes
 
 # Counting all objects of a process takes a third of a second: no more than this share of the time goes into it.
-_SHARE = 0.005
+_SHARE = 0.002
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STATM = Path("/proc/self/statm")
 _KIB = 1024
 # A look at the children waits until it takes less than this share of the time.
-_CHILDREN_SHARE = 0.002
+_CHILDREN_SHARE = 0.001
 _CHILDREN_SECONDS = 2.0
 
 

@@ -203,16 +203,16 @@ def test_objects_are_counted_when_generations_begin_as_often_as_is_affordable() 
     count = _Counted(clock, seconds=0.2)
     baselines = Baselines(clock, count)
     counted = []
-    for generation in range(5, 60):
+    for generation in range(5, 110):
         for _phase in range(3):
             before = count.times
             baselines.begin(generation)
             if count.times > before:
                 counted.append(generation)
             clock.now += 1.0
-    # The first and the second generation, then every 40 seconds: fourteen generations.
-    assert counted == [5, 6, 20, 34, 48]
-    assert [baseline.generation for baseline in baselines.taken] == [48, 6]
+    # The first and the second generation, then every 100 seconds: 34 generations.
+    assert counted == [5, 6, 40, 74, 108]
+    assert [baseline.generation for baseline in baselines.taken] == [108, 6]
 
 
 def test_until_the_second_generation_the_process_before_the_run_is_compared_with() -> None:

@@ -110,8 +110,8 @@ def test_children_are_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(10):
         meter.read()
     assert looks == [True]
-    # A look took 0.1 seconds: the next one comes after 500 times as many.
-    clock.now += 49.9
+    # A look took 0.1 seconds: the next one comes after 1,000 times as many.
+    clock.now += 99.9
     meter.read()
     assert len(looks) == 1
     clock.now += 0.2
