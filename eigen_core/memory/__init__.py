@@ -7,7 +7,6 @@ from eigen_core.memory.limits import (
     HostLimit,
     HostLimits,
     device_limit,
-    host_limit,
     host_limits,
 )
 from eigen_core.memory.pages import report_markdown, write_report
@@ -36,7 +35,6 @@ __all__ = [
     "device_bytes",
     "device_limit",
     "host_bytes",
-    "host_limit",
     "host_limits",
     "install_report_signal",
     "peak_resident_bytes",

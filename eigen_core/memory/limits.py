@@ -111,11 +111,6 @@ def _warn_once(sentence: str) -> None:
     logger.warning("%s", sentence)
 
 
-def host_limit(memory: MemoryConfig, root: Path = Path("/")) -> HostLimit:
-    """Return the smallest bound on the host; see `host_limits`, whose errors it raises."""
-    return host_limits(memory, root).smallest
-
-
 def device_limit(device: torch.device) -> DeviceLimit | None:
     """Return what the driver says of a GPU; None for the CPU.
 
