@@ -2,29 +2,20 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from eigen_core.checkpoint import RunContents, RunPlace
-from eigen_core.checkpoint.sealed import sealed, unsealed
+from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
 from eigen_core.memory import HostLimits, MemoryReport, write_report
 from eigen_core.records import Record
-from eigen_core.store import MissingObjectError, StoreUnavailableError
-
-logger = logging.getLogger(__name__)
+from flows.journal import Journal
 
 FOLDER = "memory"
 MOST_TRIPS = 2
 """So many trips in the same generation, under the same limit and configuration, are enough."""
 
-_TRIPS = f"{FOLDER}/trips.json"
-_MOST_TRIPS_BYTES = 1 << 20
-_TRIPS_KEPT = 20
 _REPORTS_KEPT = 20
 # What says how long a run is, or where it is kept, changes nothing about a generation's memory.
 _IRRELEVANT = ("generations", "reporting")
@@ -49,6 +40,9 @@ class Trip(Record):
     """Hash of what determines the memory of a generation."""
     reason: str
     """What the guard said."""
+
+
+TRIPS = Journal(f"{FOLDER}/trips.json", Trip)
 
 
 def write_memory_report(place: RunPlace, report: MemoryReport, generation: int, phase: str) -> Path:
@@ -78,28 +72,13 @@ def memory_key(config: Config) -> str:
 
 
 def remember_trip(place: RunPlace, trip: Trip) -> int:
-    """Add a trip to those of the run, here and in its store, and return how many were like it.
-
-    A store that does not answer is logged: the trip is then known on this machine alone.
-    """
-    trips = [*read_trips(place), trip][-_TRIPS_KEPT:]
-    content = sealed({"trips": [kept.model_dump(mode="json") for kept in trips]})
-    for contents in place.contents():
-        try:
-            contents.store.put(contents.object_name(_TRIPS), content)
-        except StoreUnavailableError as error:
-            logger.warning("The end by the memory guard is remembered on this machine only: %s", error)
-    return len(_like(trips, trip))
-
-
-def read_trips(place: RunPlace) -> tuple[Trip, ...]:
-    """Return the guard's trips in a run, oldest first, from wherever most of them are known."""
-    return max((_trips_in(contents) for contents in place.contents()), key=len)
+    """Add a trip to those of the run, here and in its store, and return how many were like it."""
+    return len(_like(TRIPS.append(place, trip), trip))
 
 
 def is_blocked(place: RunPlace, generation: int) -> bool:
     """Whether the guard has ended `generation` so often, in the same way, that it is not tried again."""
-    trips = read_trips(place)
+    trips = TRIPS.read(place)
     return bool(trips) and trips[-1].generation == generation and len(_like(trips, trips[-1])) >= MOST_TRIPS
 
 
@@ -111,7 +90,7 @@ def require_not_blocked(place: RunPlace, config: Config, limits: HostLimits, gen
     """
     trips = [
         trip
-        for trip in read_trips(place)
+        for trip in TRIPS.read(place)
         if (trip.generation, trip.limit, trip.config_sha256) == (generation, str(limits.smallest), memory_key(config))
     ]
     if len(trips) < MOST_TRIPS:
@@ -131,19 +110,3 @@ def _like(trips: Sequence[Trip], trip: Trip) -> list[Trip]:
         for other in trips
         if (other.generation, other.limit, other.config_sha256) == (trip.generation, trip.limit, trip.config_sha256)
     ]
-
-
-def _trips_in(contents: RunContents) -> tuple[Trip, ...]:
-    try:
-        document = unsealed(contents.store.read(contents.object_name(_TRIPS), _MOST_TRIPS_BYTES))
-        if isinstance(document, str):
-            raise ValueError(document)
-        rows = document["trips"]
-        if not isinstance(rows, list):
-            raise ValueError("it holds no trips")
-        return tuple(Trip.model_validate(row) for row in rows)
-    except MissingObjectError:
-        return ()
-    except (KeyError, ValueError, ValidationError) as error:
-        logger.warning("%s in %s is skipped (%s).", contents.object_name(_TRIPS), contents.store.url, error)
-        return ()

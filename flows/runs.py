@@ -29,6 +29,7 @@ from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
+from flows.attempts import has_failed_too_often
 from flows.memory_reports import is_blocked
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ class RunStatus:
 
     Attributes:
         run: its name.
-        state: running (a process holds its lock or lease), finished, unfinished, or blocked: the memory guard has ended
-            its next generation too often.
+        state: running (a process holds its lock or lease), finished, unfinished, or blocked: the memory guard, or
+            whatever ended scheduled resumes, has ended its next generation too often.
         generation: last completed generation; 0: none.
         config: the configuration with which it was last started or continued.
         store: absolute path or URL of the place that holds the runs.
@@ -198,7 +199,7 @@ def status_of(store: str, name: str) -> RunStatus:
         state = "running"
     elif generation >= config.generations:
         state = "finished"
-    elif is_blocked(place, generation + 1):
+    elif is_blocked(place, generation + 1) or has_failed_too_often(place, generation + 1):
         state = "blocked"
     folder = place.root / name
     return RunStatus(

@@ -2,7 +2,8 @@
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Annotated
 
 import torch
@@ -12,7 +13,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from eigen_core.checkpoint import RunPlace, RunSession, open_session
+from eigen_core.checkpoint import LeaseHeldError, RunLockedError, RunPlace, RunSession, open_session
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, start_training
 from eigen_core.market import Panel, build_panel
@@ -20,12 +21,24 @@ from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory
 from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
+from flows.attempts import count_attempt
+from flows.flow_runs import describe_flow_run
 from flows.memory_reports import BlockedError
 from flows.memory_watch import BLOCKED_NAME, PLAN_NAME, MemoryWatch
 from flows.observer import observer
+from flows.run_names import default_run_name
 from flows.run_plan import RunTooLargeError, require_room
 from flows.runs import holdout_of, newest_generation, open_or_create, require_store, run_exists
-from tasks.artifacts import publish_data_report, publish_plan, publish_population, publish_summary, publish_uploads
+from flows.scheduling import newest_unfinished, with_store_of_environment
+from tasks.artifacts import (
+    link_to_run,
+    publish_data_report,
+    publish_plan,
+    publish_population,
+    publish_progress,
+    publish_summary,
+    publish_uploads,
+)
 from tasks.checkpoint import checkpoint
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
@@ -34,21 +47,34 @@ from tasks.plot import plot
 from tasks.train import train
 
 FINISHED_NAME = "AlreadyFinished"
+RUNNING_NAME = "AlreadyRunning"
+NOTHING_NAME = "NothingToDo"
+
+_DEFAULT_CONFIG = Config()
+# Generations whose time says how long the rest will take.
+_RECENT = 5
 
 
-@flow(name="train", flow_run_name="{run}", persist_result=False)
+@flow(name="train", persist_result=False)
 def train_flow(
     config: Annotated[
         Config, Field(description="Everything that determines the run; what is not given is the preset's.")
-    ],
-    run: Annotated[str, Field(description="Name of the run: letters, digits, dots, dashes and underscores.")],
+    ] = _DEFAULT_CONFIG,
+    run: Annotated[
+        str | None,
+        Field(
+            description="Name of the run: letters, digits, dots, dashes and underscores. None: a new run, named by "
+            "preset and time; with resume, the run of the store that was trained last and lacks generations."
+        ),
+    ] = None,
     resume: Annotated[bool, Field(description="The run must exist; false: it is begun if it is missing.")] = False,
 ) -> State[None] | None:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
-    Ends as `Completed(name="AlreadyFinished")` when nothing is left to do; as `Failed`, with the exception as its data,
-    named `MemoryPlan` if the run cannot fit into memory and nothing was begun, `MemoryGuard` if the guard ended it, and
-    `Blocked` if the guard has ended this generation before, as often as is allowed.
+    Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
+    the run, and `NothingToDo` if no run lacks generations; as `Failed`, with the exception as its data, named
+    `MemoryPlan` if the run cannot fit into memory and nothing was begun, `MemoryGuard` if the guard ended it, and
+    `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is allowed.
 
     Raises:
         InputError: the data, the store or the run cannot be used with this configuration.
@@ -56,17 +82,33 @@ def train_flow(
         LeaseLostError: another process has taken the run over.
     """
     tune_allocator()
+    config = with_store_of_environment(config)
+    require_store(config.checkpoint)
+    try:
+        if run is None and resume:
+            chosen = newest_unfinished(config.checkpoint.store)
+            if chosen is None:
+                where = config.checkpoint.store
+                return Completed(name=NOTHING_NAME, message=f"No run in {where} lacks generations.")
+            count_attempt(RunPlace.of(chosen.config.checkpoint, chosen.name), chosen.generation)
+            return _watched(chosen.config, chosen.name, must_exist=True)
+        return _watched(config, run or default_run_name(config), must_exist=resume)
+    except (RunLockedError, LeaseHeldError) as error:
+        return Completed(name=RUNNING_NAME, message=str(error))
+    except BlockedError as error:
+        return Failed(name=BLOCKED_NAME, message=str(error), data=error)
+
+
+def _watched(config: Config, run: str, *, must_exist: bool) -> State[None] | None:
+    """Train under the memory guard."""
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    require_store(config.checkpoint)
     with MemoryWatch(config, RunPlace.of(config.checkpoint, run)) as watch:
         try:
             with watch.guard.exhaustion_reported():
-                return _train(config, run, watch, must_exist=resume)
+                return _train(config, run, watch, must_exist=must_exist)
         except RunTooLargeError as error:
             return Failed(name=PLAN_NAME, message=str(error), data=error)
-        except BlockedError as error:
-            return Failed(name=BLOCKED_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
             return watch.ended_by(error)
 
@@ -76,6 +118,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) ->
     begun = run_exists(config.checkpoint, run)
     newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
     generation = 1 if newest is None else newest[1].generation + 1
+    describe_flow_run(config, run, generation)
     watch.require_not_blocked(generation)
     panel, report = build_panel(config)
     run_plan = require_room(config, PanelFacts.of(panel))
@@ -108,8 +151,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) ->
             _bring_to_the_store(state, session)
             raise
         _finish(state, session)
-        where = f"{session.place.store.url.rstrip('/')}/{run}"
-        publish_summary(run, state.history, state.telemetry, result, where)
+        publish_summary(run, state.history, state.telemetry, result, link_to_run(session.place.store.url, run))
     return None
 
 
@@ -149,12 +191,18 @@ def _run_generation(state: TrainingState, session: RunSession, watch: MemoryWatc
     telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
     record_telemetry(state, telemetry)
     publish_population(session.name, state.history[-2:])
+    publish_progress(session.name, generation, state.config.generations, _seconds_each(state.telemetry))
     _show_uploads(session)
     if _is_due(generation, state.config):
         _plot(state, session, guard, generation)
         telemetry = _with_all_phases(telemetry, watch)
         record_telemetry(state, telemetry)
     observer().generation_finished(state.history[-1], telemetry)
+
+
+def _seconds_each(telemetry: Sequence[Telemetry]) -> float:
+    """Return the time of a generation, the mean of the newest ones (seconds)."""
+    return fmean(entry.seconds for entry in telemetry[-_RECENT:])
 
 
 def _with_all_phases(telemetry: Telemetry, watch: MemoryWatch) -> Telemetry:

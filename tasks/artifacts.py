@@ -7,9 +7,10 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, create_table_artifact
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
@@ -25,8 +26,10 @@ from eigen_core.reporting import (
     population_table,
     summary_rows,
 )
+from eigen_core.reporting.units import duration
 
 _SUMMARY_GENERATIONS = 50
+_CONSOLE = "https://console.cloud.google.com/storage/browser/"
 
 
 def artifact_key(run: str, kind: str) -> str:
@@ -56,10 +59,26 @@ def publish_population(run: str, history: Sequence[GenerationRecord]) -> None:
     _guarded(key, lambda: create_table_artifact(table=rows, key=key, description=description))
 
 
-def publish_plots(run: str, history: Sequence[GenerationRecord], paths: Sequence[Path]) -> None:
-    """Show champion and plots of a run; a new version of the same page each time."""
+def publish_progress(run: str, generation: int, generations: int, seconds_each: float) -> None:
+    """Show how far a run is and how long the rest will take, if generations go on taking `seconds_each`."""
+    left = duration(seconds_each * (generations - generation))
+    text = f"Run {run}: generation {generation} of {generations}, {duration(seconds_each)} each, about {left} left"
+    share = 100.0 * generation / generations
+    key = artifact_key(run, "progress")
+    _guarded(key, lambda: create_progress_artifact(progress=share, key=key, description=text))
+
+
+def publish_plots(run: str, history: Sequence[GenerationRecord], paths: Sequence[Path], where: str) -> None:
+    """Show champion and plots of a run; a new version of the same page each time.
+
+    Args:
+        run: its name.
+        history: its records.
+        paths: the plots.
+        where: the run in its store, as markdown.
+    """
     title = f"Run {run} after generation {history[-1].generation}"
-    page = f"# {title}\n\n{markdown_card(champion_card(history))}\n\n{plots_markdown(paths)}"
+    page = f"# {title}\n\n{markdown_card(champion_card(history))}\n\nCheckpoints: {where}\n\n{plots_markdown(paths)}"
     _publish_markdown(artifact_key(run, "plots"), page, title)
 
 
@@ -94,6 +113,14 @@ def publish_plan(run: str, sentence: str, rows: Sequence[dict[str, str | float]]
     _publish_markdown(artifact_key(run, "plan"), page, f"Memory plan of run {run}")
 
 
+def link_to_run(store: str, run: str) -> str:
+    """Return where a run is kept as markdown: a link to Google's console for a bucket, else the path or URL."""
+    place = f"{store.rstrip('/')}/{run}"
+    if not place.startswith("gs://"):
+        return f"`{place}`"
+    return f"[{place}]({_CONSOLE}{quote(place.removeprefix('gs://'))})"
+
+
 def publish_cleaning(store: str, rows: list[dict[str, str | int | float | None]]) -> None:
     """Show what was removed from the runs of a store."""
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
@@ -106,13 +133,13 @@ def publish_summary(
     holdout: HoldoutResult | None,
     where: str,
 ) -> None:
-    """Show how a run ended: the champion, the holdout days, the last generations, where everything lies."""
+    """Show how a run ended: the champion, the holdout days, the last generations, where everything lies (markdown)."""
     last = history[-1]
     page = [
         f"# Run {run} has its {last.generation} generations",
         markdown_card(champion_card(history)),
         holdout_sentence(holdout) if holdout else "There are no holdout days.",
-        f"Time in generations: {sum(entry.seconds for entry in telemetry):,.1f} s. Checkpoints and plots: `{where}`.",
+        f"Time in generations: {sum(entry.seconds for entry in telemetry):,.1f} s. Checkpoints and plots: {where}.",
         f"Weights `{last.weights_sha256}`, replay `{last.replay_sha256}`.",
         markdown_table(summary_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),
     ]

@@ -6,7 +6,7 @@ from eigen_core.checkpoint import RunSession
 from eigen_core.generation import TrainingState
 from eigen_core.memory import MemoryGuard
 from eigen_core.reporting.plots import write_plots
-from tasks.artifacts import publish_plots
+from tasks.artifacts import link_to_run, publish_plots
 from tasks.phase import phase_task
 
 
@@ -17,5 +17,5 @@ def plot(state: TrainingState, session: RunSession, guard: MemoryGuard, generati
     with guard.phase("plot", generation):
         paths = write_plots(state.history, state.telemetry, folder)
         session.keep_plots(paths)
-        publish_plots(session.name, state.history, paths)
+        publish_plots(session.name, state.history, paths, link_to_run(session.place.store.url, session.name))
     get_run_logger().info("generation %d: %d plots in %s", generation, len(paths), folder)

@@ -10,12 +10,12 @@ from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
 from eigen_core.memory import HostLimit, HostLimits
 from flows.memory_reports import (
+    TRIPS,
     BlockedError,
     Trip,
     is_blocked,
     memory_key,
     memory_reports,
-    read_trips,
     remember_trip,
     require_not_blocked,
     write_memory_report,
@@ -57,7 +57,7 @@ def is_refused(place: RunPlace, config: Config, generation: int = 3, limits: Hos
 
 
 def test_two_trips_of_a_kind_block_and_anything_else_does_not(place: RunPlace, config: Config) -> None:
-    assert read_trips(place) == ()
+    assert TRIPS.read(place) == []
     assert not is_blocked(place, 3)
     assert remember_trip(place, trip(config)) == 1
     assert not is_refused(place, config)
@@ -80,7 +80,7 @@ def test_a_trip_is_known_on_another_machine(place: RunPlace, config: Config, tmp
         pytest.skip("a folder is on one machine")
     remember_trip(place, trip(config))
     elsewhere = config.checkpoint.model_copy(update={"local": str(tmp_path / "another")})
-    assert read_trips(RunPlace.of(elsewhere, "run")) == (trip(config),)
+    assert TRIPS.read(RunPlace.of(elsewhere, "run")) == [trip(config)]
 
 
 def test_trips_that_cannot_be_read_block_nothing(
@@ -105,4 +105,4 @@ def test_only_the_newest_reports_and_trips_stay(place: RunPlace, config: Config)
     assert len(list((place.root / "run" / "memory").iterdir())) == 2 * len(left)
     for _ in range(30):
         remember_trip(place, trip(config))
-    assert len(read_trips(place)) == 20
+    assert len(TRIPS.read(place)) == 20

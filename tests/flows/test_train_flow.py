@@ -13,14 +13,14 @@ import flows.train
 import tasks.artifacts
 import tasks.plot
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunDirectory, RunLockedError
+from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord
 from eigen_core.reporting.plots import write_plots
 from flows.observer import SilentObserver, observed_by
 from flows.runs import status_of
-from flows.train import FINISHED_NAME, train_flow
+from flows.train import FINISHED_NAME, RUNNING_NAME, train_flow
 
 T = TypeVar("T")
 
@@ -262,7 +262,9 @@ def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "run", config.model_dump(mode="json"))
     with run.lock():
         ended = train(config)
-    assert isinstance(ended.result(raise_on_failure=False), RunLockedError)
+    assert (ended.is_completed(), ended.name) == (True, RUNNING_NAME)
+    assert "in use by process" in str(ended.message)
+    assert status_of(str(tmp_path), "run").generation == 0
 
 
 def test_an_observer_hears_of_every_phase_and_can_stop_between_two(tmp_path: Path) -> None:

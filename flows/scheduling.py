@@ -1,0 +1,53 @@
+"""Which run a flow trains that was not told one. No Prefect in here."""
+
+import os
+from dataclasses import dataclass
+
+from eigen_core.config import Config
+from eigen_core.config.sections import CheckpointConfig
+from eigen_core.store import store_from_environment
+from flows.runs import configured_place, newest_generation, runs_in
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """A run to go on with.
+
+    Attributes:
+        name: the run.
+        config: the configuration it had last, with the store in which it was found.
+        generation: the generation that comes next.
+    """
+
+    name: str
+    config: Config
+    generation: int
+
+
+def with_store_of_environment(config: Config) -> Config:
+    """Return the configuration with the store that the environment names, if its own is the default.
+
+    Raises:
+        InputError: the environment's variables are at odds with each other.
+    """
+    found = store_from_environment(os.environ)
+    if found is None or config.checkpoint.store != CheckpointConfig().store:
+        return config
+    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": found})})
+
+
+def newest_unfinished(store: str) -> ChosenRun | None:
+    """Return the run of a store that was trained last among those that lack generations; None if there is none.
+
+    Raises:
+        InputError: the store cannot be used, or a run's configuration cannot be read.
+        StoreUnavailableError: it does not answer.
+    """
+    candidates = []
+    for name in runs_in(store):
+        place, config = configured_place(store, name)
+        newest = newest_generation(place)
+        generation, written = (0, "") if newest is None else (newest[1].generation, newest[1].created)
+        if generation < config.generations:
+            candidates.append((written, name, ChosenRun(name, config, generation + 1)))
+    return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None

@@ -1,0 +1,137 @@
+"""A flow that is told no run: it goes on with the newest unfinished one, gives up after vain attempts, and says so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import small_flow_config
+from prefect.client.orchestration import get_client
+from prefect.states import State
+from store_cases import run_config, save_generations
+
+from eigen_core import generation as phases
+from eigen_core.checkpoint import RunPlace
+from eigen_core.config import Config
+from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt, has_failed_too_often
+from flows.memory_reports import BlockedError
+from flows.memory_watch import BLOCKED_NAME
+from flows.runs import status_of
+from flows.scheduling import newest_unfinished, with_store_of_environment
+from flows.train import NOTHING_NAME, train_flow
+
+
+@pytest.fixture(autouse=True)
+def _no_store_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def scheduled(store: Path) -> State[Any]:
+    """What a schedule starts: it knows the store, nothing else."""
+    return train_flow(small_flow_config(store), resume=True, return_state=True)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
+    store = tmp_path / "store" if request.param == "folder" else f"{request.getfixturevalue('gcs_bucket')}/prefix"
+    return run_config(store, tmp_path / "runs")
+
+
+def test_the_unfinished_run_that_was_trained_last_is_chosen(config: Config) -> None:
+    store = config.checkpoint.store
+    assert newest_unfinished(store) is None
+    save_generations(config, "finished", 1, 2, 3)
+    assert newest_unfinished(store) is None
+    save_generations(config, "zero-day", 1)
+    save_generations(config, "old", 1)
+    chosen = newest_unfinished(store)
+    assert chosen is not None
+    assert (chosen.name, chosen.generation, chosen.config.checkpoint.store) == ("old", 2, store)
+    save_generations(config, "zero-day", 2)
+    chosen = newest_unfinished(store)
+    assert chosen is not None
+    assert (chosen.name, chosen.generation) == ("zero-day", 3)
+
+
+def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: Config) -> None:
+    place = save_generations(config, "run", 1)
+    for _ in range(MOST_ATTEMPTS):
+        assert not has_failed_too_often(place, 2)
+        count_attempt(place, 2)
+    assert has_failed_too_often(place, 2)
+    with pytest.raises(BlockedError, match=r"'run' is blocked: 3 scheduled resumes since .* generation 2"):
+        count_attempt(place, 2)
+    assert len(ATTEMPTS.read(place)) == MOST_ATTEMPTS
+    elsewhere = config.checkpoint.model_copy(update={"local": f"{config.checkpoint.local}-2"})
+    assert has_failed_too_often(RunPlace.of(elsewhere, "run"), 2)
+    count_attempt(place, 3)
+    assert not has_failed_too_often(place, 3)
+
+
+def test_the_environment_names_the_store_where_the_configuration_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_store_of_environment(Config()).checkpoint.store == "runs"
+    monkeypatch.setenv("EIGEN_STORE", "gs://bucket/prefix")
+    assert with_store_of_environment(Config()).checkpoint.store == "gs://bucket/prefix"
+    assert with_store_of_environment(Config(checkpoint={"store": "elsewhere"})).checkpoint.store == "elsewhere"
+
+
+@pytest.mark.usefixtures("prefect_api")
+class TestFlow:
+    """The same through the flow."""
+
+    def test_without_any_unfinished_run_there_is_nothing_to_do(self, tmp_path: Path) -> None:
+        ended = scheduled(tmp_path)
+        assert (ended.is_completed(), ended.name) == (True, NOTHING_NAME)
+        assert str(tmp_path) in str(ended.message)
+
+    def test_an_interrupted_run_is_gone_on_with_as_it_was_configured(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small_flow_config(tmp_path, seed=5, generations=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(phases, "evolve", _interrupted_in_generation_2(phases.evolve))
+            with pytest.raises(KeyboardInterrupt):
+                train_flow(config, "mine", return_state=True)
+        assert status_of(str(tmp_path), "mine").generation == 1
+        ended = scheduled(tmp_path)
+        assert ended.is_completed()
+        status = status_of(str(tmp_path), "mine")
+        assert (status.state, status.generation, status.config.seed) == ("finished", 2, 5)
+        assert scheduled(tmp_path).name == NOTHING_NAME
+        flow_run_id = ended.state_details.flow_run_id
+        assert flow_run_id is not None
+        with get_client(sync_client=True) as client:
+            flow_run = client.read_flow_run(flow_run_id)
+        assert flow_run.name == "mine gen 2-2"
+        assert {"run:mine", "preset:quickstart", "device:cpu"} <= set(flow_run.tags)
+
+    def test_a_run_that_always_fails_is_given_up_and_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(state: phases.TrainingState) -> None:  # noqa: ARG001
+            raise FloatingPointError("learning diverged")
+
+        config = small_flow_config(tmp_path, generations=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(phases, "evolve", failing)
+            assert train_flow(config, "mine", return_state=True).is_failed()
+            for _ in range(MOST_ATTEMPTS):
+                ended = scheduled(tmp_path)
+                assert (ended.is_failed(), ended.name) == (True, "Failed")
+        assert status_of(str(tmp_path), "mine").state == "blocked"
+        for _ in range(2):
+            ended = scheduled(tmp_path)
+            assert (ended.is_failed(), ended.name) == (True, BLOCKED_NAME)
+            assert "eigen resume mine" in str(ended.message)
+        # Whoever asks for this very run is not refused.
+        assert train_flow(config, "mine", resume=True, return_state=True).is_completed()
+        assert scheduled(tmp_path).name == NOTHING_NAME
+
+
+def _interrupted_in_generation_2(evolve: Any) -> Any:
+    def interrupted(state: phases.TrainingState) -> Any:
+        if state.generation == 1:
+            raise KeyboardInterrupt
+        return evolve(state)
+
+    return interrupted
