@@ -3,22 +3,16 @@
 Torch and Prefect take seconds to import, so nothing here imports them before a command needs them.
 """
 
-import json
-import os
-from collections.abc import Callable, Sequence
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from eigen_core import __version__
-from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
-from eigen_core.store import StoreUnavailableError, store_from_environment
-from flows.cli_endings import Stopped, StoppedByMemory
+from flows.cli_common import EXIT_MEMORY, EXIT_OTHER, config_of, print_json, sentences, store_of
+from flows.cli_operations import operations
 from flows.cli_options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
 from flows.cli_plan import planned_document, planned_run, print_planned
 from flows.cli_store import cleaned_document, print_cleaned, print_verification, verification_document
@@ -33,13 +27,8 @@ from flows.cli_tables import (
     runs_document,
     settings_document,
 )
-from flows.cli_training import continue_run, default_run_name, start_or_continue
-
-P = ParamSpec("P")
-
-EXIT_OTHER = 1
-EXIT_BAD_INPUT = 2
-EXIT_MEMORY = 3
+from flows.cli_training import continue_run, start_or_continue
+from flows.run_names import default_run_name
 
 _EXAMPLES = """[bold]Examples[/]
 
@@ -54,10 +43,17 @@ _EXAMPLES = """[bold]Examples[/]
   eigen export first --champion champion.safetensors
   eigen presets quickstart                 every setting, explained
 
+[bold]For days, with nobody watching[/]
+
+  eigen up                                 server, pages and worker, in the background
+  eigen launch --preset eigen2 --run long  train on the worker; resumed by itself until it is finished
+  eigen status                             what runs, how far it is
+  eigen down                               stop all of it; the next `eigen up` goes on
+
 [bold]Exit codes[/]
 
   0  done
-  1  stopped, or failed; verify: damage was found; doctor: something failed
+  1  stopped, or failed; verify: damage was found; doctor: something failed; status: not all runs
   2  what was given cannot be used; a sentence says why
   3  memory: the run does not fit, or its guard has stopped it
 """
@@ -78,34 +74,6 @@ _PLAN_EXAMPLES = """[bold]Examples[/]
   eigen plan --preset eigen2 --data prices --set network.column_chunk=32
   eigen plan --preset eigen2 --calibrate
 """
-
-
-def sentences(command: Callable[P, None]) -> Callable[P, None]:
-    """Give known errors of a command as a sentence on standard error and an exit code, without a traceback."""
-
-    @wraps(command)
-    def speaking(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except InputError as error:
-            _say(str(error))
-            raise typer.Exit(EXIT_BAD_INPUT) from None
-        except StoppedByMemory as stop:
-            _say(str(stop))
-            raise typer.Exit(EXIT_MEMORY) from None
-        except (Stopped, StoreUnavailableError) as stop:
-            _say(str(stop))
-            raise typer.Exit(EXIT_OTHER) from None
-        except MemoryError:
-            _say(
-                "There is not enough memory for this. `eigen doctor` shows what there is, `eigen plan` what is needed."
-            )
-            raise typer.Exit(EXIT_MEMORY) from None
-        except KeyboardInterrupt:
-            _say("Stopped.")
-            raise typer.Exit(EXIT_OTHER) from None
-
-    return speaking
 
 
 app = typer.Typer(
@@ -150,11 +118,11 @@ def doctor(
     from flows.doctor import Doctor
     from flows.prefect_environment import prepare_environment
 
-    config = _config(preset, None, None, assignments, data, store, device)
+    config = config_of(preset, None, None, assignments, data, store, device)
     prepare_environment()
     if as_json:
         findings = list(Doctor(config).findings())
-        _print_json(findings_document(findings))
+        print_json(findings_document(findings))
     else:
         findings = print_findings(output_console(), Doctor(config).findings())
     if not is_healthy(findings):
@@ -180,10 +148,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Show what a run would take, without training: memory, disk, uploads; exit code 3 if it does not fit."""
-    config = _config(preset, generations, seed, assignments, data, store, device)
+    config = config_of(preset, generations, seed, assignments, data, store, device)
     planned = planned_run(config, Console(stderr=True), calibrate=calibrate)
     if as_json:
-        _print_json(planned_document(planned))
+        print_json(planned_document(planned))
     else:
         print_planned(output_console(), planned, timed=calibrate, explained=explain)
     if not planned.run_plan.fits:
@@ -207,7 +175,7 @@ def train(
     fresh: Annotated[bool, typer.Option("--fresh", help="Refuse to continue an existing run.", metavar="")] = False,
 ) -> None:
     """Train a run, or continue it if there is one of that name with the same settings."""
-    config = _config(preset, generations, seed, assignments, data, store, device)
+    config = config_of(preset, generations, seed, assignments, data, store, device)
     start_or_continue(config, default_run_name(config) if run is None else run, fresh=fresh)
 
 
@@ -220,7 +188,7 @@ def resume(
     device: Device = None,
 ) -> None:
     """Continue a run from its newest good checkpoint; the result is that of a run without a break."""
-    continue_run(name, _store(store), generations=generations, device=device)
+    continue_run(name, store_of(store), generations=generations, device=device)
 
 
 @app.command()
@@ -229,13 +197,13 @@ def runs(store: Store = None, as_json: Json = False) -> None:
     """List the runs of a store."""
     from flows.runs import runs_in, status_of
 
-    statuses = [status_of(_store(store), name) for name in runs_in(_store(store))]
+    statuses = [status_of(store_of(store), name) for name in runs_in(store_of(store))]
     if as_json:
-        _print_json(runs_document(statuses))
+        print_json(runs_document(statuses))
     elif statuses:
         print_runs(output_console(), statuses)
     else:
-        output_console().print(f"There are no runs in {_store(store)}. Start one: eigen train", highlight=False)
+        output_console().print(f"There are no runs in {store_of(store)}. Start one: eigen train", highlight=False)
 
 
 @app.command()
@@ -244,9 +212,9 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show a run: how far it is, and what each generation gave."""
     from flows.runs import status_of
 
-    status = status_of(_store(store), name)
+    status = status_of(store_of(store), name)
     if as_json:
-        _print_json(run_document(status))
+        print_json(run_document(status))
     else:
         print_run(output_console(), status)
 
@@ -257,9 +225,9 @@ def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show what took the memory of a run: its newest memory report, or what each phase of it took."""
     from flows.cli_memory import memory_document, memory_of, print_memory
 
-    found = memory_of(_store(store), name)
+    found = memory_of(store_of(store), name)
     if as_json:
-        _print_json(memory_document(found))
+        print_json(memory_document(found))
     else:
         print_memory(output_console(), found)
 
@@ -275,9 +243,9 @@ def verify(
     """Look for damage in a run: exit code 0 if it is whole, 1 if it is not, with each file named."""
     from flows.housekeeping import verify_run
 
-    found = verify_run(_store(store), name, deep=deep)
+    found = verify_run(store_of(store), name, deep=deep)
     if as_json:
-        _print_json(verification_document(found))
+        print_json(verification_document(found))
     else:
         print_verification(output_console(), found)
     if found.damages:
@@ -299,9 +267,9 @@ def clean(
     from flows.housekeeping import clean_runs, parse_duration
 
     grace = parse_duration(older_than)
-    cleaned = clean_runs(_store(store), None if name is None else [name], grace, dry_run=dry_run)
+    cleaned = clean_runs(store_of(store), None if name is None else [name], grace, dry_run=dry_run)
     if as_json:
-        _print_json(cleaned_document(cleaned))
+        print_json(cleaned_document(cleaned))
     else:
         print_cleaned(output_console(), cleaned, dry_run=dry_run)
 
@@ -316,7 +284,7 @@ def export(
     """Write the champion's weights, with the configuration in the header, into a file."""
     from flows.housekeeping import export_champion
 
-    output_console().print(export_champion(_store(store), name, champion), highlight=False, soft_wrap=True)
+    output_console().print(export_champion(store_of(store), name, champion), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -328,55 +296,18 @@ def presets(
     """List the presets, or explain every setting of one."""
     if name is None:
         if as_json:
-            _print_json(presets_document())
+            print_json(presets_document())
         else:
             print_presets(output_console())
         return
     config = load_config(name)
     if as_json:
-        _print_json(settings_document(config))
+        print_json(settings_document(config))
     else:
         print_settings(output_console(), config)
 
 
-def _config(
-    preset: str | None,
-    generations: int | None,
-    seed: int | None,
-    assignments: Sequence[str] | None,
-    data: str | None,
-    store: str | None,
-    device: str | None,
-) -> Config:
-    """Return the configuration of a run from what was given."""
-    options = {
-        "generations": generations,
-        "seed": seed,
-        "market.data": None if data is None else str(Path(data).expanduser().absolute()),
-        "checkpoint.store": _given_store(store, assignments or ()),
-        "device": device,
-    }
-    given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    return load_config(preset, [*given, *(assignments or ())])
-
-
-def _given_store(given: str | None, assignments: Sequence[str] = ()) -> str | None:
-    """Return the store that was given as an option, else that of the environment unless a setting names another."""
-    if given is not None or any(assignment.strip().startswith("checkpoint.store") for assignment in assignments):
-        return given
-    return store_from_environment(os.environ)
-
-
-def _store(given: str | None) -> str:
-    return _given_store(given) or Config().checkpoint.store
-
-
-def _print_json(document: object) -> None:
-    typer.echo(json.dumps(document, indent=2))
-
-
-def _say(sentence: str) -> None:
-    typer.echo(f"eigen: {sentence}", err=True)
+app.add_typer(operations)
 
 
 def main() -> None:

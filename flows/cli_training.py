@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from flows.run_plan import RunPlan
 
 
-def default_run_name(config: Config) -> str:
-    """Return a name for a run that was given none: its preset and the time."""
-    return f"{config.preset}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-
-
 def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
     """Train the run `name` with `config`, from its newest checkpoint if there is one.
 
@@ -95,7 +90,7 @@ def _train(config: Config, name: str, signals: StopSignals) -> None:
         print_ending(console, status_of(config.checkpoint.store, name), "is finished")
         return
     signals.before_leaving(lambda: console.show_cursor(True))
-    with _refused_with_its_plan(config, console), display_on(console) as display:
+    with refused_with_its_plan(config, console), display_on(console) as display:
         display.waiting_for("reading the data")
         server = PrefectServer()
         with progress_to(display):
@@ -117,7 +112,7 @@ def _is_finished(config: Config, name: str) -> bool:
 
 
 @contextmanager
-def _refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
+def refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
     """Print the plan of a run that is refused because it does not fit, and turn the refusal into `StoppedByMemory`.
 
     So is an allocation that fails before the guard is there to report it.
@@ -146,22 +141,36 @@ def _check(config: Config, name: str, server: PrefectServer) -> "tuple[DataRepor
     Returns what was found in the data, and what the run will take.
     """
     from eigen_core.checkpoint import RunDirectory
-    from eigen_core.generation import require_scale, start_training
-    from eigen_core.market import build_panel
-    from eigen_core.planning import PanelFacts
-    from flows.run_plan import require_room
     from flows.runs import open_or_create
 
-    panel, report = build_panel(config)
-    require_scale(config, panel)
-    run_plan = require_room(config, PanelFacts.of(panel))
-    start_training(config, panel)
+    found = require_trainable(config)
     server.check()
     place = open_or_create(config, name)
     if place.local.exists():
         with RunDirectory.open(place.root, name).lock():
             # Held for an instant: it shows that no process trains this run before Prefect takes its time to start.
             pass
+    return found
+
+
+def require_trainable(config: Config) -> "tuple[DataReport, RunPlan]":
+    """Refuse a configuration that cannot be trained on its data, here; nothing is written.
+
+    Returns what was found in the data, and what the run will take.
+
+    Raises:
+        InputError: the data, or the configuration with them, cannot be used.
+        RunTooLargeError: the run does not fit into memory or disk.
+    """
+    from eigen_core.generation import require_scale, start_training
+    from eigen_core.market import build_panel
+    from eigen_core.planning import PanelFacts
+    from flows.run_plan import require_room
+
+    panel, report = build_panel(config)
+    require_scale(config, panel)
+    run_plan = require_room(config, PanelFacts.of(panel))
+    start_training(config, panel)
     return report, run_plan
 
 
@@ -170,7 +179,7 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
     _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     signals.before_leaving(server.stop)
     server.start()
-    from flows.train import train_flow
+    from flows.train import RUNNING_NAME, train_flow
     from tasks.phase import run_name
 
     server.wait_until_ready()
@@ -183,6 +192,8 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
         if flow_run_id is not None and ended.is_completed() and observer.last is not None:
             server.wait_until_recorded(flow_run_id, run_name(observer.last, config.generations))
         ended.result()
+        if ended.name == RUNNING_NAME:
+            raise InputError(str(ended.message))
 
 
 class _StoppableObserver:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
@@ -18,17 +19,24 @@ if TYPE_CHECKING:
 
     from prefect.server.api.server import SubprocessASGIServer
 
-_DEFAULTS = {
+_EMBEDDED_DEFAULTS = {
     # A busy machine needs more than Prefect's 20 seconds.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    # The embedded server writes to the same terminal as the progress bars.
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+}
+
+_FLOW_DEFAULTS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     # A cache key would be computed by pickling gigabytes of training state.
     "PREFECT_TASKS_DEFAULT_NO_CACHE": "true",
-    # The embedded server writes to the same terminal as the progress bars.
-    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "eigen_core",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    # Threads that spin while they wait stall each other on a shared machine.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # Few arenas of the C library: a server has many threads and few allocations, a training must give memory back.
+    "MALLOC_ARENA_MAX": "2",
 }
 
 _RECORDING_SECONDS = 10.0
@@ -36,12 +44,13 @@ _RECORDING_SECONDS = 10.0
 
 def prepare_environment() -> None:
     """Set the environment of Prefect, OpenMP and the C library where the user has not set it."""
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    # Threads that spin while they wait stall each other on a shared machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # This process has started without it; the embedded server has many threads and few allocations.
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    # What the C library reads as a process starts concerns those that this one starts.
+    os.environ.update({**_EMBEDDED_DEFAULTS, **flow_environment(os.environ)})
+
+
+def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` with what every process that runs flows needs, where the user has not set it."""
+    return {**_FLOW_DEFAULTS, **environ}
 
 
 class PrefectServer:

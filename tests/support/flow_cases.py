@@ -28,10 +28,10 @@ def small_flow_config(store: Path, **sections: Any) -> Config:
     return Config(**merge(values, sections))
 
 
-def small_settings() -> list[str]:
+def small_settings(**sections: Any) -> list[str]:
     """The same as options of `eigen train`."""
     options = []
-    for section, values in SMALL.items():
+    for section, values in merge(SMALL, sections).items():
         for key, value in values.items() if isinstance(values, dict) else [("", values)]:
             options += ["--set", f"{section}.{key}={value}".replace(".=", "=")]
     return options

@@ -1,0 +1,1 @@
+"""How Eigen runs in production: deployments, services, the container image. Files, no code."""

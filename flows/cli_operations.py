@@ -1,0 +1,229 @@
+"""The commands that run Eigen for days: up, down, status, launch, deploy."""
+
+import os
+import signal
+import threading
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from eigen_core.config.loading import load_config, parse_assignments
+from eigen_core.store import check_run_name
+from flows.cli_common import EXIT_OTHER, given_settings, print_json, sentences
+from flows.cli_options import Assignments, Data, Device, Generations, Json, Preset, Seed, Store
+from flows.cli_tables import output_console
+from flows.operations.environment import HOST, own_environment
+from flows.operations.home import Home, Part
+
+operations = typer.Typer()
+
+_UP_EXAMPLES = """[bold]Examples[/]
+
+  eigen up
+  eigen up --port 4300
+  PREFECT_API_URL=http://server:4200/api eigen up      only the worker, for a server elsewhere
+"""
+
+_LAUNCH_EXAMPLES = """[bold]Examples[/]
+
+  eigen launch
+  eigen launch --preset eigen2 --run long --data prices --store gs://bucket/runs
+"""
+
+
+@operations.command(epilog=_UP_EXAMPLES)
+@sentences
+def up(
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the server.", show_default="4200", metavar="N", min=1, max=65_535),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address at which the server listens; 0.0.0.0: all. PREFECT_SERVER_API_AUTH_STRING sets a password.",
+            metavar="ADDRESS",
+        ),
+    ] = HOST,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest unfinished run of the store.", metavar="")
+    ] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and stop everything when told to stop.", metavar="")
+    ] = False,
+    only: Annotated[Part | None, typer.Option(help="Start this part alone.", metavar="server|worker")] = None,
+) -> None:
+    """Start server, deployments and worker, as far as they do not run; they go on in the background."""
+    from flows.cli_operations_display import print_up
+    from flows.operations.launching import resume as go_on
+    from flows.operations.stopping import bring_down
+    from flows.operations.up import bring_up, watch
+
+    home = Home.of(os.environ)
+    environment = _environment()
+    stopping = _stopping() if foreground else None
+    brought = bring_up(home, environment, port, _progress(), host=host, only=only, patient=foreground)
+    try:
+        # What was stopped with its worker goes on with it: a crash just before a server's end may trigger nothing.
+        page = go_on(brought.server.api, always=resume) if resume or brought.worker_began else None
+        print_up(output_console(), home, brought, page)
+        if stopping is not None:
+            watch(home, brought.parts, stopping.is_set)
+    finally:
+        if stopping is not None:
+            bring_down(home, _progress(), parts=brought.parts)
+
+
+@operations.command()
+@sentences
+def down(
+    grace: Annotated[
+        float, typer.Option(help="Seconds that a training may take to stop by itself.", metavar="SECONDS", min=0)
+    ] = 120.0,
+) -> None:
+    """Stop what `eigen up` has started here: the training, the worker, the server."""
+    from flows.cli_operations_display import print_down
+    from flows.operations.status import last_trained
+    from flows.operations.stopping import bring_down
+
+    _environment()
+    home = Home.of(os.environ)
+    worker = home.running("worker")
+    stopped = bring_down(home, _progress(), grace)
+    print_down(output_console(), home, stopped, last_trained(home, worker) if stopped.trainings else None)
+
+
+@operations.command()
+@sentences
+def status(
+    as_json: Json = False,
+    healthy: Annotated[
+        bool, typer.Option("--healthy", help="Print nothing; is all of it running? Quick.", metavar="")
+    ] = False,
+) -> None:
+    """Show server, worker, the flow run under way, its last checkpoint and uploads; exit code 1 if not all runs."""
+    home = Home.of(os.environ)
+    if healthy:
+        from flows.operations.health import is_up
+
+        if not is_up(home):
+            raise typer.Exit(EXIT_OTHER)
+        return
+    from flows.cli_operations_display import print_status, status_document
+    from flows.operations.status import status_here
+
+    _environment()
+    found = status_here(home)
+    if as_json:
+        print_json(status_document(found))
+    else:
+        print_status(output_console(), found)
+    if not found.is_up:
+        raise typer.Exit(EXIT_OTHER)
+
+
+@operations.command(epilog=_LAUNCH_EXAMPLES)
+@sentences
+def launch(
+    preset: Preset = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
+    ] = None,
+    generations: Generations = None,
+    seed: Seed = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+) -> None:
+    """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
+    from flows.cli_operations_display import print_launched
+    from flows.cli_training import refused_with_its_plan, require_trainable
+    from flows.operations.launching import launch as launch_run
+    from flows.operations.launching import require_same_run_here
+    from flows.operations.server import known_server
+    from flows.operations.stores import as_worker_sees
+    from flows.run_names import default_run_name
+    from flows.runs import require_store
+
+    _environment()
+    home = Home.of(os.environ)
+    settings = given_settings(generations, seed, assignments, data, _placed(store), device)
+    config = load_config(preset, settings)
+    name = default_run_name(config) if run is None else run
+    check_run_name(name)
+    server = known_server(home, os.environ)
+    worker = home.running("worker")
+    if worker is not None:
+        # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
+        config = as_worker_sees(config, worker)
+        require_store(config.checkpoint)
+        with refused_with_its_plan(config, output_console()):
+            report, run_plan = require_trainable(config)
+        require_same_run_here(config, name)
+    values = parse_assignments(settings)
+    launched = launch_run(server.api, values if preset is None else {"preset": preset, **values}, name)
+    if worker is None:
+        lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
+    else:
+        lines = [*report.lines(), run_plan.sentence()]
+    print_launched(output_console(), launched, lines)
+
+
+@operations.command()
+@sentences
+def deploy() -> None:
+    """Bring work pool, deployments and automations to the server; schedules stay on or off as they are."""
+    from flows.operations.deploying import DEPLOYMENTS
+    from flows.operations.deploying import deploy as bring
+    from flows.operations.server import known_server
+
+    _environment()
+    server = known_server(Home.of(os.environ), os.environ)
+    _progress()("bringing the deployments")
+    bring(server.api)
+    output_console().print(f"{' and '.join(DEPLOYMENTS)} are at {server.api}.", highlight=False, soft_wrap=True)
+
+
+def _environment() -> dict[str, str]:
+    """Set what Prefect needs before it is imported, and return the environment for what is started."""
+    given = dict(os.environ)
+    os.environ.update(own_environment(given))
+    return given
+
+
+def _placed(store: str | None) -> str | None:
+    """Return a store's folder as a path that means the same to the worker."""
+    if store is None:
+        return None
+    from eigen_core.store import is_remote
+    from eigen_core.store.location import store_folder
+
+    return store if is_remote(store) else str(store_folder(store))
+
+
+def _progress() -> "_Progress":
+    return _Progress(Console(stderr=True))
+
+
+class _Progress:
+    """Says what is being done, each thing once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = ""
+
+    def __call__(self, what: str) -> None:
+        if what != self._last:
+            self._console.print(f"{what} ...", style="dim", highlight=False, soft_wrap=True)
+        self._last = what
+
+
+def _stopping() -> threading.Event:
+    """Return what is set when this process is told to stop."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping

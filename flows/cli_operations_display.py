@@ -1,0 +1,193 @@
+"""What the commands up, down, status and launch print."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from flows.operations.home import Home, Record
+
+if TYPE_CHECKING:
+    from flows.operations.launching import Launched
+    from flows.operations.status import FlowRunStatus, Status
+    from flows.operations.stopping import Down
+    from flows.operations.up import Up
+    from flows.runs import RunStatus
+
+
+def print_up(console: Console, home: Home, brought: "Up", resumed: str | None = None) -> None:
+    """Print what runs, where its pages and logs are, and what to do next."""
+    _line(console, "pages", f"[bold]{brought.ui}[/]")
+    began = brought.server.began
+    _line(console, "API", f"{brought.server.api}  ({_how(brought.server_record, began)})")
+    if brought.worker is not None:
+        _line(
+            console, "worker", f"{_how(brought.worker, brought.worker_began)}, in {escape(str(brought.worker.folder))}"
+        )
+    for part in brought.parts:
+        _line(console, f"{part} log", escape(str(home.log(part))))
+    if resumed is not None:
+        _line(console, "resuming", resumed)
+    if brought.worker is not None:
+        _line(console, "launch", "eigen launch --preset quickstart --run first")
+    if brought.server_record is not None:
+        _line(console, "for prefect", f"export PREFECT_API_URL={brought.server.api}")
+
+
+def print_down(console: Console, home: Home, stopped: "Down", run: "RunStatus | None") -> None:
+    """Print what was stopped, and what is safe of the training."""
+    if stopped.worker is None and stopped.server is None:
+        console.print(
+            f"Nothing runs that was started here ({escape(str(home.path))}).", highlight=False, soft_wrap=True
+        )
+        return
+    for part, record in (("worker", stopped.worker), ("server", stopped.server)):
+        if record is not None:
+            how = "killed: it did not stop in time" if part in stopped.killed else "stopped"
+            _line(console, part, f"{how} (process {record.process.pid})")
+    if run is not None:
+        _line(console, "training", f"run [bold]{escape(run.run)}[/] was told to stop; {escape(_last_checkpoint(run))}")
+        if run.state == "unfinished":
+            _line(console, "go on", "eigen up: it is resumed by itself")
+
+
+def print_launched(console: Console, launched: "Launched", lines: Sequence[str]) -> None:
+    """Print what was found in the checks, and where the launched run is seen."""
+    for line in lines:
+        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+    _line(console, "run", f"[bold]{escape(launched.run)}[/]")
+    _line(console, "page", launched.page)
+    _line(console, "how far", "eigen status")
+
+
+def print_status(console: Console, status: "Status") -> None:
+    """Print what runs, and how far it is."""
+    server = status.server
+    if server is None:
+        _line(console, "server", "none: start one with `eigen up`, or set PREFECT_API_URL")
+    else:
+        answer = f"Prefect {server.version or ''}".strip() if server.answers else "[bold]does not answer[/]"
+        process = "" if server.record is None else f", process {server.record.process.pid}"
+        _line(console, "server", f"{server.ui}  ({answer}{process})")
+    _line(console, "worker", _worker(status))
+    if status.flow_run is not None:
+        _print_flow_run(console, status.flow_run)
+    if status.run is not None:
+        _print_run(console, status.run)
+    elif status.run_problem is not None:
+        _line(console, "run", escape(status.run_problem))
+    else:
+        _line(console, "run", "none yet: eigen launch")
+    if status.schedule is not None:
+        due = "" if status.schedule.next is None else f", next {_when(status.schedule.next)}"
+        _line(console, "resume", f"{'every 10 minutes' if status.schedule.active else 'off until a launch'}{due}")
+
+
+def status_document(status: "Status") -> dict[str, Any]:
+    """Return what `eigen status --json` prints. Its keys are a contract."""
+    server, worker, flow_run, schedule, run = (
+        status.server,
+        status.worker,
+        status.flow_run,
+        status.schedule,
+        status.run,
+    )
+    return {
+        "up": status.is_up,
+        "server": server
+        and {
+            "api": server.api,
+            "ui": server.ui,
+            "answers": server.answers,
+            "version": server.version,
+            "pid": server.record and server.record.process.pid,
+            "log": server.record and str(server.record.log),
+        },
+        "worker": {
+            "name": worker.name,
+            "running": worker.record is not None,
+            "pid": worker.record and worker.record.process.pid,
+            "folder": worker.record and str(worker.record.folder),
+            "log": worker.record and str(worker.record.log),
+            "heard_of": _iso(worker.heard_of),
+        },
+        "flow_run": flow_run
+        and {
+            "id": flow_run.id,
+            "name": flow_run.name,
+            "run": flow_run.run,
+            "state": flow_run.state,
+            "message": flow_run.message,
+            "since": _iso(flow_run.since),
+            "active": flow_run.active,
+            "page": flow_run.page,
+        },
+        "schedule": schedule and {"active": schedule.active, "next": _iso(schedule.next)},
+        "run": run
+        and {
+            "run": run.run,
+            "state": run.state,
+            "generation": run.generation,
+            "generations": run.config.generations,
+            "store": run.store,
+            "folder": str(run.folder),
+            "uploads": None if run.uploads is None else run.uploads.model_dump(mode="json"),
+        },
+        "problem": status.run_problem,
+    }
+
+
+def _print_flow_run(console: Console, flow_run: "FlowRunStatus") -> None:
+    message = f": {flow_run.message}" if flow_run.message else ""
+    what = "flow run" if flow_run.active else "last flow run"
+    _line(console, what, escape(f"{flow_run.name}, {flow_run.state} since {_when(flow_run.since)}{message}"))
+    _line(console, "page", flow_run.page)
+
+
+def _print_run(console: Console, run: "RunStatus") -> None:
+    _line(console, "run", f"[bold]{escape(run.run)}[/] is {run.state}: {escape(_last_checkpoint(run))}")
+    if run.uploads is not None:
+        _line(console, "uploads", escape(str(run.uploads)))
+
+
+def _last_checkpoint(run: "RunStatus") -> str:
+    where = f"{run.store.rstrip('/')}/{run.run}"
+    if run.generation == 0:
+        return f"it has no checkpoint yet, of {run.config.generations} generations, in {where}"
+    return f"its last checkpoint is generation {run.generation} of {run.config.generations}, in {where}"
+
+
+def _worker(status: "Status") -> str:
+    worker = status.worker
+    if worker.record is None:
+        return "none: start it with `eigen up`"
+    heard = "" if worker.heard_of is None else f", heard of {_when(worker.heard_of)}"
+    return f"process {worker.record.process.pid}, in {escape(str(worker.record.folder))}{heard}"
+
+
+def _how(record: Record | None, began: bool) -> str:
+    if record is None:
+        return "a server elsewhere"
+    return f"{'started' if began else 'runs already'}, process {record.process.pid}"
+
+
+def _when(moment: datetime) -> str:
+    """Return a moment as one reads it best: how long ago, or in how long, if that is not days."""
+    seconds = (moment - datetime.now(UTC)).total_seconds()
+    amount = abs(seconds)
+    if amount >= 86_400:
+        return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+    text = (
+        f"{amount:.0f} s" if amount < 90 else f"{amount / 60:.0f} min" if amount < 5_400 else f"{amount / 3_600:.0f} h"
+    )
+    return f"in {text}" if seconds > 0 else f"{text} ago"
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _line(console: Console, label: str, text: str) -> None:
+    console.print(f"  {label:<15}{text}", highlight=False, soft_wrap=True)

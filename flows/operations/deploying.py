@@ -1,0 +1,199 @@
+"""Bringing work pool, deployments and automations to a server: as often as one likes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from typing import TYPE_CHECKING, Any
+
+from eigen_core.errors import InputError
+from flows.cli_endings import Stopped
+from flows.operations.automations import DEPLOYMENT, ZOMBIE_NAME, bring_zombie_automation
+from flows.operations.environment import POOL, client_environment, ui_of
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import DeploymentSchedule
+    from prefect.client.schemas.responses import DeploymentResponse
+
+CLEANUP = "cleanup/weekly"
+DEPLOYMENTS = (DEPLOYMENT, CLEANUP)
+RESUME = "resume"
+"""Slug of the schedule that resumes."""
+
+_RESUMING = {"resume": True}
+_DEPLOY_SECONDS = 300.0
+_SHOWN_LINES = 3
+
+
+@contextmanager
+def client_of(api: str) -> "Iterator[SyncPrefectClient]":
+    """Open a client of the API at this URL, with the user's own settings otherwise.
+
+    Raises:
+        Stopped: the server does not answer what it is asked meanwhile.
+    """
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: api}, set_defaults={PREFECT_UI_URL: ui_of(api)}):
+        try:
+            with get_client(sync_client=True) as client:
+                yield client
+        except PrefectHTTPStatusError as error:
+            answer = f"{error.response.status_code} {error.response.reason_phrase}"
+            asked = f"{error.request.method} {error.request.url.path}"
+            raise Stopped(f"The server at {api} answers {answer} to {asked}. Try again; its log says more.") from error
+        except httpx.HTTPError as error:
+            raise Stopped(f"The server at {api} does not answer ({type(error).__name__}). Try again.") from error
+
+
+def deploy(api: str) -> None:
+    """Bring pool, deployments and automations to the server at `api`.
+
+    Schedules that somebody has switched on or off stay so.
+
+    Raises:
+        InputError: the server has a pool of the same name for something else.
+        Stopped: Prefect refuses; its own words say why.
+    """
+    with client_of(api) as client:
+        require_pool(client)
+        before = {name: _activity(client, name) for name in DEPLOYMENTS}
+        try:
+            _run_prefect_deploy(api)
+        finally:
+            # It may have got half-way: a schedule that is off by mistake would let a crash cost the night.
+            for name, active in before.items():
+                _restore(client, name, active)
+        bring_zombie_automation(client, client.read_deployment_by_name(DEPLOYMENT).id)
+
+
+def is_deployed(client: "SyncPrefectClient") -> bool:
+    """Whether the server has all that `deploy` brings, if perhaps as another version of Eigen has brought it."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        for name in DEPLOYMENTS:
+            client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return False
+    return bool(client.read_automations_by_name(ZOMBIE_NAME))
+
+
+def find_deployment(client: "SyncPrefectClient", name: str = DEPLOYMENT) -> "DeploymentResponse":
+    """Return a deployment.
+
+    Raises:
+        InputError: the server has none of this name.
+    """
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        raise InputError(
+            f"The server at {client.api_url} has no deployment {name}: bring it there with `eigen deploy`."
+        ) from None
+
+
+def resume_schedule(client: "SyncPrefectClient") -> "DeploymentSchedule | None":
+    """Return the schedule that resumes, None if somebody has removed it."""
+    return next((found for found in find_deployment(client).schedules if found.slug == RESUME), None)
+
+
+def set_resuming(client: "SyncPrefectClient", active: bool) -> None:
+    """Switch the schedule that resumes on or off.
+
+    Raises:
+        InputError: the server has no such deployment or schedule.
+    """
+    schedule = resume_schedule(client)
+    if schedule is None:
+        raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
+    if (schedule.active, schedule.parameters) != (active, _RESUMING):
+        _switch(client, find_deployment(client).id, schedule, active, _RESUMING)
+
+
+def require_pool(client: "SyncPrefectClient") -> None:
+    """Make the work pool if it is missing.
+
+    Raises:
+        InputError: there is one of its name for something else.
+    """
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    try:
+        pool = client.read_work_pool(POOL)
+    except ObjectNotFound:
+        template = ProcessWorker.get_default_base_job_template()
+        try:
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+        except ObjectAlreadyExists:
+            return
+        return
+    if pool.type != "process":
+        raise InputError(
+            f"The server has a work pool '{POOL}' of type {pool.type}: rename or remove that, Eigen needs one of type "
+            "process."
+        )
+
+
+def _activity(client: "SyncPrefectClient", name: str) -> dict[str, bool]:
+    """Return which schedules of a deployment are on, by their slugs; none if there is no such deployment."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        schedules = client.read_deployment_by_name(name).schedules
+    except ObjectNotFound:
+        return {}
+    return {found.slug: found.active for found in schedules if found.slug is not None}
+
+
+def _restore(client: "SyncPrefectClient", name: str, active: dict[str, bool]) -> None:
+    if not active:
+        return
+    deployment = client.read_deployment_by_name(name)
+    for schedule in deployment.schedules:
+        wanted = active.get(schedule.slug or "", schedule.active)
+        if wanted != schedule.active:
+            _switch(client, deployment.id, schedule, wanted, schedule.parameters)
+
+
+def _switch(
+    client: "SyncPrefectClient",
+    deployment_id: "UUID",
+    schedule: "DeploymentSchedule",
+    active: bool,
+    parameters: dict[str, Any],
+) -> None:
+    # A change that does not name the parameters removes them: the schedule would begin new runs instead of resuming.
+    client.update_deployment_schedule(deployment_id, schedule.id, active=active, parameters=parameters)
+
+
+def _run_prefect_deploy(api: str) -> None:
+    """Let Prefect's own command line deploy, so that both ways to do it make the same of the file."""
+    with as_file(files("deployments") / "prefect.yaml") as path:
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(path), "--all"]
+        try:
+            ended = subprocess.run(
+                command,
+                env=client_environment(os.environ, api),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_DEPLOY_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise Stopped(f"Prefect has not deployed {path} within {_DEPLOY_SECONDS:.0f} s. Try again.") from None
+    if ended.returncode != 0:
+        said = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
+        raise Stopped(f"Prefect cannot deploy {path}: {' '.join(said[-_SHOWN_LINES:])}")

@@ -1,0 +1,77 @@
+"""What server and worker are told by their environment: in one place, for `eigen up`, for services and for containers.
+
+Nothing here imports Prefect: whoever starts these processes need not wait for it.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from flows.operations.working_folder import VARIABLE
+from flows.prefect_environment import flow_environment
+
+HOST = "127.0.0.1"
+"""Where the server listens unless it is told otherwise, and where it is asked on its own machine."""
+POOL = "gpu"
+POLL_SECONDS = 5.0
+"""How often the worker asks for work; half of it passes, on average, before a launched run begins."""
+
+_SERVICES = ("SCHEDULER", "LATE_RUNS", "TRIGGERS", "FOREMAN", "TASK_RUN_RECORDER", "EVENT_PERSISTER", "REPOSSESSOR")
+
+
+def api_at(port: int) -> str:
+    """Return the URL of the API of a server of our own, wherever else it listens."""
+    return f"http://{HOST}:{port}/api"
+
+
+def ui_of(api: str) -> str:
+    """Return the address of the pages that belong to an API."""
+    return api.rstrip("/").removesuffix("/api")
+
+
+def server_command(port: int, host: str = HOST) -> list[str]:
+    """Return the command of the server; it stays in the foreground."""
+    return [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
+
+
+def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
+    """Return the environment of the server: no telemetry, leases that outlive it, every service that healing needs."""
+    kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
+    return {
+        **flow_environment(kept),
+        # In its memory, the leases of a running training would end with the server, and the training with them.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        # In its memory too: without them, no crash of a run that is older than the server would be noticed in time.
+        "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.operations.causal_ordering",
+        # The pages would ask port 4200. A proxy before them has another address, which only the user knows.
+        "PREFECT_UI_API_URL": environ.get("PREFECT_UI_API_URL", api_at(port)),
+        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "true" for name in _SERVICES},
+    }
+
+
+def worker_command(name: str) -> list[str]:
+    """Return the command of a worker; it stays in the foreground."""
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    # One run at a time. A limit of the pool would do it too, but a run whose process has vanished holds that for ever.
+    return [*command, "--limit", "1", "--name", name]
+
+
+def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that asks an API: the password of a server of our own is known here."""
+    password = environ.get("PREFECT_SERVER_API_AUTH_STRING")
+    given = {} if password is None else {"PREFECT_API_AUTH_STRING": password}
+    return {**given, **flow_environment(environ)}
+
+
+def client_environment(environ: Mapping[str, str], api: str) -> dict[str, str]:
+    """Return the environment of a process that asks the API at `api`."""
+    return {"PREFECT_UI_URL": ui_of(api), **own_environment(environ), "PREFECT_API_URL": api}
+
+
+def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> dict[str, str]:
+    """Return the environment of the worker and, with it, of the flows that it starts; they work in `folder`."""
+    return {
+        "PREFECT_WORKER_QUERY_SECONDS": f"{POLL_SECONDS:g}",
+        **client_environment(environ, api),
+        VARIABLE: str(folder),
+    }

@@ -1,0 +1,95 @@
+"""The flow runs of the deployment that trains, as the server knows them."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun, StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+# More than any process takes to begin, and as long as the server keeps a slot for it.
+_PENDING_SECONDS = 300.0
+
+RUN_TAG = "run:"
+"""A flow run's tag that names the run which it trains."""
+
+
+def running_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
+    """Return the flow run that trains, or is about to; None if there is none."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    active = [StateType.RUNNING, StateType.CANCELLING, StateType.PENDING]
+    found = _flow_runs(client, active, FlowRunSort.START_TIME_DESC, 10)
+    # A run that waits for its process comes after one that has it.
+    begun = [run for run in found if run.state_type != StateType.PENDING]
+    return next(iter([*begun, *(run for run in found if _is_beginning(run))]), None)
+
+
+def last_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
+    """Return the flow run that has ended last, None if none has."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    ended = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
+    found = _flow_runs(client, ended, FlowRunSort.END_TIME_DESC, 1)
+    return found[0] if found else None
+
+
+def next_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
+    """Return the flow run that is due next, None if there is none."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    found = _flow_runs(client, [StateType.SCHEDULED], FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC, 1)
+    return found[0] if found else None
+
+
+def trained_run(flow_run: "FlowRun") -> str | None:
+    """Return the name of the run that a flow run trains, None if it was not told one and has not chosen one yet."""
+    tagged = next((tag.removeprefix(RUN_TAG) for tag in flow_run.tags if tag.startswith(RUN_TAG)), None)
+    given = flow_run.parameters.get("run")
+    return tagged or (given if isinstance(given, str) else None)
+
+
+def _is_beginning(pending: "FlowRun") -> bool:
+    """Whether a flow run that is to begin will: not so if its worker has ended before its process was there."""
+    if pending.state is None:
+        return False
+    return (datetime.now(UTC) - pending.state.timestamp).total_seconds() < _PENDING_SECONDS
+
+
+def given_store_of(flow_run: "FlowRun") -> str | None:
+    """Return the store that a flow run was given, None if it was given none."""
+    found: object = flow_run.parameters.get("config")
+    for key in ("checkpoint", "store"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _flow_runs(
+    client: "SyncPrefectClient", states: "list[StateType]", sort: "FlowRunSort", limit: int
+) -> "list[FlowRun]":
+    from prefect.client.schemas.filters import (
+        DeploymentFilter,
+        DeploymentFilterName,
+        FlowFilter,
+        FlowFilterName,
+        FlowRunFilter,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+    )
+
+    from flows.operations.automations import DEPLOYMENT
+
+    flow, deployment = DEPLOYMENT.split("/")
+    return list(
+        client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])),
+            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=[deployment])),
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states))),
+            sort=sort,
+            limit=limit,
+        )
+    )

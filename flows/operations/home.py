@@ -1,0 +1,139 @@
+"""The folder with what `eigen up` knows of its processes: `.eigen` in the working directory, or EIGEN_HOME."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from eigen_core.errors import InputError
+from eigen_core.store.location import explained
+from flows.operations.processes import ProcessId
+
+FOLDER = ".eigen"
+
+_POLL_SECONDS = 0.2
+
+Part = Literal["server", "worker"]
+
+
+class Record(BaseModel):
+    """A process that was started, and where it is found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    process: ProcessId
+    api: str
+    """URL of Prefect's API: the server's own, or the one that the worker asks."""
+    log: Path
+    folder: Path
+    """Working directory: where the store `runs` is."""
+    store: str | None
+    """The store that its environment names."""
+
+
+class Home:
+    """What runs here, in one small file for each part.
+
+    Attributes:
+        path: the folder, absolute; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Home":
+        """Return the folder that EIGEN_HOME names, else `.eigen` in the working directory."""
+        given = environ.get("EIGEN_HOME", "").strip()
+        return cls(Path(given).expanduser().absolute() if given else Path.cwd() / FOLDER)
+
+    def log(self, part: Part) -> Path:
+        """Return the log file of a part."""
+        return self.path / f"{part}.log"
+
+    def read(self, part: Part) -> Record | None:
+        """Return what is known of a part; None if it was not started from here, or was stopped.
+
+        Raises:
+            InputError: the file that says so cannot be read.
+        """
+        path = self._file(part)
+        try:
+            return Record.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise InputError(f"{self.path} is no folder: move it away, or set EIGEN_HOME to one.") from error
+        except (OSError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
+            raise InputError(
+                f"{path} cannot be read ({reason}): it says which {part} runs. Look for that with `ps`, stop it, and "
+                "remove the file."
+            ) from error
+
+    def running(self, part: Part) -> Record | None:
+        """Return what is known of a part whose process is alive, None if there is none."""
+        record = self.read(part)
+        return record if record is not None and record.process.is_alive() else None
+
+    def write(self, part: Part, record: Record) -> None:
+        """Remember a part, in one step.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        with explained("write to", self.path):
+            temporary = self._file(part).with_suffix(".new")
+            temporary.write_text(json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+            os.replace(temporary, self._file(part))
+
+    def forget(self, part: Part) -> None:
+        """Forget a part that was stopped; its log stays."""
+        with explained("write to", self.path):
+            self._file(part).unlink(missing_ok=True)
+
+    @contextmanager
+    def alone(self, patience_seconds: float = 0.0) -> Iterator[None]:
+        """Make the folder, and let no other `eigen up` or `eigen down` begin meanwhile.
+
+        Args:
+            patience_seconds: how long to wait for one that is under way.
+
+        Raises:
+            InputError: one is under way, or the folder cannot be written to.
+        """
+        with explained("write to", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Logs and environments of processes: of no use to git, and nobody else's business.
+            (self.path / ".gitignore").write_text("*\n")
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not _locked(descriptor, patience_seconds):
+                raise InputError(
+                    f"Another `eigen up` or `eigen down` is at work in {self.path}: wait until it has ended."
+                )
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _file(self, part: Part) -> Path:
+        return self.path / f"{part}.json"
+
+
+def _locked(descriptor: int, patience_seconds: float) -> bool:
+    end = time.monotonic() + patience_seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_POLL_SECONDS)
+        else:
+            return True

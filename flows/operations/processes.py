@@ -1,0 +1,155 @@
+"""Processes that outlive the command that starts them, and how they are stopped."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+from eigen_core.store.location import explained
+
+_POLL_SECONDS = 0.1
+_KILLED_SECONDS = 10.0
+# The clock may be set between two looks at when a process began.
+_SAME_START_SECONDS = 1.0
+_MOST_TAIL_BYTES = 64 << 10
+
+
+class ProcessId(BaseModel):
+    """A process, told apart from any later one that has its number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    pid: int
+    started: float
+    """When it began (seconds since 1970)."""
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Return the process that has this number now.
+
+        Raises:
+            psutil.NoSuchProcess: there is none.
+        """
+        return cls(pid=pid, started=psutil.Process(pid).create_time())
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process() is not None
+
+    def children(self) -> list["ProcessId"]:
+        """Return the processes that it has started itself and that have not ended."""
+        process = self._process()
+        if process is None:
+            return []
+        try:
+            return [ProcessId(pid=child.pid, started=child.create_time()) for child in process.children()]
+        except psutil.NoSuchProcess:
+            return []
+
+    def descendants(self) -> list["ProcessId"]:
+        """Return all processes below it."""
+        below = self.children()
+        return [*below, *(deeper for child in below for deeper in child.descendants())]
+
+    def runs(self, word: str) -> bool:
+        """Whether one of the words of its command is `word`."""
+        process = self._process()
+        try:
+            return process is not None and word in process.cmdline()
+        except psutil.NoSuchProcess:
+            return False
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        process = self._process()
+        if process is not None:
+            try:
+                process.send_signal(number)
+            except psutil.NoSuchProcess:
+                return
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it has ended, at most `seconds`, and return whether it has."""
+        end = time.monotonic() + seconds
+        while self.is_alive():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def kill(self) -> bool:
+        """End it and all processes below it at once, and return whether they have ended."""
+        everything = [self, *self.descendants()]
+        for process in everything:
+            process.send(signal.SIGKILL)
+        return all(process.wait(_KILLED_SECONDS) for process in everything)
+
+    def _process(self) -> psutil.Process | None:
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started) < _SAME_START_SECONDS
+            # What nobody has asked how it ended still has its number.
+            ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        except psutil.NoSuchProcess:
+            return None
+        return process if same and not ended else None
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> "Started":
+    """Start a process that goes on without this one: in a session of its own, its output added to a file.
+
+    Raises:
+        InputError: the log cannot be written to.
+    """
+    with explained("write to", log), open(log, "ab") as output:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Started(process)
+
+
+class Started:
+    """A process that this one has started.
+
+    Attributes:
+        process: its identity.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        # Until this process asks how it ended, its number is nobody else's.
+        self.process = ProcessId.of(process.pid)
+
+    def ended(self) -> int | None:
+        """Return its exit status, None while it goes on."""
+        return self._process.poll()
+
+    def stop(self, seconds: float = _KILLED_SECONDS) -> None:
+        """End it, gently first."""
+        self.process.send(signal.SIGTERM)
+        if not self.process.wait(seconds):
+            self.process.kill()
+        self._process.wait()
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the last lines of a log that say anything; none if it cannot be read."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _MOST_TAIL_BYTES, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line.strip() for line in text.splitlines() if line.strip()][-count:]

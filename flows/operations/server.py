@@ -1,0 +1,145 @@
+"""Which of Prefect's servers is meant, and starting one of our own."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eigen_core.errors import InputError
+from flows.cli_endings import Stopped
+from flows.operations.environment import HOST, api_at, server_command, server_environment
+from flows.operations.health import answers, is_taken
+from flows.operations.home import Home, Record
+from flows.operations.processes import last_lines, start
+
+DEFAULT_PORT = 4200
+START_SECONDS = 180.0
+_POLL_SECONDS = 0.2
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers.
+
+    Attributes:
+        api: URL of its API.
+        ours: `eigen up` has started it in this folder.
+        began: it was started just now.
+    """
+
+    api: str
+    ours: bool
+    began: bool = False
+
+
+def known_server(home: Home, environ: Mapping[str, str]) -> Server:
+    """Return the server to ask: the one PREFECT_API_URL or a profile names, else the one that `eigen up` has started.
+
+    Raises:
+        InputError: there is none, or it does not answer.
+    """
+    record = home.running("server")
+    given = configured_api(environ)
+    if given is not None and (record is None or not _is_same(given, record.api)):
+        if not answers(given):
+            raise InputError(
+                f"Prefect's API at {given} does not answer. Start it, or take PREFECT_API_URL out of environment and "
+                "profile and start one here with `eigen up`."
+            )
+        return Server(given, ours=False)
+    if record is None:
+        raise InputError(
+            f"No server runs here: start one with `eigen up`, or set PREFECT_API_URL. (Looked in {home.path}; "
+            "EIGEN_HOME names another folder.)"
+        )
+    if not answers(record.api):
+        raise InputError(
+            f"The server at {record.api} (process {record.process.pid}) does not answer. Its log is {record.log}; "
+            "`eigen down` and `eigen up` start it anew."
+        )
+    return Server(record.api, ours=True)
+
+
+def configured_api(environ: Mapping[str, str]) -> str | None:
+    """Return the URL of the API that environment or Prefect's profile names, None if they name none."""
+    if url := environ.get("PREFECT_API_URL", "").strip():
+        return url.rstrip("/")
+    found = _prefects_api()
+    return found.rstrip("/") if found else None
+
+
+def wanted_port(given: int | None, configured: str | None, environ: Mapping[str, str]) -> int | None:
+    """Return the port at which a server of our own belongs; None if the server is elsewhere.
+
+    An address of this machine at which nobody answers is where `eigen up` starts one: it is what `eigen up` itself has
+    told the user to set.
+
+    Raises:
+        InputError: `given` contradicts PREFECT_API_URL.
+    """
+    if configured is None:
+        return given or _default_port(environ)
+    parts = urlsplit(configured)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    local = parts.hostname in _LOOPBACK and parts.scheme == "http"
+    if given is not None and not (local and given == port):
+        raise InputError(
+            f"PREFECT_API_URL names the server at {configured}, and --port asks for one here at port {given}: leave "
+            "out --port, or unset PREFECT_API_URL."
+        )
+    return None if not local or answers(configured) else port
+
+
+def start_server(home: Home, environ: Mapping[str, str], port: int, host: str = HOST) -> Record:
+    """Start a server at a port of this machine, and return when it answers.
+
+    Args:
+        home: where it is remembered.
+        environ: what it is told beside what it needs.
+        port: of it.
+        host: the address of this machine at which it listens; 0.0.0.0: all of them.
+
+    Raises:
+        InputError: the port is taken, or the log cannot be written to.
+        Stopped: the server ended, or did not answer in time.
+    """
+    if is_taken(host, port):
+        raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
+    log, folder, api = home.log("server"), Path.cwd(), api_at(port)
+    started = start(server_command(port, host), server_environment(environ, port), log, folder)
+    record = Record(process=started.process, api=api, log=log, folder=folder, store=None)
+    home.write("server", record)
+    end = time.monotonic() + START_SECONDS
+    while not answers(api):
+        status = started.ended()
+        if status is None and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+            continue
+        started.stop()
+        home.forget("server")
+        said = " ".join(last_lines(log, 1))
+        how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
+        raise Stopped(f"The server {how}. It said: {said or 'nothing'}. Its log is {log}.")
+    return record
+
+
+def _prefects_api() -> str | None:
+    """Return the URL that Prefect's active profile names."""
+    from prefect.settings import PREFECT_API_URL
+
+    url: str | None = PREFECT_API_URL.value()
+    return url
+
+
+def _default_port(environ: Mapping[str, str]) -> int:
+    text = environ.get("PREFECT_SERVER_API_PORT", "").strip()
+    return int(text) if text.isdecimal() else DEFAULT_PORT
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two URLs of this machine mean the same API."""
+    first, second = urlsplit(one), urlsplit(other)
+    local = first.hostname in _LOOPBACK and second.hostname in _LOOPBACK
+    return one == other or (local and first.port == second.port)

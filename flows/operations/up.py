@@ -1,0 +1,134 @@
+"""Bringing everything up with one command."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from eigen_core.errors import InputError
+from flows.cli_endings import Stopped
+from flows.operations.deploying import client_of, deploy, is_deployed, require_pool
+from flows.operations.environment import HOST, api_at, ui_of
+from flows.operations.home import Home, Part, Record
+from flows.operations.processes import last_lines
+from flows.operations.server import Server, configured_api, known_server, start_server, wanted_port
+from flows.operations.worker import begin_worker, wait_for_worker
+
+Say = Callable[[str], None]
+Only = Literal["server", "worker"]
+
+# A service that starts beside another one waits until that has started.
+_PATIENCE_SECONDS = 180.0
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """What runs.
+
+    Attributes:
+        server: the server, started here or elsewhere.
+        server_record: its process, None if it is elsewhere.
+        worker: the worker of this folder, None if there is to be none.
+        worker_began: it was started just now.
+    """
+
+    server: Server
+    server_record: Record | None
+    worker: Record | None
+    worker_began: bool
+
+    @property
+    def ui(self) -> str:
+        """Address of the pages."""
+        return ui_of(self.server.api)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What of it runs as processes of this folder."""
+        server: tuple[Part, ...] = () if self.server_record is None else ("server",)
+        return server if self.worker is None else (*server, "worker")
+
+
+def bring_up(
+    home: Home,
+    environ: Mapping[str, str],
+    port: int | None,
+    say: Say,
+    *,
+    host: str = HOST,
+    only: Only | None = None,
+    patient: bool = False,
+) -> Up:
+    """Start what is missing of server, deployments and worker, and return when all of it is ready.
+
+    Args:
+        home: where it is remembered.
+        environ: what the processes are told beside what they need.
+        port: of the server; None: that of PREFECT_API_URL, or 4200.
+        say: is told what is being done.
+        host: address at which the server listens.
+        only: start this part alone; a worker needs a server that answers.
+        patient: wait for another `eigen up` that is at work, and for a server that does not answer yet.
+
+    Raises:
+        InputError: the port is taken, another `eigen up` is at work, or the server elsewhere does not answer.
+        Stopped: a process ended, or was not ready in time.
+    """
+    with home.alone(_PATIENCE_SECONDS if patient else 0.0):
+        server = known_server(home, environ) if only == "worker" else _server(home, environ, port, host, say)
+        record = home.running("server")
+        record = record if record is not None and record.api == server.api else None
+        if only == "server":
+            return Up(server, record, None, worker_began=False)
+        with client_of(server.api) as client:
+            running = home.running("worker")
+            if running is not None:
+                # A server that is busy with a training is not asked to take again what it has.
+                if not is_deployed(client):
+                    say("bringing the deployments")
+                    deploy(server.api)
+                return Up(server, record, running, worker_began=False)
+            say("starting the worker, bringing the deployments")
+            # All that the worker needs: it comes up while Prefect loads the flows for the rest.
+            require_pool(client)
+            worker, started = begin_worker(home, environ, server.api, Path.cwd())
+            try:
+                deploy(server.api)
+                wait_for_worker(client, home, worker, started)
+            except BaseException:
+                started.stop()
+                home.forget("worker")
+                raise
+        return Up(server, record, worker, worker_began=True)
+
+
+def watch(home: Home, parts: tuple[Part, ...], stopping: Callable[[], bool]) -> None:
+    """Return when `stopping` says so.
+
+    Raises:
+        Stopped: one of the parts has ended by itself.
+    """
+    while not stopping():
+        for part in parts:
+            record = home.read(part)
+            if record is None or not record.process.is_alive():
+                said = "" if record is None else " ".join(last_lines(record.log, 1))
+                raise Stopped(f"The {part} has ended. It said: {said or 'nothing'}. Its log is {home.log(part)}.")
+        time.sleep(_POLL_SECONDS)
+
+
+def _server(home: Home, environ: Mapping[str, str], port: int | None, host: str, say: Say) -> Server:
+    record = home.running("server")
+    if record is not None:
+        if port is not None and record.api != api_at(port):
+            raise InputError(
+                f"A server runs here already, at {ui_of(record.api)}: leave out --port, or stop it with `eigen down`."
+            )
+        return known_server(home, environ)
+    at = wanted_port(port, configured_api(environ), environ)
+    if at is None:
+        return known_server(home, environ)
+    say("starting the server")
+    return Server(start_server(home, environ, at, host).api, ours=True, began=True)

@@ -1,0 +1,172 @@
+"""What lies in deployments/ fits the rest: entrypoints, services, the container file, the guide for rented machines."""
+
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.main import get_command
+
+from flows.cli import app
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deployments"
+UNITS = sorted((FOLDER / "systemd").glob("*.service"))
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """The deployments."""
+    found = yaml.safe_load((files("deployments") / "prefect.yaml").read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def deployment(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """One of them."""
+    (found,) = (entry for entry in document["deployments"] if entry["name"] == name)
+    assert isinstance(found, dict)
+    return found
+
+
+def check_command(line: str) -> None:
+    """Let the command line read a command; nothing is run."""
+    words = shlex.split(line)
+    assert Path(words[0]).name == "eigen"
+    command = get_command(app)
+    with typer.Context(command) as context:
+        resolved = command.resolve_command(context, words[1:])  # type: ignore[attr-defined] # it is a group
+    resolved[1].make_context(resolved[0], list(resolved[2]))
+
+
+def test_the_version_is_the_one_that_is_pinned(document: dict[str, Any]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"prefect=={document['prefect-version']}" in project["dependencies"]
+
+
+@pytest.mark.parametrize(("name", "flow"), [("gpu", "train"), ("weekly", "cleanup")])
+def test_the_entrypoints_are_flows_of_the_installed_package(document: dict[str, Any], name: str, flow: str) -> None:
+    module, _, function = deployment(document, name)["entrypoint"].rpartition(".")
+    assert getattr(importlib.import_module(module), function).name == flow
+
+
+def test_the_step_before_a_flow_is_there(document: dict[str, Any]) -> None:
+    for entry in document["deployments"]:
+        (step,) = entry["pull"]
+        ((name, inputs),) = step.items()
+        module, _, function = name.rpartition(".")
+        assert inputs == {}
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_what_resumes_says_so_and_one_trains_at_a_time(document: dict[str, Any]) -> None:
+    train = deployment(document, "gpu")
+    assert train["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+    (schedule,) = train["schedules"]
+    assert schedule == {"interval": 600, "slug": "resume", "active": False, "parameters": {"resume": True}}
+    (trigger,) = train["triggers"]
+    assert trigger["expect"] == ["prefect.flow-run.Crashed"]
+    assert trigger["match_related"]["prefect.resource.name"] == "gpu"
+    assert trigger["parameters"] == {"resume": True}
+
+
+def test_a_wheel_brings_the_file_along(tmp_path: Path, document: dict[str, Any]) -> None:
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("eigen_core", "tasks", "flows", "deployments"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source / name)
+    code = "from setuptools.build_meta import build_wheel; print(build_wheel('..'))"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert yaml.safe_load(archive.read("deployments/prefect.yaml")) == document
+        assert "flows/operations/up.py" in archive.namelist()
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_the_services_run_commands_that_there_are(unit: Path) -> None:
+    text = unit.read_text(encoding="utf-8")
+    (line,) = re.findall(r"^ExecStart=(.*)$", text, flags=re.MULTILINE)
+    check_command(line)
+    assert "--foreground" in line
+    assert "User=eigen" in text
+    # systemd itself must not end the training before the command has stopped it.
+    assert "KillMode=mixed" in text
+
+
+def test_the_worker_has_time_to_stop_its_training() -> None:
+    from flows.operations.stopping import GRACE_SECONDS
+
+    text = (FOLDER / "systemd" / "eigen-worker.service").read_text(encoding="utf-8")
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, flags=re.MULTILINE)
+    assert float(seconds) >= GRACE_SECONDS + 30.0
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
+    for unit in UNITS:
+        text = unit.read_text(encoding="utf-8").replace("/opt/eigen/.venv/bin/eigen", "/bin/sh")
+        (tmp_path / unit.name).write_text(text, encoding="utf-8")
+    units = [str(tmp_path / unit.name) for unit in UNITS]
+    ended = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60)
+    own = [line for line in ended.stderr.splitlines() if "eigen" in line]
+    assert own == []
+
+
+def test_what_the_container_copies_is_there_and_it_does_not_run_as_root() -> None:
+    text = (FOLDER / "container" / "Containerfile").read_text(encoding="utf-8")
+    lines = re.sub(r"\\\n", " ", text)
+    copied = [words.split()[:-1] for words in re.findall(r"^COPY (?!--from)(.*)$", lines, flags=re.MULTILINE)]
+    assert copied
+    assert all((ROOT / path).exists() for paths in copied for path in paths)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = {pattern.rstrip("*") for pattern in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert packages <= {path for paths in copied for path in paths}
+    assert re.findall(r"^FROM (\S+)", text, flags=re.MULTILINE)[-1].startswith("nvidia/cuda:")
+    assert re.findall(r"^USER (\S+)", text, flags=re.MULTILINE)[-1] == "eigen"
+    for kind in ("CMD", "HEALTHCHECK .*CMD"):
+        found = re.findall(rf"^{kind} (\[.*\])$", lines, flags=re.MULTILINE)
+        assert len(found) == 1
+        check_command(shlex.join(yaml.safe_load(found[0])))
+
+
+def test_the_guide_for_rented_machines_has_six_commands_that_there_are() -> None:
+    text = (FOLDER / "RUNPOD.md").read_text(encoding="utf-8")
+    section = text.split("## Six commands", 1)[1].split("```")[1]
+    commands = [line for line in section.splitlines() if line.strip()]
+    assert len(commands) == 6
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(f"\n{target}:" in makefile for target in re.findall(r"make (\w+)", section))
+    for line in commands:
+        if ".venv/bin/eigen" in line:
+            check_command(line)
+    for line in re.findall(r"`(eigen [a-z][^`]*)`", text):
+        check_command(line)
+    (start,) = re.findall(r"exec (\S*eigen [^']*)'", text)
+    check_command(start)
+
+
+def test_no_file_names_a_secret() -> None:
+    for path in FOLDER.rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            assert "BEGIN PRIVATE KEY" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.environ.get("EIGEN_BUILD_IMAGE") is None, reason="EIGEN_BUILD_IMAGE names no builder")
+def test_the_image_builds() -> None:
+    command = [os.environ["EIGEN_BUILD_IMAGE"], "build", "-f", "deployments/container/Containerfile", "."]
+    subprocess.run(command, cwd=ROOT, check=True)

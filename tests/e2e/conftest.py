@@ -1,0 +1,51 @@
+"""One server and worker for the tests of this folder, the run that nobody disturbs, and what was measured."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from flow_cases import small_settings
+from operated import GENERATIONS, Operated, Undisturbed
+
+_MEASURED: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def settings() -> list[str]:
+    """Options of a run whose generations take a second or two: long enough to be hit."""
+    return small_settings(
+        learner={"gradient_steps": 60}, evaluation={"slices": 6}, reporting={"plot_every": GENERATIONS // 2}
+    )
+
+
+@pytest.fixture(scope="session")
+def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """A folder where `eigen up` was called."""
+    found = Operated(tmp_path_factory.mktemp("operated"))
+    try:
+        found.up()
+        yield found
+    finally:
+        found.kill_all()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(operated: Operated, settings: list[str]) -> Undisturbed:
+    """What runs with these settings must end with."""
+    found = Undisturbed(operated, settings)
+    # Now, while nothing else computes.
+    found.outcome(GENERATIONS)
+    return found
+
+
+@pytest.fixture(scope="session")
+def measured() -> Callable[[str], None]:
+    """Keep a sentence for the end of pytest's output."""
+    return _MEASURED.append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was measured."""
+    if _MEASURED:
+        terminalreporter.section("measured, from end to end")
+        for sentence in _MEASURED:
+            terminalreporter.write_line(sentence)

@@ -1,0 +1,277 @@
+"""The commands up, down, status, launch, deploy: sentences and exit codes without a server, and what they print."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from flow_cases import small_flow_config, small_settings
+from operation_cases import answering, record_of, sleeping
+from rich.console import Console
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunDirectory
+from flows.cli import app
+from flows.cli_operations_display import print_down, print_launched, print_status, print_up, status_document
+from flows.operations import launching
+from flows.operations.home import Home, Record
+from flows.operations.launching import Launched
+from flows.operations.server import Server
+from flows.operations.status import (
+    FlowRunStatus,
+    ScheduleStatus,
+    ServerStatus,
+    Status,
+    WorkerStatus,
+    newest_run,
+    status_here,
+)
+from flows.operations.stopping import Down
+from flows.operations.stores import as_worker_sees, store_here
+from flows.operations.up import Up
+from flows.runs import status_of
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder of a user without a server."""
+    for name in ("EIGEN_HOME", "EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flows.operations.server._prefects_api", lambda: None)
+    return tmp_path
+
+
+@pytest.fixture
+def home(folder: Path) -> Home:
+    """Where `eigen up` would remember what it starts there."""
+    path = folder / ".eigen"
+    path.mkdir()
+    return Home(path)
+
+
+def eigen(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def refused(*arguments: str) -> str:
+    """The sentence with which a command is refused."""
+    ended = eigen(*arguments)
+    assert ended.exit_code == 2, ended.output
+    assert ended.stdout == ""
+    return " ".join(ended.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["launch", "deploy"])
+def test_without_a_server_a_sentence_says_how_to_start_one(command: str, folder: Path) -> None:
+    assert "No server runs here: start one with `eigen up`, or set PREFECT_API_URL" in refused(command)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["launch", "deploy", "up"])
+def test_a_server_that_does_not_answer_is_a_sentence(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://elsewhere.invalid/api")
+    assert "Prefect's API at http://elsewhere.invalid/api does not answer" in refused(command)
+
+
+def test_launch_refuses_what_train_refuses() -> None:
+    assert "did you mean learner.batch_size?" in refused("launch", "--set", "learner.batchsize=3")
+    assert "there is no preset 'huge'" in refused("launch", "--preset", "huge")
+    assert "cannot be named" in refused("launch", "--run", "../x")
+
+
+def test_launch_refuses_what_its_worker_here_could_not_train(
+    home: Home, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    RunDirectory.create(folder / "runs", "other", small_flow_config(Path("runs"), seed=9).model_dump(mode="json"))
+    locked = RunDirectory.create(folder / "runs", "busy", small_flow_config(Path("runs")).model_dump(mode="json"))
+    (folder / "empty.csv").write_text("")
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("EIGEN_HOME", str(home.path))
+
+    def create(*_: object) -> None:
+        pytest.fail("a flow run was created")
+
+    monkeypatch.setattr(launching, "_create", create)
+    with answering() as api, sleeping() as process, locked.lock():
+        home.write("server", record_of(home, process.pid, api))
+        home.write("worker", record_of(home, process.pid, api))
+        assert "empty.csv" in refused("launch", "--data", str(folder / "empty.csv"))
+        assert "begun with other settings: seed differs" in refused("launch", "--run", "other", *small_settings())
+        assert "is being trained by another process" in refused(
+            "launch", "--run", "busy", "--generations", "3", *small_settings()
+        )
+        too_large = eigen("launch", "--set", "memory.limit_gb=0.1", *small_settings())
+        assert too_large.exit_code == 3
+
+
+def test_a_launch_names_places_so_that_the_worker_means_the_same(
+    home: Home, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    launches: list[Any] = []
+
+    def remember(api: str, values: dict[str, Any], run: str) -> Launched:
+        launches.append((api, values, run))
+        return Launched("1", run, f"{api}/1")
+
+    monkeypatch.setattr("flows.operations.launching.launch", remember)
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        ended = eigen("launch", "--preset", "eigen2", "--store", "mine", "--data", "prices", "--run", "long")
+        assert ended.exit_code == 0, ended.output
+        assert "The worker is elsewhere" in ended.stdout
+        values = {
+            "preset": "eigen2",
+            "market": {"data": str(folder / "prices")},
+            "checkpoint": {"store": str(folder / "mine")},
+        }
+        assert launches.pop() == (api, values, "long")
+        home.write("worker", record_of(home, process.pid, api))
+        ended = eigen("launch", "--store", "gs://bucket/x", "--set", "generations=0")
+        assert ended.exit_code == 2
+        ended = eigen("launch", *small_settings())
+        assert ended.exit_code == 0, ended.output
+        assert "The run fits" in ended.stdout
+        (_, values, run) = launches.pop()
+        assert run.startswith("quickstart-")
+        assert "checkpoint" not in values
+    assert not (folder / "runs").exists()
+
+
+def test_a_port_out_of_range_is_refused() -> None:
+    assert eigen("up", "--port", "70000").exit_code == 2
+
+
+def test_nothing_to_stop_is_said(folder: Path) -> None:
+    ended = eigen("down")
+    assert ended.exit_code == 0
+    assert ended.stdout.startswith("Nothing runs that was started here")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_worker_that_has_ended_is_not_stopped_again(home: Home) -> None:
+    with sleeping() as process:
+        home.write("worker", record_of(home, process.pid))
+        process.kill()
+        process.wait()
+    assert eigen("down").stdout.startswith("Nothing runs")
+    assert home.read("worker") is None
+
+
+def test_health_is_an_exit_code(home: Home) -> None:
+    assert (eigen("status", "--healthy").exit_code, eigen("status", "--healthy").output) == (1, "")
+    with answering() as api, sleeping() as process:
+        home.write("worker", record_of(home, process.pid, api))
+        assert eigen("status", "--healthy").exit_code == 0
+
+
+def test_status_without_anything() -> None:
+    ended = eigen("status")
+    assert ended.exit_code == 1
+    assert "none: start one with `eigen up`" in ended.stdout
+    document = json.loads(eigen("status", "--json").stdout)
+    assert document["up"] is False
+    assert document["server"] is document["flow_run"] is document["run"] is document["schedule"] is None
+
+
+def test_status_tells_of_the_last_run_though_nothing_runs(folder: Path) -> None:
+    RunDirectory.create(folder / "runs", "first", small_flow_config(Path("runs")).model_dump(mode="json"))
+    ended = eigen("status")
+    assert "first is unfinished: it has no checkpoint yet, of 3 generations" in ended.stdout
+    (folder / "runs" / "first" / "config.json").write_text("{}")
+    found = status_here(Home.of({}))
+    assert found.run is None
+    assert found.run_problem is not None
+    assert eigen("status").exit_code == 1
+
+
+def test_stores_mean_what_they_mean_to_the_worker(home: Home, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    with sleeping() as process:
+        worker = record_of(home, process.pid)
+        named = record_of(home, process.pid, store="gs://bucket/runs")
+    config = small_flow_config(Path("runs"))
+    assert as_worker_sees(config, worker).checkpoint.store == str(folder / "runs")
+    assert as_worker_sees(config, named).checkpoint.store == "gs://bucket/runs"
+    assert as_worker_sees(config, named).checkpoint.local == str(folder / "runs")
+    elsewhere = small_flow_config(Path("/data/runs"))
+    assert as_worker_sees(elsewhere, named).checkpoint.store == "/data/runs"
+    assert store_here(worker) == str(folder / "runs")
+    assert store_here(named) == "gs://bucket/runs"
+    assert store_here(named, "mine") == str(folder / "mine")
+    assert store_here(None) == str(folder.parent / "runs")
+    monkeypatch.setenv("EIGEN_STORE", "/data")
+    assert store_here(None) == "/data"
+    assert store_here(worker) == str(folder / "runs")
+
+
+def test_the_newest_run_is_the_one_trained_last(folder: Path) -> None:
+    assert newest_run(str(folder / "runs")) is None
+    for name in ("b", "a"):
+        RunDirectory.create(folder / "runs", name, small_flow_config(Path("runs")).model_dump(mode="json"))
+    assert newest_run(str(folder / "runs")) == "b"
+
+
+def printed(show: Any, *arguments: Any) -> str:
+    """What a function prints on a pipe."""
+    console = Console(file=StringIO(), width=120)
+    show(console, *arguments)
+    text = console.file.getvalue()  # type: ignore[attr-defined] # it is the buffer above
+    assert isinstance(text, str)
+    return text
+
+
+def a_record(home: Home, pid: int) -> Record:
+    """A process as it is remembered."""
+    return record_of(home, pid, "http://127.0.0.1:4200/api")
+
+
+def test_everything_is_shown(home: Home, folder: Path) -> None:
+    RunDirectory.create(folder / "runs", "first", small_flow_config(Path("runs")).model_dump(mode="json"))
+    with sleeping() as process:
+        record = a_record(home, process.pid)
+    now = datetime.now(UTC)
+    status = Status(
+        server=ServerStatus("http://127.0.0.1:4200/api", True, "3.8.8", record),
+        worker=WorkerStatus("machine-abc", record, now - timedelta(seconds=5)),
+        flow_run=FlowRunStatus(
+            "42", "first gen [1]-3", "first", None, "Failed", "why", now - timedelta(hours=3), False, "http://page"
+        ),
+        schedule=ScheduleStatus(True, now + timedelta(minutes=5)),
+        run=status_of(str(folder / "runs"), "first"),
+        run_problem=None,
+    )
+    text = printed(print_status, status)
+    assert "http://127.0.0.1:4200  (Prefect 3.8.8" in text
+    assert "last flow run  first gen [1]-3, Failed since 3 h ago: why" in text
+    assert "every 10 minutes, next in 5 min" in text
+    document = status_document(status)
+    assert json.loads(json.dumps(document)) == document
+    assert list(document) == ["up", "server", "worker", "flow_run", "schedule", "run", "problem"]
+    assert document["up"]
+    assert document["run"]["generations"] == 3
+
+
+def test_up_down_and_launch_are_shown(home: Home) -> None:
+    with sleeping() as process:
+        record = a_record(home, process.pid)
+    server = Server(record.api, ours=True, began=True)
+    text = printed(print_up, home, Up(server, record, record, worker_began=False), "http://page")
+    assert "(started, process" in text
+    assert "runs already" in text
+    assert "http://page" in text
+    assert "export PREFECT_API_URL=http://127.0.0.1:4200/api" in text
+    text = printed(print_up, home, Up(Server("http://far/api", ours=False), None, record, worker_began=True))
+    assert "a server elsewhere" in text
+    assert "server log" not in text
+    assert "PREFECT_API_URL" not in text
+    text = printed(print_down, home, Down(record, record, 1, ("worker",)), None)
+    assert "worker         killed: it did not stop in time" in text
+    assert "server         stopped" in text
+    text = printed(print_launched, Launched("1", "mine", "http://page"), ["[a line]"])
+    assert "[a line]" in text
+    assert "eigen status" in text

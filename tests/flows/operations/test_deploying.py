@@ -1,0 +1,265 @@
+"""Pool, deployments and automations reach a server, as often as they are brought there; runs are launched on it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import SMALL
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Cancelled, Pending, Running
+
+from eigen_core.errors import InputError
+from flows.cli_endings import Stopped
+from flows.operations import deploying
+from flows.operations.automations import SILENT_SECONDS, ZOMBIE_NAME, bring_zombie_automation, zombie_automation
+from flows.operations.deploying import (
+    CLEANUP,
+    DEPLOYMENT,
+    client_of,
+    deploy,
+    find_deployment,
+    is_deployed,
+    require_pool,
+    resume_schedule,
+    set_resuming,
+)
+from flows.operations.flow_runs import last_flow_run, next_flow_run, running_flow_run, trained_run
+from flows.operations.launching import launch, resume
+
+
+@pytest.fixture(scope="module")
+def api(request: pytest.FixtureRequest) -> str:
+    """A server that nothing was brought to yet."""
+    request.getfixturevalue("prefect_api")
+    url = PREFECT_API_URL.value()
+    assert url is not None
+    return str(url)
+
+
+@pytest.fixture(scope="module")
+def deployed(api: str) -> str:
+    """A server that has all."""
+    with client_of(api) as client:
+        assert not is_deployed(client)
+        with pytest.raises(InputError, match="has no deployment train/gpu: bring it there with `eigen deploy`"):
+            find_deployment(client)
+    deploy(api)
+    return api
+
+
+@pytest.fixture
+def client(deployed: str) -> Iterator[SyncPrefectClient]:
+    """A client of that server; flow runs end with the test."""
+    with client_of(deployed) as client:
+        yield client
+        while (left := running_flow_run(client) or next_flow_run(client)) is not None:
+            client.set_flow_run_state(left.id, Cancelled(), force=True)
+
+
+def create(client: SyncPrefectClient, parameters: dict[str, Any], **more: Any) -> FlowRun:
+    """A flow run of the deployment."""
+    return client.create_flow_run_from_deployment(find_deployment(client).id, parameters=parameters, **more)
+
+
+def assert_resuming(client: SyncPrefectClient) -> None:
+    """The schedule is on, and resumes rather than begins."""
+    schedule = resume_schedule(client)
+    assert schedule is not None
+    assert schedule.active
+    assert schedule.parameters == {"resume": True}
+
+
+def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
+    assert is_deployed(client)
+    assert client.read_work_pool("gpu").type == "process"
+    # A limit of the pool would be held for ever by a run whose process has vanished.
+    assert client.read_work_pool("gpu").concurrency_limit is None
+    train = client.read_deployment_by_name(DEPLOYMENT)
+    assert train.entrypoint == "flows.train.train_flow"
+    assert train.work_pool_name == "gpu"
+    assert train.global_concurrency_limit is not None
+    assert train.global_concurrency_limit.limit == 1
+    assert train.concurrency_options is not None
+    assert train.concurrency_options.collision_strategy.value == "CANCEL_NEW"
+    assert train.job_variables == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
+    assert train.pull_steps == [{"flows.operations.working_folder.enter": {}}]
+    (schedule,) = train.schedules
+    assert (schedule.slug, schedule.active, schedule.parameters) == ("resume", False, {"resume": True})
+    assert schedule.schedule.interval.total_seconds() == 600  # type: ignore[union-attr] # the kind that has one
+    cleanup = client.read_deployment_by_name(CLEANUP)
+    assert [found.active for found in cleanup.schedules] == [True]
+    assert cleanup.entrypoint == "flows.cleanup.cleanup_flow"
+
+
+def test_the_form_describes_every_setting(client: SyncPrefectClient) -> None:
+    schema = client.read_deployment_by_name(DEPLOYMENT).parameter_openapi_schema
+    assert schema is not None
+    learner = schema["definitions"]["LearnerConfig"]["properties"]
+    assert all(found.get("description") for found in learner.values())
+
+
+def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -> None:
+    deployment = find_deployment(client)
+    found = {automation.name: automation for automation in client.read_automations()}
+    assert set(found) == {"resume-after-crash", ZOMBIE_NAME}
+    trigger = found[ZOMBIE_NAME].trigger
+    assert isinstance(trigger, EventTrigger)
+    assert trigger.posture == Posture.Proactive
+    assert trigger.within.total_seconds() == SILENT_SECONDS
+    assert trigger.for_each == {"prefect.resource.id"}
+    assert str(deployment.id) in str(trigger.match_related)
+    # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
+    heartbeat = float(deployment.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    assert 3 * heartbeat <= SILENT_SECONDS < 300
+    resuming = found["resume-after-crash"]
+    assert [action.type for action in resuming.actions] == ["run-deployment"]
+    assert resuming.actions[0].parameters == {"resume": True}  # type: ignore[union-attr] # of this type
+
+
+def test_the_zombie_automation_is_set_right_and_never_doubled(client: SyncPrefectClient) -> None:
+    deployment = find_deployment(client).id
+    assert not bring_zombie_automation(client, deployment)
+    changed = zombie_automation(deployment).model_copy(update={"enabled": False})
+    client.update_automation(client.read_automations_by_name(ZOMBIE_NAME)[0].id, changed)
+    client.create_automation(zombie_automation(deployment))
+    assert bring_zombie_automation(client, deployment)
+    assert bring_zombie_automation(client, deployment) is False
+    (found,) = client.read_automations_by_name(ZOMBIE_NAME)
+    assert found.enabled
+
+
+def test_a_second_deploy_changes_no_switch_and_doubles_nothing(client: SyncPrefectClient, deployed: str) -> None:
+    set_resuming(client, True)
+    cleanup = client.read_deployment_by_name(CLEANUP)
+    client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
+    before = {automation.name for automation in client.read_automations()}
+    deploy(deployed)
+    assert_resuming(client)
+    assert [found.active for found in client.read_deployment_by_name(CLEANUP).schedules] == [False]
+    assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
+
+
+def test_switched_off_and_on_the_schedule_still_resumes(client: SyncPrefectClient) -> None:
+    for active in (False, True, False, True):
+        set_resuming(client, active)
+        schedule = resume_schedule(client)
+        assert schedule is not None
+        assert schedule.active is active
+    assert_resuming(client)
+    # The switch on Prefect's own page removes the parameters; the next launch sets them right.
+    deployment = find_deployment(client)
+    client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
+    assert find_deployment(client).schedules[0].parameters == {}
+    set_resuming(client, True)
+    assert_resuming(client)
+
+
+def test_a_deploy_that_fails_half_way_changes_no_switch(
+    client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_resuming(client, True)
+
+    def half(api: str) -> None:
+        assert api == deployed
+        set_resuming(client, False)
+        raise Stopped("half-way")
+
+    monkeypatch.setattr(deploying, "_run_prefect_deploy", half)
+    with pytest.raises(Stopped, match="half-way"):
+        deploy(deployed)
+    assert_resuming(client)
+
+
+def test_what_prefect_says_is_passed_on(deployed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploying, "files", lambda _: Path(deploying.__file__).parent / "nowhere")
+    with pytest.raises(Stopped, match=r"Prefect cannot deploy .*prefect\.yaml"):
+        deploy(deployed)
+
+
+def test_a_pool_of_another_type_is_a_sentence(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_work_pool(WorkPoolCreate(name="other", type="kubernetes"))
+    monkeypatch.setattr(deploying, "POOL", "other")
+    with pytest.raises(InputError, match="work pool 'other' of type kubernetes: rename or remove that"):
+        require_pool(client)
+
+
+def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
+    set_resuming(client, False)
+    values = {**SMALL, "generations": 2}
+    launched = launch(deployed, values, "mine")
+    (found,) = client.read_flow_runs(limit=1)
+    assert str(found.id) == launched.id
+    assert found.parameters == {"config": values, "run": "mine", "resume": False}
+    assert trained_run(found) == "mine"
+    assert launched.page == f"{deployed.removesuffix('/api')}/runs/flow-run/{launched.id}"
+    assert_resuming(client)
+
+
+@pytest.mark.usefixtures("client")
+def test_a_wrong_setting_is_refused_by_the_server(deployed: str) -> None:
+    with pytest.raises(InputError, match=r"The server refuses the run: .*nonsense"):
+        launch(deployed, {"nonsense": 1}, "mine")
+
+
+@pytest.mark.parametrize("state", [Pending(), Running()])
+def test_one_at_a_time_is_launched(client: SyncPrefectClient, deployed: str, state: Any) -> None:
+    active = create(client, {"resume": True}, tags=["run:other"], state=state)
+    assert active.state_type in (StateType.PENDING, StateType.RUNNING)
+    with pytest.raises(InputError, match=rf"Run 'other' is being trained .*flow-run cancel {active.id}"):
+        launch(deployed, {}, "mine")
+    assert resume(deployed) is None
+
+
+def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_training(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(client, {"resume": True}, state=Pending())
+    assert running_flow_run(client) is not None
+    monkeypatch.setattr("flows.operations.flow_runs._PENDING_SECONDS", 0.0)
+    assert running_flow_run(client) is None
+    running = create(client, {"resume": True}, state=Running())
+    found = running_flow_run(client)
+    assert found is not None
+    assert found.id == running.id
+    monkeypatch.undo()
+
+
+def test_going_on_asks_for_the_newest_unfinished_run(client: SyncPrefectClient, deployed: str) -> None:
+    set_resuming(client, False)
+    page = resume(deployed)
+    assert page is not None
+    found = client.read_flow_run(page.rsplit("/", 1)[1])  # type: ignore[arg-type] # it takes the text of one too
+    assert found.parameters == {"resume": True}
+    assert trained_run(found) is None
+    assert_resuming(client)
+
+
+def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefectClient, deployed: str) -> None:
+    set_resuming(client, False)
+    assert resume(deployed, always=False) is None
+    set_resuming(client, True)
+    assert resume(deployed, always=False) is not None
+    assert resume(deployed, always=False) is None
+
+
+def test_the_last_flow_run_is_the_one_that_ended_last(client: SyncPrefectClient) -> None:
+    first, second = (create(client, {"run": name}) for name in ("first", "second"))
+    for flow_run in (first, second, first):
+        client.set_flow_run_state(flow_run.id, Running(), force=True)
+        client.set_flow_run_state(flow_run.id, Cancelled(), force=True)
+    last = last_flow_run(client)
+    assert last is not None
+    assert trained_run(last) == "first"
+
+
+def test_a_server_that_does_not_answer_is_a_sentence() -> None:
+    with (
+        pytest.raises(Stopped, match=r"The server at http://127\.0\.0\.1:1/api does not answer"),
+        client_of("http://127.0.0.1:1/api") as client,
+    ):
+        client.read_work_pools()

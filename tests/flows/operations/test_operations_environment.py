@@ -1,0 +1,180 @@
+"""What server and worker are told, and which server is meant."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from operation_cases import answering, record_of, sleeping
+
+from eigen_core.errors import InputError
+from flows.operations.environment import (
+    client_environment,
+    server_command,
+    server_environment,
+    worker_command,
+    worker_environment,
+)
+from flows.operations.health import answers, is_taken, is_up, version
+from flows.operations.home import Home
+from flows.operations.server import known_server, start_server, wanted_port
+from flows.operations.working_folder import folder_of
+from flows.prefect_environment import flow_environment
+
+NOWHERE = "http://127.0.0.1:1/api"
+
+
+def test_the_server_has_what_healing_needs_whatever_the_environment_says() -> None:
+    given = {
+        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+        "PREFECT_API_URL": "http://elsewhere/api",
+        "PREFECT_HOME": "/home/prefect",
+        "PATH": "/bin",
+    }
+    environment = server_environment(given, 4300)
+    assert environment["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] == "true"
+    assert environment["PREFECT_SERVER_SERVICES_REPOSSESSOR_ENABLED"] == "true"
+    assert environment["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
+    assert environment["PREFECT_UI_API_URL"] == "http://127.0.0.1:4300/api"
+    assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert "PREFECT_API_URL" not in environment
+    # These are for the server that lives inside `eigen train`.
+    assert "PREFECT_SERVER_LOGGING_LEVEL" not in environment
+    assert environment["PREFECT_HOME"] == "/home/prefect"
+    assert environment["PATH"] == "/bin"
+    assert (
+        server_environment({"PREFECT_UI_API_URL": "https://proxy/api"}, 4300)["PREFECT_UI_API_URL"]
+        == "https://proxy/api"
+    )
+
+
+def test_the_settings_are_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.server.events.ordering import CausalOrderingModule
+    from prefect.settings import Settings
+
+    for name, value in server_environment({}, 4300).items():
+        monkeypatch.setenv(name, value)
+    server = Settings().server
+    assert server.concurrency.lease_storage == "prefect.server.concurrency.lease_storage.filesystem"
+    assert isinstance(import_module(server.events.causal_ordering), CausalOrderingModule)
+    assert server.ui.api_url == "http://127.0.0.1:4300/api"
+    assert not server.analytics_enabled
+    services = server.services
+    assert all(
+        service.enabled
+        for service in (
+            services.scheduler,
+            services.late_runs,
+            services.triggers,
+            services.foreman,
+            services.task_run_recorder,
+            services.event_persister,
+            services.repossessor,
+        )
+    )
+
+
+def test_the_worker_and_its_flows_have_what_every_flow_needs(tmp_path: Path) -> None:
+    environment = worker_environment({"MALLOC_ARENA_MAX": "7", "PREFECT_API_URL": "old"}, NOWHERE, tmp_path)
+    assert flow_environment({}).items() - environment.items() == {("MALLOC_ARENA_MAX", "2")}
+    assert environment["MALLOC_ARENA_MAX"] == "7"
+    assert environment["PREFECT_API_URL"] == NOWHERE
+    assert environment["PREFECT_UI_URL"] == "http://127.0.0.1:1"
+    assert environment["EIGEN_FOLDER"] == str(tmp_path)
+    assert environment["PREFECT_TASKS_DEFAULT_NO_CACHE"] == "true"
+
+
+def test_the_password_of_an_own_server_is_known_to_those_that_ask_it() -> None:
+    environment = client_environment({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, NOWHERE)
+    assert environment["PREFECT_API_AUTH_STRING"] == "me:secret"
+    given = {"PREFECT_SERVER_API_AUTH_STRING": "me:secret", "PREFECT_API_AUTH_STRING": "you:other"}
+    assert client_environment(given, NOWHERE)["PREFECT_API_AUTH_STRING"] == "you:other"
+
+
+def test_no_command_shows_a_secret_or_a_shell() -> None:
+    assert server_command(4300)[1:] == ["-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", "4300"]
+    assert worker_command("me")[-4:] == ["--limit", "1", "--name", "me"]
+
+
+def test_flows_work_where_the_worker_was_started(tmp_path: Path) -> None:
+    assert folder_of({"EIGEN_FOLDER": str(tmp_path), "PWD": "/"}) == tmp_path
+    assert folder_of({"PWD": str(tmp_path)}) == tmp_path
+    assert folder_of({"EIGEN_FOLDER": str(tmp_path / "gone"), "PWD": str(tmp_path)}) == tmp_path
+    with pytest.raises(RuntimeError, match="start it with `eigen up`"):
+        folder_of({})
+
+
+def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server of this session's flows, if there is one.
+    monkeypatch.setattr("flows.operations.server._prefects_api", lambda: None)
+    home = Home(tmp_path)
+    with pytest.raises(InputError, match=r"start one with `eigen up`, or set PREFECT_API_URL"):
+        known_server(home, {})
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        found = known_server(home, {})
+        assert (found.api, found.ours) == (api, True)
+        assert known_server(home, {"PREFECT_API_URL": api.replace("127.0.0.1", "localhost")}).ours
+        with pytest.raises(InputError, match=r"http://127.0.0.1:1/api does not answer"):
+            known_server(home, {"PREFECT_API_URL": NOWHERE})
+        home.write("server", record_of(home, process.pid, NOWHERE))
+        assert known_server(home, {"PREFECT_API_URL": f"{api}/"}) == known_server(
+            Home(tmp_path / "other"), {"PREFECT_API_URL": api}
+        )
+        with pytest.raises(InputError, match=r"does not answer. Its log is .*some\.log"):
+            known_server(home, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "configured", "environ", "wanted"),
+    [
+        (None, None, {}, 4200),
+        (None, None, {"PREFECT_SERVER_API_PORT": "4201"}, 4201),
+        (4300, None, {}, 4300),
+        (None, "http://localhost:9/api", {}, 9),
+        (9, "http://127.0.0.1:9/api", {}, 9),
+        (None, "https://elsewhere.example:4200/api", {}, None),
+    ],
+)
+def test_where_a_server_of_our_own_belongs(
+    given: int | None, configured: str | None, environ: dict[str, str], wanted: int | None
+) -> None:
+    assert wanted_port(given, configured, environ) == wanted
+
+
+def test_a_server_of_this_machine_that_answers_is_elsewhere_to_us() -> None:
+    with answering() as api:
+        assert wanted_port(None, api, {}) is None
+        assert answers(api)
+        assert version(api) == "3.8.8"
+
+
+@pytest.mark.parametrize("configured", ["http://127.0.0.1:4200/api", "http://elsewhere.example/api"])
+def test_a_port_that_contradicts_the_environment_is_a_sentence(configured: str) -> None:
+    with pytest.raises(InputError, match="leave out --port, or unset PREFECT_API_URL"):
+        wanted_port(4300, configured, {})
+
+
+def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+    with answering() as api:
+        port = int(api.split(":")[2].removesuffix("/api"))
+        assert is_taken("127.0.0.1", port)
+        with pytest.raises(
+            InputError, match=f"Port {port} is taken by another process: choose another one with --port"
+        ):
+            start_server(Home(tmp_path), {}, port)
+    assert not is_taken("127.0.0.1", port)
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert not is_up(home)
+    with answering() as api, sleeping() as process:
+        home.write("worker", record_of(home, process.pid, api))
+        assert is_up(home)
+        home.write("worker", record_of(home, process.pid, NOWHERE))
+        assert not is_up(home)
+        home.write("worker", record_of(home, process.pid, api))
+        process.kill()
+        process.wait()
+        assert not is_up(home)

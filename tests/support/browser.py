@@ -1,0 +1,124 @@
+"""A real browser without a window, for the pages of Prefect."""
+
+import base64
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+T = TypeVar("T")
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_WIDTH, _HEIGHT = 1400, 1000
+_PATIENCE_SECONDS = 60.0
+_OPTIONS = (
+    "--headless=new",
+    # Nobody but root lives in a container, and its /dev/shm is small.
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    f"--window-size={_WIDTH},{_HEIGHT}",
+)
+
+
+def missing_browser() -> str | None:
+    """Why there is no browser, as a sentence; None if there is one."""
+    if not any(map(shutil.which, _BROWSERS)):
+        return "There is no Chromium here: `apt-get install chromium chromium-driver` for the test of the pages."
+    if shutil.which("chromedriver") is None:
+        return "There is no chromedriver here: `apt-get install chromium-driver` for the test of the pages."
+    return None
+
+
+class Browser:
+    """Opens pages, waits for what they show, keeps pictures of them.
+
+    Args:
+        driver: of the browser.
+        pictures: a folder.
+    """
+
+    def __init__(self, driver: webdriver.Chrome, pictures: Path) -> None:
+        self.driver = driver
+        self._pictures = pictures
+
+    def open(self, url: str, *texts: str) -> None:
+        """Open a page and wait until it shows all these texts."""
+        self.driver.get(url)
+        self.wait_for(*texts)
+
+    def text(self) -> str:
+        """What is to be read on the page."""
+        return self.driver.find_element(By.TAG_NAME, "body").text
+
+    def wait_for(self, *texts: str) -> None:
+        """Wait until the page shows all these texts."""
+        for text in texts:
+            self._until(lambda text=text: text in self.text(), f"'{text}' on {self.driver.current_url}")
+
+    def click(self, label: str) -> None:
+        """Click on what is labelled so, when it is there."""
+        path = f"//*[self::a or self::button or self::li][normalize-space(.)='{label}']"
+        self._until(lambda: self.driver.find_elements(By.XPATH, path), f"'{label}' to click on")[-1].click()
+
+    def fields(self, tag: str) -> list[WebElement]:
+        """The fields of a form, once it has any."""
+        return self._until(lambda: self.driver.find_elements(By.TAG_NAME, tag), f"a {tag}")
+
+    def picture_widths(self) -> list[int]:
+        """The widths of the page's pictures as they were drawn, once all were tried; 0: broken."""
+        script = "return [...document.images].map(image => image.complete ? image.naturalWidth : -1)"
+
+        def widths() -> list[int]:
+            found: list[int] = self.driver.execute_script(script)
+            return [] if -1 in found else found
+
+        return self._until(widths, f"pictures on {self.driver.current_url}")
+
+    def keep(self, name: str, *, whole: bool = False) -> Path:
+        """Keep a picture of the page, as far as a screen shows it or all of it."""
+        path = self._pictures / f"{name}.png"
+        if not whole:
+            self.driver.save_screenshot(str(path))
+            return path
+        size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        path.write_bytes(base64.b64decode(shot["data"]))
+        return path
+
+    def _until(self, look: Callable[[], T], what: str) -> T:
+        wait = WebDriverWait(self.driver, _PATIENCE_SECONDS, ignored_exceptions=[StaleElementReferenceException])
+        try:
+            found: T = wait.until(lambda _: look())
+        except TimeoutException:
+            picture = self.keep("missing")
+            raise AssertionError(
+                f"not there within {_PATIENCE_SECONDS:.0f} s: {what}; {picture}\n{self.text()}"
+            ) from None
+        return found
+
+
+@contextmanager
+def browser(pictures: Path) -> Iterator[Browser]:
+    """A browser that keeps its pictures in a folder."""
+    options = Options()
+    options.binary_location = next(filter(None, map(shutil.which, _BROWSERS)))
+    for option in _OPTIONS:
+        options.add_argument(option)
+    # Both paths are given: Selenium looks for nothing in the network.
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        yield Browser(driver, pictures)
+    finally:
+        driver.quit()

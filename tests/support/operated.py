@@ -1,0 +1,257 @@
+"""Eigen as it runs for days: server, worker and flow runs as real processes, in a folder of their own."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+from flow_cases import run_eigen
+
+from flows.operations.environment import POOL
+from flows.runs import RunStatus, status_of
+
+T = TypeVar("T")
+
+_OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
+_ENGINE = "prefect.engine"
+_FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+_COMMAND_SECONDS = 300.0
+GENERATIONS = 6
+_TAIL = 40
+_TAIL_BYTES = 4096
+_LOG_SECONDS = 0.3
+_TOLD = re.compile(r"Executing task '([a-z]+)'|Task run '[a-z]+-[0-9]+' - [^E]")
+PHASES = ("evaluate", "train", "evolve", "checkpoint")
+
+
+def free_port() -> int:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Operated:
+    """A user's folder, with all that `eigen up` starts in it.
+
+    Args:
+        folder: of the user; everything lies below it.
+        api: of a server elsewhere; None: one of its own.
+    """
+
+    def __init__(self, folder: Path, api: str | None = None) -> None:
+        self.folder = folder
+        self.store = folder / "runs"
+        self.home = folder / "home"
+        self._port = free_port()
+        self.api = api or f"http://127.0.0.1:{self._port}/api"
+        self.pages = self.api.removesuffix("/api")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+        self.environment = {
+            **kept,
+            "PREFECT_HOME": str(folder / "prefect"),
+            "EIGEN_HOME": str(self.home),
+            "EIGEN_CACHE": os.environ["EIGEN_CACHE"],
+            "COLUMNS": "120",
+            # The log says when a phase begins.
+            "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "DEBUG",
+        }
+        if api is not None:
+            self.environment["PREFECT_API_URL"] = api
+
+    def eigen(self, *arguments: str, server: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a command that must succeed; `server`: with this server instead of an embedded one."""
+        ended = self.try_eigen(*arguments, server=server)
+        assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
+        return ended
+
+    def try_eigen(self, *arguments: str, server: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        environment = {**self.environment, "PREFECT_API_URL": self.api} if server else self.environment
+        return run_eigen(arguments, environment=environment, folder=self.folder, timeout=_COMMAND_SECONDS)
+
+    def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of Prefect's own that must succeed."""
+        environment = {**self.environment, "PREFECT_API_URL": self.api}
+        command = [sys.executable, "-m", "prefect", *arguments]
+        ended = subprocess.run(
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
+        return ended
+
+    def up(self) -> None:
+        """Start what does not run."""
+        port = [] if "PREFECT_API_URL" in self.environment else ["--port", str(self._port)]
+        self.eigen("up", *port)
+
+    def launch(self, run: str, settings: Sequence[str]) -> str:
+        """Launch a run and return the number of its flow run."""
+        said = self.eigen("launch", "--run", run, *settings).stdout
+        return said.split("/flow-run/")[1].split()[0]
+
+    def process(self, part: str) -> psutil.Process:
+        """The server or the worker."""
+        return psutil.Process(json.loads((self.home / f"{part}.json").read_text())["process"]["pid"])
+
+    def engines(self) -> list[psutil.Process]:
+        """The processes of this worker's flow runs."""
+        with suppress(psutil.NoSuchProcess):
+            return [child for child in self.process("worker").children() if _ENGINE in child.cmdline()]
+        return []
+
+    def engine(self) -> psutil.Process:
+        """The process of the one flow run."""
+        (found,) = self.engines()
+        return found
+
+    def generation(self, run: str) -> int:
+        """The newest completed generation of a run; 0 if there is none."""
+        manifests = (self.store / run / "manifests").glob("*.json")
+        return max((int(path.name.split("-")[0]) for path in manifests), default=0)
+
+    def status(self, run: str) -> RunStatus:
+        """What the store says of a run."""
+        return status_of(str(self.store), run)
+
+    def flow_run(self, number: str) -> dict[str, Any]:
+        """What the server knows of a flow run."""
+        answer = httpx.get(f"{self.api}/flow_runs/{number}", timeout=30.0)
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def flow_runs(self, run: str) -> list[dict[str, Any]]:
+        """The flow runs that have trained a run, oldest first."""
+        tagged = {"tags": {"all_": [f"run:{run}"]}}
+        found: list[dict[str, Any]] = self.ask("flow_runs/filter", flow_runs=tagged, sort="START_TIME_ASC")
+        return found
+
+    def ask(self, path: str, **document: Any) -> Any:
+        """The server's answer to a POST."""
+        answer = httpx.post(f"{self.api}/{path}", json=document, timeout=30.0)
+        answer.raise_for_status()
+        return answer.json()
+
+    def cancel(self, number: str) -> None:
+        """Cancel a flow run as its page does."""
+        self.ask(f"flow_runs/{number}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
+
+    def forget(self, number: str) -> None:
+        """Remove a flow run."""
+        httpx.delete(f"{self.api}/flow_runs/{number}", timeout=30.0).raise_for_status()
+
+    @contextmanager
+    def pool_paused(self) -> Iterator[None]:
+        """Let no worker begin anything meanwhile."""
+        self._pause_pool(True)
+        try:
+            yield
+        finally:
+            self._pause_pool(False)
+
+    def _pause_pool(self, paused: bool) -> None:
+        answer = httpx.patch(f"{self.api}/work_pools/{POOL}", json={"is_paused": paused}, timeout=30.0)
+        answer.raise_for_status()
+
+    def wait(self, seconds: float, look: Callable[[], T | None], what: str, every: float = 0.1) -> T:
+        """What `look` finds, as soon as it finds something."""
+        end = time.monotonic() + seconds
+        while not (found := look()):
+            assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}\n{self.tails()}"
+            time.sleep(every)
+        return found
+
+    def wait_for_generation(self, run: str, generation: int, seconds: float = 120.0) -> None:
+        """Wait until a generation is in the store."""
+        what = f"generation {generation} of {run}"
+        self.wait(seconds, lambda: self.generation(run) >= generation, what, every=0.01)
+
+    def wait_for_end(self, number: str, seconds: float = 180.0) -> str:
+        """Wait until a flow run has ended, and return the name of its state."""
+        found = self.wait(seconds, lambda: self._ended(number), f"the end of flow run {number}")
+        return str(found["state"]["name"])
+
+    def _ended(self, number: str) -> dict[str, Any] | None:
+        found = self.flow_run(number)
+        return found if found["state"]["type"] in _FINAL else None
+
+    def hold_in(self, phase: str, seconds: float = 120.0) -> psutil.Process:
+        """Stop the process of the flow run while it computes a phase, and return it: SIGCONT lets it go on."""
+        end = time.monotonic() + seconds
+        engine = self.engine()
+        while time.monotonic() < end:
+            if self._last_told() == phase:
+                engine.suspend()
+                # What it had said by then is on its way through the worker.
+                time.sleep(_LOG_SECONDS)
+                if self._last_told() == phase:
+                    return engine
+                engine.resume()
+            time.sleep(0.001)
+        raise AssertionError(f"not seen in {phase} within {seconds:.0f} s\n{self.tails()}")
+
+    def _last_told(self) -> str | None:
+        """The phase that has begun, as the worker's log tells it; None between phases."""
+        with open(self.home / "worker.log", "rb") as log:
+            log.seek(max(os.fstat(log.fileno()).st_size - _TAIL_BYTES, 0))
+            told = _TOLD.findall(log.read().decode(errors="replace"))
+        return (told[-1] or None) if told else None
+
+    def tails(self) -> str:
+        """The ends of the logs, to be read after a failure."""
+        found = []
+        for path in sorted(self.home.glob("*.log")):
+            found += [f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-_TAIL:]]
+        return "\n".join(found)
+
+    def kill_all(self) -> None:
+        """End everything that was started here, whatever has happened."""
+        everything: list[psutil.Process] = []
+        for part in ("worker", "server"):
+            with suppress(FileNotFoundError, psutil.NoSuchProcess):
+                process = self.process(part)
+                everything += [process, *process.children(recursive=True)]
+        for process in everything:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(everything, timeout=10)
+
+
+def outcome(status: RunStatus) -> list[tuple[int, str, str]]:
+    """What runs must share to be the same: weights and replay of each generation."""
+    return [(record.generation, record.weights_sha256, record.replay_sha256) for record in status.history]
+
+
+class Undisturbed:
+    """The same training by `eigen train`, in a store of its own."""
+
+    NAME = "whole"
+
+    def __init__(self, operated: Operated, settings: Sequence[str]) -> None:
+        self._operated = operated
+        self._settings = settings
+        self._store = operated.folder / "undisturbed"
+
+    def outcome(self, generations: int) -> list[tuple[int, str, str]]:
+        """What a run has after so many generations."""
+        options = ["--store", str(self._store), "--generations", str(generations)]
+        if not (self._store / self.NAME).exists():
+            self._operated.eigen("train", "--run", self.NAME, *options, *self._settings, server=True)
+        elif len(self._outcome()) < generations:
+            self._operated.eigen("resume", self.NAME, *options, server=True)
+        return self._outcome()[:generations]
+
+    def _outcome(self) -> list[tuple[int, str, str]]:
+        return outcome(status_of(str(self._store), self.NAME))

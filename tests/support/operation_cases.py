@@ -1,0 +1,74 @@
+"""Processes and servers that operations meet: short-lived, on this machine alone."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from flow_cases import eigen_environment
+
+from flows.operations.home import Home, Record
+from flows.operations.processes import ProcessId
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def sleeping(*code: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs `code`, says so, and sleeps."""
+    lines = [*code, "print('ready', flush=True)", "import time", "time.sleep(60)"]
+    process = subprocess.Popen([sys.executable, "-c", "\n".join(lines)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
+    """The URL of an API that answers these paths, and that it is well."""
+    known = {"/api/health": True, "/api/admin/version": "3.8.8", **(answers or {})}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path in known
+            self.send_response(200 if found else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(known.get(self.path)).encode())
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/api"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def record_of(home: Home, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None) -> Record:
+    """What `eigen up` would note of a process."""
+    return Record(process=ProcessId.of(pid), api=api, log=home.path / "some.log", folder=home.path.parent, store=store)
+
+
+def operator_environment(home: Path, **extra: str) -> dict[str, str]:
+    """The environment of a user of `eigen up`: every service of the server as it comes, this tree's code."""
+    kept = eigen_environment(home, **extra)
+    services = [name for name in kept if name.startswith("PREFECT_SERVER_SERVICES_")]
+    return {
+        **{name: value for name, value in kept.items() if name not in services},
+        "PYTHONPATH": str(ROOT),
+        # Saves seconds in a new home.
+        "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+    }
