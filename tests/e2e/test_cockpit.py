@@ -50,10 +50,10 @@ def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, f
     pages.keep("flow-run")
     pages.click("Task Runs")
     pages.wait_for(*(run_name(phase, generation) for phase in PHASES for generation in range(1, GENERATIONS + 1)))
-    pages.keep("task-runs", whole=True)
+    pages.keep("task-runs", height=2_000)
     pages.click("Artifacts")
     pages.wait_for(*(artifact_key(_RUN, kind) for kind in ("progress", "population", "plan", "data", "summary")))
-    pages.keep("artifacts", whole=True)
+    pages.keep("artifacts", height=2_000)
 
 
 def test_the_plots_are_drawn(operated: Operated, pages: Browser) -> None:
@@ -61,7 +61,7 @@ def test_the_plots_are_drawn(operated: Operated, pages: Browser) -> None:
     widths = pages.picture_widths()
     assert len(widths) >= 5
     assert min(widths) >= _SMALLEST_PLOT
-    pages.keep("plots", whole=True)
+    pages.keep("plots", height=4_800)
 
 
 def test_the_population_is_a_table(operated: Operated, pages: Browser) -> None:
@@ -72,7 +72,7 @@ def test_the_population_is_a_table(operated: Operated, pages: Browser) -> None:
 def test_the_summary_tells_how_it_ended(operated: Operated, pages: Browser, undisturbed: Undisturbed) -> None:
     _, weights, replay = undisturbed.outcome(GENERATIONS)[-1]
     pages.open(artifact_page(operated, "summary"), f"Run {_RUN} has its {GENERATIONS} generations", weights, replay)
-    pages.keep("summary", whole=True)
+    pages.keep("summary", height=1_400)
 
 
 def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Operated, pages: Browser) -> None:

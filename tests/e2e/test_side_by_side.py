@@ -13,6 +13,8 @@ def other_machine(operated: Operated, tmp_path_factory: pytest.TempPathFactory) 
     found = Operated(tmp_path_factory.mktemp("other"), api=operated.api)
     try:
         found.up()
+        # It may have asked for something to resume.
+        operated.wait(60, operated.is_idle, "the end of all flow runs")
         yield found
     finally:
         found.kill_all()

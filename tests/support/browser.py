@@ -1,7 +1,7 @@
 """A real browser without a window, for the pages of Prefect."""
 
-import base64
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ T = TypeVar("T")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _WIDTH, _HEIGHT = 1400, 1000
 _PATIENCE_SECONDS = 60.0
+_DRAWING_SECONDS = 1.5
 _OPTIONS = (
     "--headless=new",
     # Nobody but root lives in a container, and its /dev/shm is small.
@@ -85,16 +86,14 @@ class Browser:
 
         return self._until(widths, f"pictures on {self.driver.current_url}")
 
-    def keep(self, name: str, *, whole: bool = False) -> Path:
-        """Keep a picture of the page, as far as a screen shows it or all of it."""
+    def keep(self, name: str, *, height: int = _HEIGHT) -> Path:
+        """Keep a picture of the page, as a window of this height shows it."""
         path = self._pictures / f"{name}.png"
-        if not whole:
-            self.driver.save_screenshot(str(path))
-            return path
-        size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-        path.write_bytes(base64.b64decode(shot["data"]))
+        self.driver.set_window_size(_WIDTH, height)
+        # Prefect's pages draw what comes into view some time after it does.
+        time.sleep(_DRAWING_SECONDS)
+        self.driver.save_screenshot(str(path))
+        self.driver.set_window_size(_WIDTH, _HEIGHT)
         return path
 
     def _until(self, look: Callable[[], T], what: str) -> T:

@@ -27,6 +27,7 @@ _ENGINE = "prefect.engine"
 _FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _COMMAND_SECONDS = 300.0
 GENERATIONS = 6
+_ACTIVE = ["PENDING", "RUNNING", "CANCELLING"]
 _TAIL = 40
 _TAIL_BYTES = 4096
 _LOG_SECONDS = 0.3
@@ -147,6 +148,12 @@ class Operated:
     def cancel(self, number: str) -> None:
         """Cancel a flow run as its page does."""
         self.ask(f"flow_runs/{number}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
+
+    def is_idle(self) -> bool:
+        """Whether nothing trains, or is about to."""
+        found = self.ask("flow_runs/filter", flow_runs={"state": {"type": {"any_": _ACTIVE}}})
+        asked = self.ask("flow_runs/filter", flow_runs={"state": {"type": {"any_": ["SCHEDULED"]}}})
+        return not found and all(flow_run["auto_scheduled"] for flow_run in asked)
 
     def forget(self, number: str) -> None:
         """Remove a flow run."""
