@@ -36,10 +36,21 @@ def count_attempt(place: RunPlace, generation: int) -> None:
         since = ATTEMPTS.read(place)[-MOST_ATTEMPTS].moment
         raise BlockedError(
             f"Run '{place.name}' is blocked: {MOST_ATTEMPTS} scheduled resumes since {since} have not completed "
-            f"generation {generation}. Their flow runs say why. Go on with `eigen resume {place.name}`: a completed "
-            "generation unblocks it."
+            f"generation {generation}. Their flow runs say why. `eigen launch --run {place.name}` and `eigen "
+            f"resume {place.name}` try it again."
         )
     ATTEMPTS.append(place, Attempt(generation=generation, moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
+
+
+def withdraw_attempt(place: RunPlace) -> None:
+    """Take the last attempt back: what ended it says nothing about the run."""
+    ATTEMPTS.replace(place, ATTEMPTS.read(place)[:-1])
+
+
+def forget_attempts(place: RunPlace) -> None:
+    """Begin to count anew: somebody has asked for this very run."""
+    if ATTEMPTS.read(place):
+        ATTEMPTS.replace(place, [])
 
 
 def has_failed_too_often(place: RunPlace, generation: int) -> bool:

@@ -1,5 +1,7 @@
 """What a flow run is called in Prefect's pages, and by which tags it is found."""
 
+from collections.abc import Iterable
+
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
@@ -10,16 +12,37 @@ from eigen_core.config import Config
 
 
 def describe_flow_run(config: Config, run: str, generation: int) -> None:
-    """Give this flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by.
+    """Give this flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by."""
+    tags = {*flow_run.tags, f"run:{run}", f"preset:{config.preset}", f"device:{config.device}"}
+    name_flow_run(flow_run_name(run, generation, config.generations), tags)
+
+
+def flow_run_name(run: str, first: int, last: int, done: int | None = None) -> str:
+    """Return what a flow run is called that trains generations `first` to `last`; `done`: the newest complete one."""
+    generations = f"{run} gen {first}-{max(first, last)}"
+    return generations if done is None else f"{generations} ({done} done)"
+
+
+def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
+    """Name this flow run, and tag it if tags are given.
 
     A server that does not take them is logged: names must not stop a training.
     """
     if flow_run.id is None:
         return
-    name = f"{run} gen {generation}-{max(config.generations, generation)}"
-    tags = sorted({*flow_run.tags, f"run:{run}", f"preset:{config.preset}", f"device:{config.device}"})
     try:
-        with get_client(sync_client=True) as client:
-            client.update_flow_run(flow_run.id, name=name, tags=tags)
+        rename_flow_run(name, tags)
     except (httpx.HTTPError, PrefectException) as error:
         get_run_logger().warning("The flow run could not be named: %s: %s", type(error).__name__, error)
+
+
+def rename_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
+    """Name this flow run, and tag it if tags are given.
+
+    Raises:
+        httpx.HTTPError: the server does not answer.
+        PrefectException: it refuses.
+    """
+    client = get_client(sync_client=True)
+    # Inside a flow run this is the client that the run reports its states with: it stays open.
+    client.update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))

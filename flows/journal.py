@@ -1,6 +1,7 @@
 """Short lists of records that are kept in a run's folder, on this machine and in its store. No Prefect in here."""
 
 import logging
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from pydantic import ValidationError
@@ -38,18 +39,22 @@ class Journal(Generic[R]):
         return max((self._read_in(contents) for contents in place.contents()), key=len)
 
     def append(self, place: RunPlace, record: R) -> list[R]:
-        """Add a record to those of a run, here and in its store, and return them all.
-
-        A store that does not answer is logged: the record is then known on this machine alone.
-        """
+        """Add a record to those of a run, as `replace` does, and return them all."""
         records = [*self.read(place), record][-self._kept :]
+        self.replace(place, records)
+        return records
+
+    def replace(self, place: RunPlace, records: Sequence[R]) -> None:
+        """Let these be the records of a run, here and in its store.
+
+        A store that does not answer is logged: they are then known on this machine alone.
+        """
         content = sealed({"records": [entry.model_dump(mode="json") for entry in records]})
         for contents in place.contents():
             try:
                 contents.store.put(contents.object_name(self._name), content)
             except StoreUnavailableError as error:
                 logger.warning("%s of run '%s' is kept on this machine only: %s", self._name, place.name, error)
-        return records
 
     def _read_in(self, contents: RunContents) -> list[R]:
         name = contents.object_name(self._name)

@@ -37,7 +37,7 @@ from flows.memory_reports import (
     write_memory_report,
 )
 from flows.run_plan import RunPlan
-from tasks.artifacts import publish_memory
+from tasks.artifacts import Pages, show_memory
 
 GUARD_NAME = "MemoryGuard"
 PLAN_NAME = "MemoryPlan"
@@ -60,6 +60,7 @@ class MemoryWatch:
     def __init__(self, config: Config, place: RunPlace) -> None:
         self._config = config
         self._place = place
+        self._pages = Pages()
         self.limits = host_limits(config.memory)
         of_device = device_limit(resolve_device(config.device))
         self.guard = MemoryGuard(self.limits, config.memory, device_limit=of_device)
@@ -154,7 +155,7 @@ class MemoryWatch:
         self._show(report, paths)
 
     def _show(self, report: MemoryReport, pictures: list[Path]) -> None:
-        publish_memory(self._place.name, report_markdown(report), report.headline, pictures)
+        show_memory(self._pages, self._place.name, report_markdown(report), report.headline, pictures)
 
 
 def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:

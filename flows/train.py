@@ -2,44 +2,37 @@
 
 import gc
 import time
-from collections.abc import Callable, Sequence
-from statistics import fmean
-from typing import Annotated
+from collections.abc import Callable
 
 import torch
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
-from pydantic import Field
 
 from eigen_core.checkpoint import LeaseHeldError, RunLockedError, RunPlace, RunSession, open_session
 from eigen_core.config import Config
+from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, start_training
 from eigen_core.market import Panel, build_panel
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
-from flows.attempts import count_attempt
-from flows.flow_runs import describe_flow_run
+from flows.attempts import count_attempt, forget_attempts, withdraw_attempt
+from flows.cockpit import Cockpit
+from flows.flow_runs import name_flow_run
 from flows.memory_reports import BlockedError
 from flows.memory_watch import BLOCKED_NAME, PLAN_NAME, MemoryWatch
 from flows.observer import observer
+from flows.parameters import FormConfig
+from flows.resuming import forget_missed, is_scheduled, keep_resuming, stop_resuming
 from flows.run_names import default_run_name
 from flows.run_plan import RunTooLargeError, require_room
 from flows.runs import holdout_of, newest_generation, open_or_create, require_store, run_exists
 from flows.scheduling import newest_unfinished, with_store_of_environment
-from tasks.artifacts import (
-    link_to_run,
-    publish_data_report,
-    publish_plan,
-    publish_population,
-    publish_progress,
-    publish_summary,
-    publish_uploads,
-)
-from tasks.checkpoint import checkpoint
+from tasks.checkpoint import checkpoint, checkpoint_before_end
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
 from tasks.holdout import holdout
@@ -49,32 +42,24 @@ from tasks.train import train
 FINISHED_NAME = "AlreadyFinished"
 RUNNING_NAME = "AlreadyRunning"
 NOTHING_NAME = "NothingToDo"
-
-_DEFAULT_CONFIG = Config()
-# Generations whose time says how long the rest will take.
-_RECENT = 5
+# After these there is nothing that a schedule could go on with, or not without somebody's help.
+_LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
 
 
-@flow(name="train", persist_result=False)
-def train_flow(
-    config: Annotated[
-        Config, Field(description="Everything that determines the run; what is not given is the preset's.")
-    ] = _DEFAULT_CONFIG,
-    run: Annotated[
-        str | None,
-        Field(
-            description="Name of the run: letters, digits, dots, dashes and underscores. None: a new run, named by "
-            "preset and time; with resume, the run of the store that was trained last and lacks generations."
-        ),
-    ] = None,
-    resume: Annotated[bool, Field(description="The run must exist; false: it is begun if it is missing.")] = False,
-) -> State[None] | None:
+@flow(name="train", persist_result=False, on_cancellation=[stop_resuming])
+def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
     Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
     the run, and `NothingToDo` if no run lacks generations; as `Failed`, with the exception as its data, named
     `MemoryPlan` if the run cannot fit into memory and nothing was begun, `MemoryGuard` if the guard ended it, and
     `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is allowed.
+
+    Args:
+        config: Everything that determines the run. What is left alone comes from the preset.
+        run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
+            with resume, the run of the store that was trained last and lacks generations.
+        resume: The run must exist. Otherwise it is begun if it is missing.
 
     Raises:
         InputError: the data, the store or the run cannot be used with this configuration.
@@ -83,42 +68,68 @@ def train_flow(
     """
     tune_allocator()
     config = with_store_of_environment(config)
-    require_store(config.checkpoint)
     try:
-        if run is None and resume:
-            chosen = newest_unfinished(config.checkpoint.store)
-            if chosen is None:
-                where = config.checkpoint.store
-                return Completed(name=NOTHING_NAME, message=f"No run in {where} lacks generations.")
-            count_attempt(RunPlace.of(chosen.config.checkpoint, chosen.name), chosen.generation)
-            return _watched(chosen.config, chosen.name, must_exist=True)
-        return _watched(config, run or default_run_name(config), must_exist=resume)
+        require_store(config.checkpoint)
+        ended = _resume_newest(config) if run is None and (resume or is_scheduled()) else _named(config, run, resume)
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))
     except BlockedError as error:
-        return Failed(name=BLOCKED_NAME, message=str(error), data=error)
+        ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
+    except InputError:
+        keep_resuming(False)
+        raise
+    if ended is None or ended.name in _LAST_NAMES:
+        keep_resuming(False)
+    return ended
+
+
+def _named(config: Config, run: str | None, must_exist: bool) -> State[None] | None:
+    """Train the run that somebody has asked for."""
+    name = run or default_run_name(config)
+    if run_exists(config.checkpoint, name):
+        forget_attempts(RunPlace.of(config.checkpoint, name))
+    return _watched(config, name, must_exist=must_exist)
+
+
+def _resume_newest(config: Config) -> State[None] | None:
+    """Go on with the run of the store that was trained last and lacks generations."""
+    chosen = newest_unfinished(config.checkpoint.store)
+    if chosen is None:
+        name_flow_run("nothing to resume")
+        return Completed(name=NOTHING_NAME, message=f"No run in {config.checkpoint.store} lacks generations.")
+    place = RunPlace.of(chosen.config.checkpoint, chosen.name)
+    count_attempt(place, chosen.generation)
+    try:
+        return _watched(chosen.config, chosen.name, must_exist=True)
+    except (TerminationSignal, RunLockedError, LeaseHeldError, StoreUnavailableError):
+        # Who stops a training, trains it elsewhere or takes its store away says nothing about the run.
+        withdraw_attempt(place)
+        raise
 
 
 def _watched(config: Config, run: str, *, must_exist: bool) -> State[None] | None:
     """Train under the memory guard."""
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    with MemoryWatch(config, RunPlace.of(config.checkpoint, run)) as watch:
+    with MemoryWatch(config, RunPlace.of(config.checkpoint, run)) as watch, Cockpit(config, run) as cockpit:
         try:
             with watch.guard.exhaustion_reported():
-                return _train(config, run, watch, must_exist=must_exist)
+                return _train(config, run, watch, cockpit, must_exist=must_exist)
         except RunTooLargeError as error:
+            cockpit.planned(error.run_plan)
             return Failed(name=PLAN_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
-            return watch.ended_by(error)
+            ended = watch.ended_by(error)
+            cockpit.ended(str(error))
+            return ended
 
 
-def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) -> State[None] | None:
+def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit, *, must_exist: bool) -> State[None] | None:
     logger = get_run_logger()
     begun = run_exists(config.checkpoint, run)
     newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
     generation = 1 if newest is None else newest[1].generation + 1
-    describe_flow_run(config, run, generation)
+    cockpit.chosen(generation)
     watch.require_not_blocked(generation)
     panel, report = build_panel(config)
     run_plan = require_room(config, PanelFacts.of(panel))
@@ -128,8 +139,8 @@ def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) ->
         # A configuration that cannot be trained is refused before the run is made.
         with watch.guard.phase("start", generation):
             fresh = start_training(config, panel)
-    logger.info("%d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
-    logger.info("%s", run_plan.sentence())
+    logger.info("data: %d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
+    logger.info("plan: %s", run_plan.sentence())
     open_or_create(config, run, must_exist=must_exist)
     with open_session(config.checkpoint, run) as session:
         watch.tells_uploads_of(session)
@@ -137,21 +148,29 @@ def _train(config: Config, run: str, watch: MemoryWatch, *, must_exist: bool) ->
         del fresh
         if state.generation >= config.generations:
             _hold_out(state, session, watch.guard)
-            _finish(state, session)
+            _finish(state, session, cockpit)
             return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
-        logger.info("starting after generation %d of %d on %s", state.generation, config.generations, state.device)
-        publish_data_report(run, panel, report.lines())
-        publish_plan(run, run_plan.sentence(), run_plan.plan.part_rows())
+        logger.info(
+            "begin: generations %d to %d on %s, run directory %s, store %s",
+            state.generation + 1,
+            config.generations,
+            state.device,
+            session.directory.path,
+            session.place.store.url,
+        )
+        cockpit.begun(state, session, watch.guard, panel, report)
+        cockpit.planned(run_plan)
+        keep_resuming(True)
         observer().started(state.generation, config.generations)
         try:
             for generation in range(state.generation + 1, config.generations + 1):
-                _run_generation(state, session, watch, generation)
+                _run_generation(state, session, watch, cockpit, generation)
             result = _hold_out(state, session, watch.guard)
         except MemoryGuardError:
-            _bring_to_the_store(state, session)
+            _bring_to_the_store(state, session, cockpit)
             raise
-        _finish(state, session)
-        publish_summary(run, state.history, state.telemetry, result, link_to_run(session.place.store.url, run))
+        _finish(state, session, cockpit)
+        cockpit.finished(state, session, watch.guard, result)
     return None
 
 
@@ -162,7 +181,7 @@ def _resumed(session: RunSession, config: Config, panel: Panel, guard: MemoryGua
         if loaded is None:
             return start_training(config, panel)
         newest = loaded.snapshot.generation
-        get_run_logger().info("restoring generation %d from %s", newest, session.directory.path)
+        get_run_logger().info("resume: generation %d from %s", newest, session.directory.path)
         # The function keeps what it names: the manifest, not the tensors that were loaded.
         manifest = loaded.manifest
         state = restore(config, panel, loaded.snapshot, take_memory=True)
@@ -170,7 +189,9 @@ def _resumed(session: RunSession, config: Config, panel: Panel, guard: MemoryGua
         return state
 
 
-def _run_generation(state: TrainingState, session: RunSession, watch: MemoryWatch, generation: int) -> None:
+def _run_generation(
+    state: TrainingState, session: RunSession, watch: MemoryWatch, cockpit: Cockpit, generation: int
+) -> None:
     guard = watch.guard
     evaluate_seconds = _timed(generation, "evaluate", lambda: evaluate(state, guard, generation))
     train_seconds = _timed(generation, "train", lambda: train(state, guard, generation))
@@ -187,22 +208,20 @@ def _run_generation(state: TrainingState, session: RunSession, watch: MemoryWatc
         phases=phases,
     )
     record_telemetry(state, telemetry)
-    checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, guard, generation))
+    try:
+        checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, guard, generation))
+    except TerminationSignal:
+        checkpoint_before_end(state, session)
+        raise
+    forget_missed()
     telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
     record_telemetry(state, telemetry)
-    publish_population(session.name, state.history[-2:])
-    publish_progress(session.name, generation, state.config.generations, _seconds_each(state.telemetry))
-    _show_uploads(session)
+    cockpit.generation_finished(state, session, guard)
     if _is_due(generation, state.config):
-        _plot(state, session, guard, generation)
+        _plot(state, session, guard, cockpit, generation)
         telemetry = _with_all_phases(telemetry, watch)
         record_telemetry(state, telemetry)
     observer().generation_finished(state.history[-1], telemetry)
-
-
-def _seconds_each(telemetry: Sequence[Telemetry]) -> float:
-    """Return the time of a generation, the mean of the newest ones (seconds)."""
-    return fmean(entry.seconds for entry in telemetry[-_RECENT:])
 
 
 def _with_all_phases(telemetry: Telemetry, watch: MemoryWatch) -> Telemetry:
@@ -224,12 +243,13 @@ def _is_due(generation: int, config: Config) -> bool:
     return generation == config.generations or (every > 0 and generation % every == 0)
 
 
-def _plot(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> None:
+def _plot(state: TrainingState, session: RunSession, guard: MemoryGuard, cockpit: Cockpit, generation: int) -> None:
     observer().phase_started(generation, "plot")
     ended = plot(state, session, guard, generation, return_state=True)
     # Figures and pages are full of circular references, which would stay until the next full collection.
     gc.collect()
     if ended.is_completed():
+        cockpit.plotted(generation, ended.result())
         return
     error = ended.result(raise_on_failure=False)
     if isinstance(error, MemoryGuardError):
@@ -249,7 +269,7 @@ def _hold_out(state: TrainingState, session: RunSession, guard: MemoryGuard) -> 
     return result
 
 
-def _finish(state: TrainingState, session: RunSession) -> None:
+def _finish(state: TrainingState, session: RunSession, cockpit: Cockpit) -> None:
     """Wait until everything is in the store."""
     if session.uploads() is None:
         return
@@ -257,18 +277,12 @@ def _finish(state: TrainingState, session: RunSession) -> None:
     try:
         session.finish()
     finally:
-        _show_uploads(session)
+        cockpit.uploaded(session)
 
 
-def _bring_to_the_store(state: TrainingState, session: RunSession) -> None:
+def _bring_to_the_store(state: TrainingState, session: RunSession, cockpit: Cockpit) -> None:
     """Wait for the uploads of a training that its guard has ended; what cannot be uploaded is safe on this machine."""
     try:
-        _finish(state, session)
+        _finish(state, session, cockpit)
     except StoreUnavailableError as error:
         get_run_logger().warning("The last checkpoint is on this machine, not in the store: %s", error)
-
-
-def _show_uploads(session: RunSession) -> None:
-    uploads = session.uploads()
-    if uploads is not None:
-        publish_uploads(session.name, uploads)

@@ -1,157 +1,121 @@
-"""What a training shows on its page in Prefect: data report, population, plots, summary.
-
-An artifact that cannot be stored is logged and left out: it must not stop a training.
-"""
+"""What a training shows in Prefect's pages: artifacts, each created once in a flow run and then renewed in place."""
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import quote
+from typing import cast
+from uuid import UUID
 
 import httpx
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, create_table_artifact
+from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
-from eigen_core.checkpoint import UploadStatus
-from eigen_core.market import Panel
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
-from eigen_core.reporting import (
-    champion_card,
-    holdout_sentence,
-    markdown_card,
-    markdown_table,
-    plots_markdown,
-    population_table,
-    summary_rows,
-)
-from eigen_core.reporting.units import duration
+from eigen_core.reporting import plots_markdown
+from eigen_core.reporting.tables import Row
 
-_SUMMARY_GENERATIONS = 50
-_CONSOLE = "https://console.cloud.google.com/storage/browser/"
+KINDS = ("data", "memory", "plan", "population", "progress", "summary", "uploads")
+"""The pages that a run has beside its own."""
+
+REFUSALS = (httpx.HTTPError, PrefectException, OSError)
+"""What a server that takes no artifact raises. None of it may stop a training."""
+
+_NOT_FOUND = 404
 
 
-def artifact_key(run: str, kind: str) -> str:
-    """Return the key of a run's artifact: lower case, digits and dashes. Different runs have different keys."""
-    slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
-    if slug != run:
-        slug = f"{slug}-{hashlib.sha256(run.encode()).hexdigest()[:6]}".lstrip("-")
-    return f"{slug}-{kind}"
-
-
-def publish_data_report(run: str, panel: Panel, lines: Sequence[str]) -> None:
-    """Show what data the run trains on and what was found in it."""
-    text = "\n".join(f"- {line}" for line in lines)
-    _publish_markdown(
-        artifact_key(run, "data"),
-        f"# Data of run {run}\n\n{panel.days:,} days from {panel.dates[0]} to {panel.dates[-1]}, "
-        f"{panel.columns} columns, {panel.assets} of them tradable, {len(panel.feature_names)} features.\n\n{text}\n",
-        f"Data of run {run}",
-    )
-
-
-def publish_population(run: str, history: Sequence[GenerationRecord]) -> None:
-    """Show the agents of the newest generation by rank."""
-    rows = population_table(history)
-    description = f"Run {run}, generation {history[-1].generation}: the agents, the fittest first"
-    key = artifact_key(run, "population")
-    _guarded(key, lambda: create_table_artifact(table=rows, key=key, description=description))
-
-
-def publish_progress(run: str, generation: int, generations: int, seconds_each: float) -> None:
-    """Show how far a run is and how long the rest will take, if generations go on taking `seconds_each`."""
-    left = duration(seconds_each * (generations - generation))
-    text = f"Run {run}: generation {generation} of {generations}, {duration(seconds_each)} each, about {left} left"
-    share = 100.0 * generation / generations
-    key = artifact_key(run, "progress")
-    _guarded(key, lambda: create_progress_artifact(progress=share, key=key, description=text))
-
-
-def publish_plots(run: str, history: Sequence[GenerationRecord], paths: Sequence[Path], where: str) -> None:
-    """Show champion and plots of a run; a new version of the same page each time.
+def artifact_key(run: str, kind: str = "") -> str:
+    """Return the key of a run's artifact: lower case, digits and dashes. Different runs have different keys.
 
     Args:
         run: its name.
-        history: its records.
-        paths: the plots.
-        where: the run in its store, as markdown.
+        kind: one of `KINDS`; empty: the run's own page.
     """
-    title = f"Run {run} after generation {history[-1].generation}"
-    page = f"# {title}\n\n{markdown_card(champion_card(history))}\n\nCheckpoints: {where}\n\n{plots_markdown(paths)}"
-    _publish_markdown(artifact_key(run, "plots"), page, title)
+    slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
+    # A run that is called "mine-data" has a page of its own beside the data of the run "mine".
+    if slug != run or slug.rpartition("-")[2] in KINDS:
+        slug = f"{slug}-{hashlib.sha256(run.encode()).hexdigest()[:6]}".lstrip("-")
+    return f"{slug}-{kind}" if kind else slug
 
 
-def publish_uploads(run: str, status: UploadStatus) -> None:
-    """Show how far the uploads to a store elsewhere are; a new version of the same page each time."""
-    rows: list[dict[str, str | int | float | None]] = [
-        {
-            "generation": upload.generation,
-            "state": upload.state,
-            "size (MB)": round(upload.bytes / 1e6, 1),
-            "attempts": upload.attempts,
-            "last error": upload.error or "",
-        }
-        for upload in status.generations
-    ]
-    title = str(status)
-    error = f"Last error: {status.last_error}" if status.last_error else ""
-    page = [f"# {title[:1].upper()}{title[1:]}", error, markdown_table(rows)]
-    _publish_markdown(artifact_key(run, "uploads"), "\n\n".join(filter(None, page)), f"Uploads of run {run}")
+class Pages:
+    """The artifacts of one flow run: one of each key, renewed in place.
+
+    A resume is another flow run, whose artifacts are new versions. All methods may raise one of `REFUSALS`.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, UUID] = {}
+
+    def show_markdown(self, key: str, markdown: str, description: str) -> None:
+        """Show a text."""
+        self._show(
+            key,
+            markdown,
+            description,
+            lambda: create_markdown_artifact(markdown=markdown, key=key, description=description),
+        )
+
+    def show_table(self, key: str, rows: list[Row], description: str) -> None:
+        """Show rows that can be searched."""
+        self._show(
+            key,
+            json.dumps(rows),
+            description,
+            lambda: create_table_artifact(table=rows, key=key, description=description),
+        )
+
+    def show_progress(self, key: str, percent: float, description: str) -> None:
+        """Show how much of something is done."""
+        self._show(
+            key,
+            percent,
+            description,
+            lambda: create_progress_artifact(progress=percent, key=key, description=description),
+        )
+
+    def _show(self, key: str, data: str | float, description: str, create: Callable[[], object]) -> None:
+        known = self._ids.get(key)
+        if known is not None and _renewed(known, data, description):
+            return
+        # Prefect's functions return the id, or, to a caller that awaits, a promise of it.
+        self._ids[key] = cast(UUID, create())
 
 
-def publish_memory(run: str, markdown: str, headline: str, pictures: Sequence[Path]) -> None:
-    """Show what takes the memory of a run; a new version of the same page each time."""
-    pages = [markdown, plots_markdown(pictures)] if pictures else [markdown]
-    _publish_markdown(artifact_key(run, "memory"), "\n\n".join(pages), f"Memory of run {run}: {headline}")
+def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
+    """Whether an artifact could be replaced; false if somebody has removed it."""
+    client = get_client(sync_client=True)
+    try:
+        # `update_artifact` would send the content, pictures and all, a second time as an event, which the server keeps.
+        client.request(
+            "PATCH",
+            "/artifacts/{id}",
+            path_params={"id": artifact},
+            json={"data": data, "description": description},
+        )
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != _NOT_FOUND:
+            raise
+        return False
+    return True
 
 
-def publish_plan(run: str, sentence: str, rows: Sequence[dict[str, str | float]]) -> None:
-    """Show what a run was planned to take."""
-    table: list[dict[str, str | int | float | None]] = [dict(row) for row in rows]
-    page = f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n"
-    _publish_markdown(artifact_key(run, "plan"), page, f"Memory plan of run {run}")
+def show_memory(pages: Pages, run: str, markdown: str, headline: str, pictures: Sequence[Path]) -> None:
+    """Show what takes the memory of a run."""
+    text = "\n\n".join([markdown, plots_markdown(pictures)] if pictures else [markdown])
+    key = artifact_key(run, "memory")
+    _guarded(key, lambda: pages.show_markdown(key, text, f"Memory of run {run}: {headline}"))
 
 
-def link_to_run(store: str, run: str) -> str:
-    """Return where a run is kept as markdown: a link to Google's console for a bucket, else the path or URL."""
-    place = f"{store.rstrip('/')}/{run}"
-    if not place.startswith("gs://"):
-        return f"`{place}`"
-    return f"[{place}]({_CONSOLE}{quote(place.removeprefix('gs://'))})"
-
-
-def publish_cleaning(store: str, rows: list[dict[str, str | int | float | None]]) -> None:
+def publish_cleaning(store: str, rows: list[Row]) -> None:
     """Show what was removed from the runs of a store."""
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
-
-
-def publish_summary(
-    run: str,
-    history: Sequence[GenerationRecord],
-    telemetry: Sequence[Telemetry],
-    holdout: HoldoutResult | None,
-    where: str,
-) -> None:
-    """Show how a run ended: the champion, the holdout days, the last generations, where everything lies (markdown)."""
-    last = history[-1]
-    page = [
-        f"# Run {run} has its {last.generation} generations",
-        markdown_card(champion_card(history)),
-        holdout_sentence(holdout) if holdout else "There are no holdout days.",
-        f"Time in generations: {sum(entry.seconds for entry in telemetry):,.1f} s. Checkpoints and plots: {where}.",
-        f"Weights `{last.weights_sha256}`, replay `{last.replay_sha256}`.",
-        markdown_table(summary_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),
-    ]
-    _publish_markdown(artifact_key(run, "summary"), "\n\n".join(page), f"Summary of run {run}")
-
-
-def _publish_markdown(key: str, markdown: str, description: str) -> None:
-    _guarded(key, lambda: create_markdown_artifact(markdown=markdown, key=key, description=description))
 
 
 def _guarded(key: str, publish: Callable[[], object]) -> None:
     try:
         publish()
-    except (httpx.HTTPError, PrefectException, OSError) as error:
+    except REFUSALS as error:
         get_run_logger().warning("The artifact %s could not be stored: %s: %s", key, type(error).__name__, error)

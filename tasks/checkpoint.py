@@ -1,29 +1,46 @@
 """The checkpoint phase as a Prefect task."""
 
 from prefect.logging import get_run_logger
+from pydantic import JsonValue
 
-from eigen_core.checkpoint import RunSession, Saved
+from eigen_core.checkpoint import Compression, RunSession, Saved, Snapshot
 from eigen_core.generation import TrainingState, remember_saved, snapshot
 from eigen_core.memory import MemoryGuard
-from tasks.phase import phase_task
+from tasks.phase import phase_task, took
 
 
 @phase_task("checkpoint")
 def checkpoint(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> None:
     """Commit the completed `generation` and send it on its way to a store elsewhere."""
-    config = state.config
     with guard.phase("checkpoint", generation):
-        saved = session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
+        saved = session.save(*_parts(state))
     remember_saved(state, lambda: session.directory.load_tensors(saved.manifest, "population"))
-    get_run_logger().info("generation %d: %s in %s", generation, saved_sentence(saved), session.directory.path)
-    if (uploads := session.uploads()) is not None:
-        get_run_logger().info("generation %d: %s", generation, uploads)
+    uploads = session.uploads()
+    get_run_logger().info(
+        "checkpoint %d: %s%s, %s",
+        generation,
+        saved_sentence(saved),
+        "" if uploads is None else f", {uploads}",
+        took(guard, "checkpoint", generation),
+    )
+
+
+def checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
+    """Commit a completed generation on this machine, if that has not been done, in a process that was told to stop."""
+    saved = session.save_before_end(*_parts(state))
+    if saved is not None:
+        get_run_logger().info("checkpoint %d, before the end: %s", state.generation, saved_sentence(saved))
+
+
+def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue], Compression]:
+    config = state.config
+    return snapshot(state), config.model_dump(mode="json"), config.replay.compression
 
 
 def saved_sentence(saved: Saved) -> str:
     """Return what a checkpoint wrote, and what compression saved on the replay's new transitions."""
     share = 1.0 - saved.ring_bytes / saved.ring_raw_bytes if saved.ring_raw_bytes else 0.0
     return (
-        f"{saved.written_bytes / 1e6:.1f} MB written, of them replay {saved.ring_bytes / 1e6:.1f} MB "
-        f"({100 * share:.0f} % saved)"
+        f"{saved.written_bytes / 1e6:.1f} MB written, {saved.ring_bytes / 1e6:.1f} MB of them new transitions "
+        f"(compression saved {100 * share:.0f} %)"
     )

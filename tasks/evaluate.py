@@ -5,7 +5,7 @@ from prefect.logging import get_run_logger
 from eigen_core import generation as phases
 from eigen_core.generation import TrainingState
 from eigen_core.memory import MemoryGuard
-from tasks.phase import phase_task
+from tasks.phase import phase_task, took
 
 
 @phase_task("evaluate")
@@ -14,13 +14,18 @@ def evaluate(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
     with guard.phase("evaluate", generation):
         result = phases.evaluate(state)
     get_run_logger().info(
-        "generation %d: fitness best %.2f, mean %.2f; validation best %.2f; %.1f trades an episode, %.0f %% won; "
-        "%s transitions in the replay",
+        "evaluate %d: %d agents x %d slices, mean fitness %.2f, best %.2f (agent %d), best validation %.2f (agent %d), "
+        "%.1f trades an episode (%.0f %% won), %s transitions in the replay, %s",
         generation,
-        result.fitness.max(),
+        len(result.fitness),
+        state.config.evaluation.slices,
         result.fitness.mean(),
+        result.fitness.max(),
+        result.fitness.argmax(),
         result.validations.max(),
+        result.validations.argmax(),
         result.trading.trades,
         100.0 * result.trading.win_rate,
         f"{state.transitions:,}",
+        took(guard, "evaluate", generation),
     )

@@ -7,7 +7,7 @@ from prefect.logging import get_run_logger
 from eigen_core import generation as phases
 from eigen_core.generation import TrainingState
 from eigen_core.memory import MemoryGuard
-from tasks.phase import phase_task
+from tasks.phase import phase_task, took
 
 
 @phase_task("evolve")
@@ -17,12 +17,15 @@ def evolve(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
         record = phases.evolve(state)
     origins = Counter(descent.origin for descent in record.descent)
     get_run_logger().info(
-        "generation %d: %s; mutation rate %.3g, std %.3g; champion %.2f from generation %d; weights %s",
+        "evolve %d: %s, mutation rate %.3g (std %.3g), champion agent %d of generation %d (validation %.2f), "
+        "weights %s, %s",
         generation,
         ", ".join(f"{count} {origin}" for origin, count in origins.items()),
         record.mutation_rate,
         record.mutation_std,
-        record.champion_validation,
+        record.champion_agent,
         record.champion_generation,
+        record.champion_validation,
         record.weights_sha256[:12],
+        took(guard, "evolve", generation),
     )

@@ -5,7 +5,7 @@ from prefect.logging import get_run_logger
 from eigen_core.generation import TrainingState, hold_out
 from eigen_core.memory import MemoryGuard
 from eigen_core.records import HoldoutResult
-from tasks.phase import phase_task
+from tasks.phase import phase_task, took
 
 
 @phase_task("holdout")
@@ -15,9 +15,11 @@ def holdout(state: TrainingState, guard: MemoryGuard, generation: int) -> Holdou
         result = hold_out(state)
     if result is not None:
         get_run_logger().info(
-            "generation %d: on the holdout days the champion earns %.4g, random agents %.4g",
+            "holdout %d: %d episodes, champion's reward %.2f, random agents' %.2f, %s",
             generation,
+            len(result.slices),
             result.champion_reward,
             result.random_reward,
+            took(guard, "holdout", generation),
         )
     return result

@@ -10,7 +10,9 @@ from prefect.logging import get_run_logger
 
 from eigen_core.checkpoint import LeaseLostError
 from eigen_core.errors import InputError
-from eigen_core.memory import MemoryGuardError
+from eigen_core.memory import MemoryGuard, MemoryGuardError
+from eigen_core.memory.sizes import size
+from eigen_core.reporting.units import duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +58,13 @@ def phase_task(phase: str, *, retried: bool = True) -> Callable[[Callable[P, R]]
 def run_name(phase: str, generation: int) -> str:
     """Return the name of a phase's task run, for example `evaluate-007`."""
     return _run_name(phase).format(generation=generation)
+
+
+def took(guard: MemoryGuard, phase: str, generation: int) -> str:
+    """Return the time and the peak of the resident memory of a phase that has just ended: "3.1 s, 1.20 GB"."""
+    usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
+    device = f", GPU {size(usage.device_reserved_peak)}" if usage.device_reserved_peak else ""
+    return f"{duration(usage.ended - usage.began)}, {size(usage.peak_bytes)}{device}"
 
 
 def _run_name(phase: str) -> str:

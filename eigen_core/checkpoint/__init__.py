@@ -6,6 +6,7 @@ from eigen_core.checkpoint.export import ExportedChampion, read_champion, write_
 from eigen_core.checkpoint.lease import LeaseHeldError, LeaseLostError, is_live
 from eigen_core.checkpoint.lock import RunLock, RunLockedError
 from eigen_core.checkpoint.manifest import (
+    Compression,
     FileEntry,
     Manifest,
     RingEntry,
@@ -23,6 +24,7 @@ from eigen_core.checkpoint.upload_status import UploadStatus, read_status
 
 __all__ = [
     "CleanReport",
+    "Compression",
     "Damage",
     "DamagedGenerationError",
     "ExportedChampion",

@@ -147,6 +147,23 @@ class RunSession:
             self._uploader.add(saved.manifest)
         return saved
 
+    def save_before_end(
+        self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression
+    ) -> Saved | None:
+        """Commit a generation on this machine alone, for a process that is about to end: nothing is waited for.
+
+        Returns what was written; None if the generation was committed before.
+
+        Raises:
+            LeaseLostError: another process has taken the run over; nothing is written.
+            InputError: the run directory cannot be written to.
+        """
+        self._lease.check()
+        newest = self.place.local.newest_manifest()
+        if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
+            return None
+        return self.directory.save(snapshot, config, self.epoch, compression)
+
     def keep_plots(self, paths: Sequence[Path]) -> None:
         """Send plots, which lie in the run directory already, on their way to the store."""
         if self._uploader is not None:

@@ -208,6 +208,10 @@ class MemoryGuard:
             logger.error("Memory: %s are taken: the phase under way is ended.", pressure)
         return usage
 
+    def pressure(self) -> Pressure:
+        """Look at the memory now and return how close it comes to the limit that is nearest."""
+        return self._pressure(self.sample())
+
     def _look(self) -> tuple[Usage, Pressure, bool]:
         with self._looking:
             usage = self._meter.read()

@@ -1,26 +1,47 @@
-"""Plots and tables of a run.
+"""Plots, tables and pages of a run.
 
 Figures are in `eigen_core.reporting.plots`, which loads matplotlib; nothing here does.
 """
 
 from eigen_core.reporting.frame import history_frame
+from eigen_core.reporting.overview import Course, Overview
+from eigen_core.reporting.pages import (
+    data_page,
+    link_to_run,
+    plan_page,
+    summary_page,
+    uploads_page,
+    uploads_sentence,
+)
 from eigen_core.reporting.tables import (
     champion_card,
+    course_rows,
     holdout_sentence,
     markdown_card,
     markdown_table,
     plots_markdown,
     population_table,
+    readable,
     summary_rows,
 )
 
 __all__ = [
+    "Course",
+    "Overview",
     "champion_card",
+    "course_rows",
+    "data_page",
     "history_frame",
     "holdout_sentence",
+    "link_to_run",
     "markdown_card",
     "markdown_table",
+    "plan_page",
     "plots_markdown",
     "population_table",
+    "readable",
+    "summary_page",
     "summary_rows",
+    "uploads_page",
+    "uploads_sentence",
 ]

@@ -3,10 +3,11 @@
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.ancestry import champion_path, origins, record_of
-from eigen_core.reporting.units import BYTES_PER_MB
+from eigen_core.reporting.units import BYTES_PER_MB, reward
 
 Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded for people, None is unknown."""
@@ -67,6 +68,24 @@ def _device_peak(telemetry: Telemetry | None) -> float | None:
     return round(telemetry.device_peak_bytes / BYTES_PER_MB, 1)
 
 
+def course_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
+    """Return one row a generation, narrow enough for a page: rewards, time (seconds), peak memory (MB)."""
+    rows = summary_rows(history, telemetry)
+    on_device = any(row["peak GPU (MB)"] is not None for row in rows)
+    return [
+        {
+            "generation": row["generation"],
+            "best (reward)": row["best fitness (reward)"],
+            "mean (reward)": row["mean fitness (reward)"],
+            "champion (reward)": row["champion validation (reward)"],
+            "time (s)": row["time (s)"],
+            "peak (MB)": row["peak RSS (MB)"],
+            **({"GPU (MB)": row["peak GPU (MB)"]} if on_device else {}),
+        }
+        for row in rows
+    ]
+
+
 def champion_card(history: Sequence[GenerationRecord]) -> Row:
     """Return what is known of the champion: who it is, how good, how old, where its line began.
 
@@ -94,28 +113,39 @@ def markdown_table(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns), *([_cell(row[column]) for column in columns] for row in rows)]
+    lines = [columns, ["---"] * len(columns), *([_cell(column, row[column]) for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def markdown_card(card: Mapping[str, int | float | str | None]) -> str:
     """Return one row as a markdown list of names and values."""
-    return "\n".join(f"- **{name}**: {_cell(value)}" for name, value in card.items())
+    return "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in card.items())
 
 
-def _cell(value: float | str | None) -> str:
+def readable(rows: Sequence[Row]) -> list[Row]:
+    """Return rows whose rewards are texts of two decimals, for a table that shows numbers as they come."""
+    return [{name: reward(value) if _is_reward(value, name) else value for name, value in row.items()} for row in rows]
+
+
+def _is_reward(value: object, name: str) -> TypeGuard[float]:
+    return isinstance(value, float) and name.endswith("(reward)")
+
+
+def _cell(name: str, value: float | str | None) -> str:
     if value is None:
         return "–"
+    if _is_reward(value, name):
+        return reward(value)
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def plots_markdown(paths: Sequence[Path]) -> str:
-    """Return a markdown page with the pictures inside it (base64), each under the name of its file."""
+def plots_markdown(paths: Sequence[Path], level: int = 2) -> str:
+    """Return markdown with the pictures inside it (base64), each under the name of its file, a heading of `level`."""
     sections = []
     for path in paths:
         name = path.stem.replace("_", " ")
         image = base64.b64encode(path.read_bytes()).decode("ascii")
-        sections.append(f"## {name.capitalize()}\n\n![{name}](data:image/png;base64,{image})\n")
+        sections.append(f"{'#' * level} {name.capitalize()}\n\n![{name}](data:image/png;base64,{image})\n")
     return "\n".join(sections)
 
 

@@ -1,5 +1,7 @@
 """Numbers as people read them, with their units."""
 
+from datetime import UTC, datetime
+
 BYTES_PER_MB = 1e6
 """A megabyte is a million bytes in every table and plot."""
 
@@ -40,3 +42,34 @@ def duration(seconds: float) -> str:
     if whole < 3_600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3_600:,} h {whole % 3_600 // 60} min"
+
+
+def rough_duration(seconds: float) -> str:
+    """Format a time that is only guessed: "40 s", "36 min", "5 h 12 min", "3 days 4 h"."""
+    if seconds < 90.0:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60.0)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} days {hours % 24} h"
+
+
+def reward(value: float) -> str:
+    """Format a reward for people: two decimals, thousands apart."""
+    return f"{value:,.2f}"
+
+
+def clock(when: datetime, now: datetime) -> str:
+    """Format a moment in UTC, with the date if that is not the date of `now`: "04:12 UTC", "23 Nov 04:12 UTC"."""
+    when, now = when.astimezone(UTC), now.astimezone(UTC)
+    day = "" if when.date() == now.date() else f"{when.day} {when:%b} "
+    return f"{day}{when:%H:%M} UTC"
+
+
+def exact_clock(when: datetime) -> str:
+    """Format a moment with date and seconds: "21 Nov 2026, 03:36:10 UTC"."""
+    when = when.astimezone(UTC)
+    return f"{when.day} {when:%b %Y, %H:%M:%S} UTC"

@@ -102,7 +102,7 @@ class TestFlow:
         assert flow_run_id is not None
         with get_client(sync_client=True) as client:
             flow_run = client.read_flow_run(flow_run_id)
-        assert flow_run.name == "mine gen 2-2"
+        assert flow_run.name == "mine gen 2-2 (2 done)"
         assert {"run:mine", "preset:quickstart", "device:cpu"} <= set(flow_run.tags)
 
     def test_a_run_that_always_fails_is_given_up_and_says_so(

@@ -164,6 +164,22 @@ def test_the_epoch_rises_though_all_leases_were_removed(settings: CheckpointConf
         assert session.epoch == 3
 
 
+def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(settings: CheckpointConfig) -> None:
+    place = begin(settings)
+    with open_session(settings, RUN) as session:
+        save(session, 1)
+        assert session.save_before_end(sample(1), CONFIG, "zstd") is None
+        assert session.save_before_end(sample(2), CONFIG, "zstd") is not None
+        assert whole_generations(place.local) == [1, 2]
+    with open_session(settings, RUN) as session:
+        assert loaded(session) == 2
+        # That the last session has committed a generation says nothing about this one's.
+        assert session.save_before_end(sample(2), CONFIG, "zstd") is not None
+        session.finish()
+    assert whole_generations(place.stored)[-1] == 2
+    assert place.stored.verify() == []
+
+
 def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig) -> None:
     place = begin(settings)
     with open_session(settings, RUN) as session:
@@ -204,8 +220,9 @@ def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_p
         save(session, 1)
         other = Lease.acquire(place.store, RUN, 90.0, at_once=True)
         before = files_below(tmp_path)
-        with pytest.raises(LeaseLostError, match="taken over by another process"):
-            save(session, 2)
+        for keep in (session.save, session.save_before_end):
+            with pytest.raises(LeaseLostError, match="taken over by another process"):
+                keep(sample(2), CONFIG, "zstd")
         assert files_below(tmp_path) == before
         other.check()
     assert whole_generations(place.local) == [1]

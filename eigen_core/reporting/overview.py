@@ -1,0 +1,181 @@
+"""The page of a run that tells at a glance how far it is, how well it goes, and where it is kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import fmean
+
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.reporting.tables import Row, course_rows, markdown_card, markdown_table, population_table
+from eigen_core.reporting.units import clock, count, duration, exact_clock, number, reward, rough_duration
+
+SHOWN_GENERATIONS = 6
+"""So many of the newest generations are shown, and compared with as many before."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How far a training is.
+
+    Attributes:
+        done: the newest complete generation.
+        generations: how many there will be.
+        now: when this was found (UTC).
+        began: when this process began to train (UTC).
+        seconds_each: what a generation takes, the newest ones together (seconds); None: not known yet.
+        took: what all generations took (seconds).
+        ended: why the training ended before it was done, a sentence; None while it goes on.
+    """
+
+    done: int
+    generations: int
+    now: datetime
+    began: datetime
+    seconds_each: float | None = None
+    took: float = 0.0
+    ended: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all generations are complete."""
+        return self.done >= self.generations
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done, 0 to 1."""
+        return self.done / self.generations
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest will take if generations go on as they do (seconds)."""
+        return None if self.seconds_each is None else self.seconds_each * (self.generations - self.done)
+
+    def left(self) -> str:
+        """How long it will go on, or how it ended: "about 36 min left, until 04:12 UTC"."""
+        if self.ended is not None:
+            return f"ended {clock(self.now, self.now)}"
+        if self.is_finished:
+            return f"finished {clock(self.now, self.now)}, took {duration(self.took)}"
+        if self.seconds_left is None:
+            return f"began {clock(self.began, self.now)}"
+        until = clock(self.now + timedelta(seconds=self.seconds_left), self.now)
+        return f"about {rough_duration(self.seconds_left)} left, until {until}"
+
+    def line(self) -> str:
+        """One line with the numbers first: "14 of 25, about 36 min left, until 04:12 UTC"."""
+        return f"{self.done} of {self.generations}, {self.left()}"
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the page of a run shows.
+
+    Attributes:
+        run: its name.
+        course: how far it is.
+        where: the run in its store, as markdown.
+        checkpoint: when its newest checkpoint was written (UTC); None: there is none.
+        history: records of the newest generations, at least twice `SHOWN_GENERATIONS` if there are so many.
+        telemetry: what they took.
+        champion: the champion's card; empty before the first generation.
+        notes: what else there is to say: title and sentence, markdown.
+        plots: the plots, as markdown.
+    """
+
+    run: str
+    course: Course
+    where: str
+    checkpoint: datetime | None = None
+    history: Sequence[GenerationRecord] = ()
+    telemetry: Sequence[Telemetry] = ()
+    champion: Row = field(default_factory=dict)
+    notes: Sequence[tuple[str, str]] = ()
+    plots: str = ""
+
+    def line(self) -> str:
+        """The page in one line, for a card."""
+        best = f"; best {reward(self.history[-1].best_fitness)}" if self.history else ""
+        return f"{self.course.line()}{best}"
+
+    def page(self) -> str:
+        """The page, as markdown."""
+        return "\n\n".join(filter(None, [*self._head(), *self._body(), self.plots]))
+
+    def _head(self) -> list[str]:
+        course = self.course
+        share = f"{course.done} of {course.generations} ({course.share:.0%})".replace("%", " %")
+        as_of = f"Run **{self.run}**, as of {exact_clock(course.now)}."
+        if course.ended is not None:
+            return [f"# Ended after generation {share}", f"**{course.ended}**", as_of, _at_a_glance(self._facts())]
+        pace = "" if course.seconds_each is None else f"{duration(course.seconds_each)} each, "
+        told = f"{pace}{course.left()}" if not course.is_finished else course.left()
+        title = f"# Generation {share}" if not course.is_finished else f"# Finished: generation {share}"
+        return [title, f"**{told[:1].upper()}{told[1:]}.** {as_of}", _at_a_glance(self._facts())]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        written = f"generation {self.course.done}" if self.course.done else "none yet"
+        moment = "" if self.checkpoint is None else f", {exact_clock(self.checkpoint)}"
+        facts = [("Last checkpoint", f"{written}{moment}, in {self.where}")]
+        if self.history:
+            facts = [*_training_facts(self.history), *facts]
+        return [*facts, *self.notes]
+
+    def _body(self) -> list[str]:
+        if not self.history:
+            return []
+        newest = self.history[-SHOWN_GENERATIONS:]
+        return [
+            "## Champion",
+            markdown_card(self.champion),
+            "## The last generations",
+            "Best and mean: fitness of the agents. Champion: its validation.",
+            markdown_table(course_rows(newest, self.telemetry)[::-1]),
+            f"## Agents of generation {self.history[-1].generation}",
+            markdown_table(population_table(self.history[-2:])),
+        ]
+
+
+def _at_a_glance(facts: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(["| | |", "| --- | --- |", *(f"| **{name}** | {told} |" for name, told in facts)])
+
+
+def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]]:
+    last = history[-1]
+    age = last.generation - last.champion_generation
+    found = f"{count(age, 'generation')} ago" if age else "in this generation"
+    trading = last.trading
+    return [
+        ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}{_trend(history)}"),
+        ("Champion", f"validation {reward(last.champion_validation)}, found {found}"),
+        ("Learning", _learning(last)),
+        (
+            "Trading",
+            f"{trading.trades:.1f} trades an episode, {100 * trading.win_rate:.0f} % of them won, "
+            f"{trading.idle_days:.1f} days without a position",
+        ),
+    ]
+
+
+def _trend(history: Sequence[GenerationRecord]) -> str:
+    """Say how the mean fitness of the newest generations compares with that of as many before."""
+    if len(history) < 2:
+        return ""
+    newest = min(SHOWN_GENERATIONS, len(history) // 2)
+    means = [record.mean_fitness for record in history[-2 * newest :]]
+    later, earlier = fmean(means[newest:]), fmean(means[:newest])
+    if newest == 1:
+        return f" ({later - earlier:+,.2f} against the generation before)"
+    return (
+        f"; mean of the last {newest} generations {reward(later)}, {later - earlier:+,.2f} against the {newest} before"
+    )
+
+
+def _learning(record: GenerationRecord) -> str:
+    learning = record.learning
+    replay = f"replay {record.transitions:,} of {record.replay_capacity:,} transitions"
+    if learning is None:
+        return f"not in this generation; {replay}"
+    return (
+        f"{count(learning.gradient_steps, 'gradient step')} an agent, critic loss {number(learning.critic_loss)}, "
+        f"actor loss {number(learning.actor_loss)}; {replay}"
+    )

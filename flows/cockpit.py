@@ -1,0 +1,274 @@
+"""What a user sees of a training in Prefect's pages: the flow run's name, the run's page and those beside it."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from types import TracebackType
+from typing import Self
+
+from prefect.logging import get_run_logger
+
+from eigen_core.checkpoint import RunSession, UploadStatus
+from eigen_core.config import Config
+from eigen_core.generation import TrainingState
+from eigen_core.market import DataReport, Panel
+from eigen_core.memory import MemoryGuard
+from eigen_core.memory.sizes import size
+from eigen_core.records import HoldoutResult, Telemetry
+from eigen_core.reporting import (
+    Course,
+    Overview,
+    champion_card,
+    data_page,
+    link_to_run,
+    plan_page,
+    plots_markdown,
+    population_table,
+    readable,
+    summary_page,
+    uploads_page,
+    uploads_sentence,
+)
+from eigen_core.reporting.overview import SHOWN_GENERATIONS
+from eigen_core.reporting.tables import Row
+from eigen_core.reporting.units import exact_clock
+from flows.flow_runs import describe_flow_run, flow_run_name, rename_flow_run
+from flows.run_plan import RunPlan
+from tasks.artifacts import REFUSALS, Pages, artifact_key
+
+# Generations whose time says how long the rest will take.
+_RECENT = 5
+# A server that is away is waited for by Prefect's client for a minute at each call. Not in every generation.
+_PATIENCE_SECONDS = 5.0
+_REST_SECONDS = 300.0
+
+
+class Cockpit:
+    """Tells Prefect's pages how one training goes; a context manager that tells them how it ended, too.
+
+    Nothing in here stops a training: what the server does not take is logged. It holds texts and numbers, nothing of
+    the training's state.
+
+    Args:
+        config: the run's.
+        run: its name.
+    """
+
+    def __init__(self, config: Config, run: str) -> None:
+        self._config = config
+        self._run = run
+        self._pages = Pages()
+        self._first = 1
+        self._began = self._now()
+        self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
+        self._overview: Overview | None = None
+        self._champion: Row = {}
+        self._silent_until = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.ended(f"{type(error).__name__}: {error}".rstrip(": "))
+
+    def chosen(self, generation: int) -> None:
+        """Say which run is trained, from which generation on."""
+        self._first = generation
+        describe_flow_run(self._config, self._run, generation)
+
+    def planned(self, run_plan: RunPlan) -> None:
+        """Say what the run is planned to take of the memory, whether it fits or not."""
+        page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
+        self._tell(lambda: self._markdown("plan", page, f"Memory plan of run {self._run}"))
+
+    def begun(
+        self, state: TrainingState, session: RunSession, guard: MemoryGuard, panel: Panel, report: DataReport
+    ) -> None:
+        """Say that training begins, or goes on."""
+        self._began = self._now()
+        self._stamps.append(time.monotonic())
+        where = link_to_run(session.place.store.url, self._run)
+        newest = session.place.local.newest_manifest() if state.generation else None
+        written = None if newest is None else datetime.fromisoformat(newest.created)
+        overview = Overview(self._run, self._course(state), where, checkpoint=written)
+        self._overview = replace(overview, plots=_earlier_plots(session.directory.plots))
+        data = data_page(self._run, panel, report.lines())
+        self._renew(state, session.uploads(), guard)
+        self._tell(self._show_overview, lambda: self._markdown("data", data, f"Data of run {self._run}"))
+
+    def generation_finished(self, state: TrainingState, session: RunSession, guard: MemoryGuard) -> None:
+        """Say how the newest generation, which is in its checkpoint, went."""
+        if self._overview is None:
+            return
+        self._stamps.append(time.monotonic())
+        uploads = session.uploads()
+        self._overview = replace(self._overview, checkpoint=self._now(), course=self._course(state))
+        self._renew(state, uploads, guard)
+        self._tell(
+            lambda: rename_flow_run(
+                flow_run_name(self._run, self._first, self._config.generations, done=state.generation)
+            ),
+            self._show_overview,
+            lambda: self._show_population(state),
+            self._show_progress,
+            *self._uploads(uploads),
+        )
+
+    def plotted(self, generation: int, paths: Sequence[Path]) -> None:
+        """Show the plots that were drawn after a generation."""
+        if self._overview is None or not paths:
+            return
+        self._overview = replace(self._overview, plots=_plots(f"drawn after generation {generation}", paths))
+        self._tell(self._show_overview)
+
+    def uploaded(self, session: RunSession) -> None:
+        """Say how far the uploads are, at the end."""
+        self._tell(*self._uploads(session.uploads()))
+
+    def finished(
+        self, state: TrainingState, session: RunSession, guard: MemoryGuard, result: HoldoutResult | None
+    ) -> None:
+        """Say that the run has all its generations, and how it ended."""
+        if self._overview is None:
+            return
+        now = self._now()
+        summary = summary_page(
+            self._run, state.history, state.telemetry, result, link_to_run(session.place.store.url, self._run), now
+        )
+        self._overview = replace(self._overview, course=self._course(state))
+        self._renew(state, session.uploads(), guard)
+        # What is told now is told for good.
+        self._silent_until = 0.0
+        self._tell(
+            self._show_overview,
+            self._show_progress,
+            lambda: self._markdown("summary", summary, f"Summary of run {self._run}"),
+        )
+
+    def ended(self, reason: str) -> None:
+        """Say why the training ended before the run had all its generations."""
+        if self._overview is None or self._overview.course.is_finished:
+            return
+        course = replace(self._overview.course, now=self._now(), ended=reason)
+        self._overview = replace(self._overview, course=course)
+        self._tell(self._show_overview, self._show_progress)
+
+    def _renew(self, state: TrainingState, uploads: UploadStatus | None, guard: MemoryGuard) -> None:
+        """Take over what the newest generation has shown."""
+        assert self._overview is not None
+        history = state.history[-2 * SHOWN_GENERATIONS :]
+        telemetry = state.telemetry[-SHOWN_GENERATIONS:]
+        notes = [("Memory", self._memory(guard, telemetry))]
+        if uploads is not None:
+            notes.insert(0, ("Uploads", uploads_sentence(uploads)))
+        self._overview = replace(
+            self._overview,
+            history=history,
+            telemetry=telemetry,
+            champion=self._card(state),
+            notes=notes,
+        )
+
+    def _card(self, state: TrainingState) -> Row:
+        """The champion's card. Its line, which goes back to the first generation, is followed once."""
+        if not state.history:
+            return {}
+        newest = state.history[-1]
+        who = f"agent {newest.champion_agent} of generation {newest.champion_generation}"
+        if self._champion.get("champion") != who:
+            self._champion = champion_card(state.history)
+        age = newest.generation - newest.champion_generation
+        return {**self._champion, "age (generations)": age}
+
+    def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> str:
+        pressure = guard.pressure()
+        memory = self._config.memory
+        judged = "fine" if pressure.share < memory.soft else f"tight: a phase is ended at {memory.hard:.0%}"
+        texts = [f"{pressure} ({judged})"]
+        if telemetry:
+            last = telemetry[-1]
+            highest = max(last.phases, key=lambda phase: phase.peak_bytes, default=None)
+            where = "" if highest is None else f" in {highest.phase}"
+            texts.append(f"peak of the last generation {size(last.rss_peak_bytes)}{where}")
+            if last.device_peak_bytes and guard.device_limit is not None:
+                texts.append(f"GPU {size(last.device_peak_bytes)} of {guard.device_limit}")
+        return "; ".join(texts)
+
+    def _course(self, state: TrainingState) -> Course:
+        return Course(
+            done=state.generation,
+            generations=max(self._config.generations, state.generation),
+            now=self._now(),
+            began=self._began,
+            seconds_each=self._seconds_each(state),
+            took=sum(entry.seconds for entry in state.telemetry),
+        )
+
+    def _seconds_each(self, state: TrainingState) -> float | None:
+        """The time of a generation with all that comes with it; at the beginning, of those of an earlier process."""
+        if len(self._stamps) > 1:
+            return (self._stamps[-1] - self._stamps[0]) / (len(self._stamps) - 1)
+        earlier = state.telemetry[-_RECENT:]
+        return fmean(entry.seconds for entry in earlier) if earlier else None
+
+    def _show_overview(self) -> None:
+        assert self._overview is not None
+        self._markdown("", self._overview.page(), self._overview.line())
+
+    def _show_population(self, state: TrainingState) -> None:
+        rows = readable(population_table(state.history[-2:]))
+        title = f"Generation {state.generation}: the agents, the fittest first (run {self._run})"
+        self._pages.show_table(artifact_key(self._run, "population"), rows, title)
+
+    def _show_progress(self) -> None:
+        assert self._overview is not None
+        course = self._overview.course
+        text = f"{course.line()} (run {self._run})"
+        self._pages.show_progress(artifact_key(self._run, "progress"), 100.0 * course.share, text)
+
+    def _uploads(self, status: UploadStatus | None) -> list[Callable[[], None]]:
+        if status is None:
+            return []
+        return [lambda: self._markdown("uploads", uploads_page(status), f"Uploads of run {self._run}")]
+
+    def _markdown(self, kind: str, page: str, description: str) -> None:
+        self._pages.show_markdown(artifact_key(self._run, kind), page, description)
+
+    def _tell(self, *pages: Callable[[], None]) -> None:
+        """Show pages. What the server does not take is logged; after one that does not answer, pages rest a while."""
+        for show in pages:
+            asked = time.monotonic()
+            if asked < self._silent_until:
+                return
+            try:
+                show()
+            except REFUSALS as error:
+                get_run_logger().warning(
+                    "The pages of run %s could not be renewed: %s: %s", self._run, type(error).__name__, error
+                )
+                if time.monotonic() - asked > _PATIENCE_SECONDS:
+                    self._silent_until = time.monotonic() + _REST_SECONDS
+
+    @staticmethod
+    def _now() -> datetime:
+        return datetime.now(UTC)
+
+
+def _earlier_plots(folder: Path) -> str:
+    """The plots that an earlier process of the run has left on this machine."""
+    paths = sorted(folder.glob("*.png"))
+    if not paths:
+        return ""
+    drawn = datetime.fromtimestamp(max(path.stat().st_mtime for path in paths), UTC)
+    return _plots(f"drawn before this process began, {exact_clock(drawn)}", paths)
+
+
+def _plots(when: str, paths: Sequence[Path]) -> str:
+    return f"## Plots, {when}\n\n{plots_markdown(paths, level=3)}"

@@ -1,0 +1,61 @@
+"""How the configuration is offered as a form: by Prefect's pages, and to whoever asks its server for the schema."""
+
+import json
+from typing import Annotated, Any
+
+from pydantic import GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from eigen_core.config import PRESET_NAMES, Config, preset_values
+
+
+class _Form:
+    """The schema of a configuration without values of its own.
+
+    A form sends every value that it shows. Were the defaults shown, whoever chose another preset would get them under
+    that preset's name; so descriptions tell what a setting is that is left alone.
+    """
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        reference = handler(core_schema)
+        for name, setting in handler.resolve_ref_schema(reference)["properties"].items():
+            if "$ref" in setting:
+                setting.pop("default", None)
+                for inner_name, inner in handler.resolve_ref_schema(setting)["properties"].items():
+                    _without_value(inner, (name, inner_name))
+            else:
+                _without_value(setting, (name,))
+            if name == "preset":
+                setting["enum"] = list(PRESET_NAMES)
+        return reference
+
+
+FormConfig = Annotated[Config, _Form()]
+"""`Config`, as a parameter that is filled in as a form."""
+
+
+def _without_value(setting: dict[str, Any], path: tuple[str, ...]) -> None:
+    if "default" in setting:
+        told = [f"Default: {_told(setting.pop('default'))}"]
+        if path != ("preset",):
+            told += [f"{name}: {_told(value)}" for name in PRESET_NAMES for value in _values_of(name, path)]
+        setting["description"] = f"{setting['description']} {'; '.join(told)}."
+    if setting.get("type") == "boolean":
+        # A check box that nobody has touched is sent as false.
+        del setting["type"]
+        setting["enum"] = [True, False]
+
+
+def _values_of(preset: str, path: tuple[str, ...]) -> list[Any]:
+    """Return the value that a preset gives a setting, as a list of one; of none if it leaves it alone."""
+    found: Any = preset_values(preset)
+    for key in path:
+        if key not in found:
+            return []
+        found = found[key]
+    return [found]
+
+
+def _told(value: object) -> str:
+    return "empty" if value is None else json.dumps(value, ensure_ascii=False)

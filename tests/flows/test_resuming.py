@@ -1,0 +1,234 @@
+"""The schedule of a deployment: on while a run of it trains, off when nothing is left that it could go on with."""
+
+import signal
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from flow_cases import small_flow_config
+from prefect import State, tags
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.exceptions import ObjectNotFound, TerminationSignal
+from prefect.states import Cancelled, Running, Scheduled
+
+from eigen_core import generation as phases
+from eigen_core.checkpoint import RunPlace, RunSession
+from eigen_core.errors import InputError
+from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt
+from flows.resuming import RESUME, schedule_of, stop_resuming
+from flows.runs import status_of
+from flows.train import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, train_flow
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
+
+
+class Deployed:
+    """A deployment with a schedule, of which the flow runs of a test believe to be."""
+
+    def __init__(self, client: SyncPrefectClient, number: UUID) -> None:
+        self.client = client
+        self.number = number
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the schedule is on, in which case it must resume rather than begin."""
+        schedule = schedule_of(self.client.read_deployment(self.number))
+        assert schedule is not None
+        assert not schedule.active or schedule.parameters == {"resume": True}
+        return schedule.active
+
+    def switch_on(self) -> None:
+        """Switch the schedule on as Prefect's pages do."""
+        schedule = schedule_of(self.client.read_deployment(self.number))
+        assert schedule is not None
+        self.client.update_deployment_schedule(self.number, schedule.id, active=True)
+
+    def asked(self, state: State[Any], *, by_schedule: bool = True) -> UUID:
+        """A flow run that was asked for, and is in this state."""
+        found = self.client.create_flow_run_from_deployment(
+            self.number, state=state, tags=["auto-scheduled"] if by_schedule else []
+        )
+        return found.id
+
+    def knows(self, number: UUID) -> bool:
+        """Whether the server lists a flow run."""
+        try:
+            self.client.read_flow_run(number)
+        except ObjectNotFound:
+            return False
+        return True
+
+
+@pytest.fixture
+def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
+    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+    with get_client(sync_client=True) as client:
+        schedule = DeploymentScheduleCreate(
+            schedule=IntervalSchedule(interval=timedelta(minutes=10)), active=False, slug=RESUME, parameters={}
+        )
+        number = client.create_deployment(client.create_flow(train_flow), "gpu", schedules=[schedule])
+        monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(number))
+        yield Deployed(client, number)
+        client.delete_deployment(number)
+
+
+def scheduled(store: Path) -> State[Any]:
+    """What the schedule starts, if its parameters were lost."""
+    with tags("auto-scheduled"):
+        return cast("State[Any]", train_flow(small_flow_config(store), return_state=True))
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that does nothing else."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    return fails
+
+
+def test_it_is_on_while_a_run_trains_and_off_when_that_is_finished(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile = []
+    evolve = phases.evolve
+
+    def looking(state: phases.TrainingState) -> Any:
+        meanwhile.append(deployed.is_on)
+        return evolve(state)
+
+    monkeypatch.setattr(phases, "evolve", looking)
+    config = small_flow_config(tmp_path, generations=1)
+    assert train_flow(config, "mine", return_state=True).is_completed()
+    assert (meanwhile, deployed.is_on) == ([True], False)
+    deployed.switch_on()
+    assert train_flow(config, "mine", return_state=True).name == FINISHED_NAME
+    assert not deployed.is_on
+
+
+def test_without_any_unfinished_run_it_goes_off(deployed: Deployed, tmp_path: Path) -> None:
+    deployed.switch_on()
+    ended = scheduled(tmp_path)
+    assert ended.name == NOTHING_NAME
+    assert not deployed.is_on
+    number = ended.state_details.flow_run_id
+    assert number is not None
+    assert deployed.client.read_flow_run(number).name == "nothing to resume"
+
+
+def test_what_nobody_can_train_is_not_tried_again(deployed: Deployed, tmp_path: Path) -> None:
+    deployed.switch_on()
+    config = small_flow_config(tmp_path, market={"data": str(tmp_path / "nowhere.csv")})
+    with pytest.raises(InputError, match=r"nowhere\.csv"):
+        train_flow(config, "mine")
+    assert not deployed.is_on
+
+
+def test_a_failure_leaves_it_on_until_the_run_is_blocked(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+        assert train_flow(small_flow_config(tmp_path), "mine", return_state=True).is_failed()
+        assert deployed.is_on
+        assert scheduled(tmp_path).is_failed()
+        assert deployed.is_on
+    place = RunPlace.of(small_flow_config(tmp_path).checkpoint, "mine")
+    while len(ATTEMPTS.read(place)) < MOST_ATTEMPTS:
+        count_attempt(place, 1)
+    assert scheduled(tmp_path).name == BLOCKED_NAME
+    assert not deployed.is_on
+
+
+def test_who_asks_for_a_blocked_run_by_its_name_has_its_attempts_forgotten(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_flow_config(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+        assert train_flow(config, "mine", return_state=True).is_failed()
+        place = RunPlace.of(config.checkpoint, "mine")
+        for _ in range(MOST_ATTEMPTS):
+            count_attempt(place, 1)
+        assert train_flow(config, "mine", return_state=True).is_failed()
+    assert ATTEMPTS.read(place) == []
+    assert deployed.is_on
+
+
+class TestStopped:
+    """A process that is told to stop."""
+
+    @pytest.fixture(autouse=True)
+    def _survive(self) -> Iterator[None]:
+        """Prefect passes the signal on to whoever has heard it before."""
+        former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        yield
+        signal.signal(signal.SIGTERM, former)
+
+    def test_a_complete_generation_is_kept_and_no_attempt_was_in_vain(
+        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small_flow_config(tmp_path, generations=3)
+        place = RunPlace.of(config.checkpoint, "mine")
+        begun: list[tuple[Any, str, Callable[[], object]]] = [
+            (phases, "train", lambda: train_flow(config, "mine", return_state=True)),
+            (RunSession, "save", lambda: scheduled(tmp_path)),
+        ]
+        for generation, (owner, name, begin) in enumerate(begun):
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, raising(TerminationSignal(signal.SIGTERM)))
+                with pytest.raises(TerminationSignal):
+                    begin()
+            assert status_of(str(tmp_path), "mine").generation == generation
+            assert deployed.is_on
+        assert ATTEMPTS.read(place) == []
+        assert place.stored.verify() == []
+        assert scheduled(tmp_path).is_completed()
+        whole = status_of(str(tmp_path), "mine")
+        assert train_flow(config, "undisturbed", return_state=True).is_completed()
+        undisturbed = status_of(str(tmp_path), "undisturbed")
+        assert [record.weights_sha256 for record in whole.history] == [
+            record.weights_sha256 for record in undisturbed.history
+        ]
+        assert [entry.generation for entry in whole.telemetry] == [1, 2, 3]
+
+
+def test_what_the_schedule_asked_for_in_vain_is_removed(deployed: Deployed, tmp_path: Path) -> None:
+    past = datetime.now(UTC) - timedelta(minutes=20)
+    late, cancelled = deployed.asked(Scheduled(scheduled_time=past)), deployed.asked(Scheduled(scheduled_time=past))
+    deployed.client.set_flow_run_state(cancelled, Cancelled(), force=True)
+    kept = [
+        deployed.asked(Scheduled(scheduled_time=datetime.now(UTC) + timedelta(minutes=5))),
+        deployed.asked(Scheduled(scheduled_time=past), by_schedule=False),
+        deployed.asked(Running()),
+    ]
+    begun = deployed.asked(Running())
+    deployed.client.set_flow_run_state(begun, Cancelled(), force=True)
+    assert train_flow(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_completed()
+    assert [deployed.knows(number) for number in (late, cancelled)] == [False, False]
+    assert all(deployed.knows(number) for number in [*kept, begun])
+
+
+def test_after_a_cancellation_it_is_off(deployed: Deployed) -> None:
+    deployed.switch_on()
+    flow_run: FlowRun = deployed.client.read_flow_run(deployed.asked(Cancelled()))
+    stop_resuming(train_flow, flow_run, Cancelled())
+    assert not deployed.is_on
+
+
+def test_without_a_deployment_nothing_is_switched(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.switch_on()
+    monkeypatch.delenv("PREFECT__RUNTIME__DEPLOYMENT__ID")
+    assert scheduled(tmp_path).name == NOTHING_NAME
+    schedule = schedule_of(deployed.client.read_deployment(deployed.number))
+    assert schedule is not None
+    assert schedule.active
