@@ -1,5 +1,6 @@
 """What a user sees of a training in Prefect's pages: the flow run's name, the run's page and those beside it."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import Self
 
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
 from eigen_core.checkpoint import RunSession, UploadStatus
@@ -24,6 +26,7 @@ from eigen_core.reporting import (
     Overview,
     champion_card,
     data_page,
+    holdout_sentence,
     link_to_run,
     plan_page,
     plots_markdown,
@@ -45,6 +48,7 @@ _RECENT = 5
 # A server that is away is waited for by Prefect's client for a minute at each call. Not in every generation.
 _PATIENCE_SECONDS = 5.0
 _REST_SECONDS = 300.0
+_TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
 
 class Cockpit:
@@ -68,15 +72,18 @@ class Cockpit:
         self._overview: Overview | None = None
         self._champion: Row = {}
         self._silent_until = 0.0
+        self._closed = False
 
     def __enter__(self) -> Self:
+        _TASK_LOGGER.addFilter(_says_more_than_completed)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        _TASK_LOGGER.removeFilter(_says_more_than_completed)
         if error is not None:
-            self.ended(f"{type(error).__name__}: {error}".rstrip(": "))
+            self.ended(_reason(error))
 
     def chosen(self, generation: int) -> None:
         """Say which run is trained, from which generation on."""
@@ -97,8 +104,8 @@ class Cockpit:
         where = link_to_run(session.place.store.url, self._run)
         newest = session.place.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
-        overview = Overview(self._run, self._course(state), where, checkpoint=written)
-        self._overview = replace(overview, plots=_earlier_plots(session.directory.plots))
+        plots = self._earlier_plots(session.directory.plots)
+        self._overview = Overview(self._run, self._course(state), where, checkpoint=written, plots=plots)
         data = data_page(self._run, panel, report.lines())
         self._renew(state, session.uploads(), guard)
         self._tell(self._show_overview, lambda: self._markdown("data", data, f"Data of run {self._run}"))
@@ -125,7 +132,7 @@ class Cockpit:
         """Show the plots that were drawn after a generation."""
         if self._overview is None or not paths:
             return
-        self._overview = replace(self._overview, plots=_plots(f"drawn after generation {generation}", paths))
+        self._overview = replace(self._overview, plots=self._plots(f"drawn after generation {generation}", paths))
         self._tell(self._show_overview)
 
     def uploaded(self, session: RunSession) -> None:
@@ -144,8 +151,11 @@ class Cockpit:
         )
         self._overview = replace(self._overview, course=self._course(state))
         self._renew(state, session.uploads(), guard)
+        if result is not None:
+            told = holdout_sentence(result)
+            self._overview = replace(self._overview, notes=[("Holdout", told), *self._overview.notes])
         # What is told now is told for good.
-        self._silent_until = 0.0
+        self._silent_until, self._closed = 0.0, True
         self._tell(
             self._show_overview,
             self._show_progress,
@@ -154,9 +164,9 @@ class Cockpit:
 
     def ended(self, reason: str) -> None:
         """Say why the training ended before the run had all its generations."""
-        if self._overview is None or self._overview.course.is_finished:
+        if self._overview is None or self._closed:
             return
-        course = replace(self._overview.course, now=self._now(), ended=reason)
+        course = replace(self._overview.course, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
         self._overview = replace(self._overview, course=course)
         self._tell(self._show_overview, self._show_progress)
 
@@ -165,15 +175,13 @@ class Cockpit:
         assert self._overview is not None
         history = state.history[-2 * SHOWN_GENERATIONS :]
         telemetry = state.telemetry[-SHOWN_GENERATIONS:]
-        notes = [("Memory", self._memory(guard, telemetry))]
-        if uploads is not None:
-            notes.insert(0, ("Uploads", uploads_sentence(uploads)))
+        sent = [] if uploads is None else [("Uploads", uploads_sentence(uploads))]
         self._overview = replace(
             self._overview,
             history=history,
             telemetry=telemetry,
             champion=self._card(state),
-            notes=notes,
+            notes=[*sent, *self._memory(guard, telemetry)],
         )
 
     def _card(self, state: TrainingState) -> Row:
@@ -187,28 +195,32 @@ class Cockpit:
         age = newest.generation - newest.champion_generation
         return {**self._champion, "age (generations)": age}
 
-    def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> str:
-        pressure = guard.pressure()
-        memory = self._config.memory
-        judged = "fine" if pressure.share < memory.soft else f"tight: a phase is ended at {memory.hard:.0%}"
-        texts = [f"{pressure} ({judged})"]
+    def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
+        """Say whether the memory suffices: what counts against the nearest limit, and what this training takes."""
+        pressure, lines = guard.pressure(), self._config.memory
+        judged = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} a phase is ended"
+        facts = [("Memory", f"{judged}: {pressure} are taken")]
         if telemetry:
             last = telemetry[-1]
             highest = max(last.phases, key=lambda phase: phase.peak_bytes, default=None)
-            where = "" if highest is None else f" in {highest.phase}"
-            texts.append(f"peak of the last generation {size(last.rss_peak_bytes)}{where}")
+            where = "" if highest is None else f" (in {highest.phase})"
+            took = f"{size(last.rss_bytes)} at the end of a generation, at most {size(last.rss_peak_bytes)}{where}"
+            facts.append(("This training", took))
             if last.device_peak_bytes and guard.device_limit is not None:
-                texts.append(f"GPU {size(last.device_peak_bytes)} of {guard.device_limit}")
-        return "; ".join(texts)
+                facts.append(("GPU", f"at most {size(last.device_peak_bytes)} of {guard.device_limit}"))
+        return facts
 
     def _course(self, state: TrainingState) -> Course:
+        generations = max(self._config.generations, state.generation)
+        # All of a long history is looked through once, when it is to be told.
+        looked_at = state.telemetry if state.generation == generations else ()
         return Course(
             done=state.generation,
-            generations=max(self._config.generations, state.generation),
+            generations=generations,
             now=self._now(),
             began=self._began,
             seconds_each=self._seconds_each(state),
-            took=sum(entry.seconds for entry in state.telemetry),
+            took=sum(entry.seconds for entry in looked_at),
         )
 
     def _seconds_each(self, state: TrainingState) -> float | None:
@@ -231,7 +243,9 @@ class Cockpit:
         assert self._overview is not None
         course = self._overview.course
         text = f"{course.line()} (run {self._run})"
-        self._pages.show_progress(artifact_key(self._run, "progress"), 100.0 * course.share, text)
+        # The page cuts decimals off.
+        percent = float(round(100.0 * course.share))
+        self._pages.show_progress(artifact_key(self._run, "progress"), percent, text)
 
     def _uploads(self, status: UploadStatus | None) -> list[Callable[[], None]]:
         if status is None:
@@ -240,6 +254,21 @@ class Cockpit:
 
     def _markdown(self, kind: str, page: str, description: str) -> None:
         self._pages.show_markdown(artifact_key(self._run, kind), page, description)
+
+    def _earlier_plots(self, folder: Path) -> str:
+        """The plots that an earlier process of the run has left on this machine."""
+        paths = sorted(folder.glob("*.png"))
+        if not paths:
+            return ""
+        drawn = datetime.fromtimestamp(paths[0].stat().st_mtime, UTC)
+        return self._plots(f"drawn before this process began, {exact_clock(drawn)}", paths)
+
+    def _plots(self, when: str, paths: Sequence[Path]) -> str:
+        try:
+            return f"## Plots, {when}\n\n{plots_markdown(paths, level=3)}"
+        except OSError as error:
+            get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
+            return ""
 
     def _tell(self, *pages: Callable[[], None]) -> None:
         """Show pages. What the server does not take is logged; after one that does not answer, pages rest a while."""
@@ -261,14 +290,13 @@ class Cockpit:
         return datetime.now(UTC)
 
 
-def _earlier_plots(folder: Path) -> str:
-    """The plots that an earlier process of the run has left on this machine."""
-    paths = sorted(folder.glob("*.png"))
-    if not paths:
-        return ""
-    drawn = datetime.fromtimestamp(max(path.stat().st_mtime for path in paths), UTC)
-    return _plots(f"drawn before this process began, {exact_clock(drawn)}", paths)
+def _reason(error: BaseException) -> str:
+    """Why a training ended, as a sentence."""
+    if isinstance(error, TerminationSignal | KeyboardInterrupt):
+        return "It was told to stop."
+    return f"{type(error).__name__}: {error}".rstrip(": .") + "."
 
 
-def _plots(when: str, paths: Sequence[Path]) -> str:
-    return f"## Plots, {when}\n\n{plots_markdown(paths, level=3)}"
+def _says_more_than_completed(record: logging.LogRecord) -> bool:
+    """Whether a line of a task's log is more than Prefect's "Finished in state Completed()", after each phase's own."""
+    return not record.getMessage().startswith("Finished in state Completed")

@@ -37,9 +37,11 @@ FormConfig = Annotated[Config, _Form()]
 
 def _without_value(setting: dict[str, Any], path: tuple[str, ...]) -> None:
     if "default" in setting:
-        told = [f"Default: {_told(setting.pop('default'))}"]
+        default = setting.pop("default")
+        told = [f"Default: {_told(default)}"]
         if path != ("preset",):
-            told += [f"{name}: {_told(value)}" for name in PRESET_NAMES for value in _values_of(name, path)]
+            values = [(name, value) for name in PRESET_NAMES for value in _values_of(name, path)]
+            told += [f"{name}: {_told(value)}" for name, value in values if value != default]
         setting["description"] = f"{setting['description']} {'; '.join(told)}."
     if setting.get("type") == "boolean":
         # A check box that nobody has touched is sent as false.

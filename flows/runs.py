@@ -31,6 +31,7 @@ from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
 from flows.attempts import has_failed_too_often
 from flows.memory_reports import is_blocked
+from flows.requested import remember_request, requested_config
 
 logger = logging.getLogger(__name__)
 
@@ -104,18 +105,16 @@ def runs_in(store: str) -> list[str]:
     return list_runs(open_store(store))
 
 
-def open_or_create(config: Config, name: str, *, must_exist: bool = False) -> RunPlace:
+def open_or_create(config: Config, name: str) -> RunPlace:
     """Return the place of the run `name` in the store of `config`; the run is made if it is missing.
 
     Raises:
-        InputError: the store or the name cannot be used; the run is missing and must exist; or it was begun with other
-            settings, so that continuing it would not be the same run.
+        InputError: the store or the name cannot be used, or the run was begun with other settings, so that continuing
+            it would not be the same run.
     """
     place = RunPlace.of(config.checkpoint, name)
     if place.exists():
         require_same_run(place, config)
-    elif must_exist:
-        raise no_such_run(place)
     else:
         create_run(place, config.model_dump(mode="json"))
     return place
@@ -139,14 +138,15 @@ def _may_change(key: str) -> bool:
 
 
 def latest_config(place: RunPlace) -> Config:
-    """Return the configuration with which the run was last trained.
+    """Return the configuration with which the run was last trained, or asked for.
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
     """
     begun = _begun(place).config()
     newest = newest_generation(place)
-    return _config_of(place, begun if newest is None else newest[1].config)
+    generation, trained = (0, begun) if newest is None else (newest[1].generation, newest[1].config)
+    return _config_of(place, requested_config(place, generation) or trained)
 
 
 def configured_place(store: str, name: str) -> tuple[RunPlace, Config]:
@@ -158,6 +158,14 @@ def configured_place(store: str, name: str) -> tuple[RunPlace, Config]:
         InputError: there is no such run, or its configuration cannot be read.
     """
     return _configured(RunPlace.of(CheckpointConfig(store=store), name), store)
+
+
+def keep_request(config: Config, name: str) -> None:
+    """Let `config` be the latest configuration of a run, which this process holds, before a checkpoint tells it."""
+    place, latest = configured_place(config.checkpoint.store, name)
+    if latest != config:
+        newest = newest_generation(place)
+        remember_request(place, 0 if newest is None else newest[1].generation, config.model_dump(mode="json"))
 
 
 def _configured(place: RunPlace, store: str) -> tuple[RunPlace, Config]:

@@ -30,7 +30,15 @@ from flows.parameters import FormConfig
 from flows.resuming import forget_missed, is_scheduled, keep_resuming, stop_resuming
 from flows.run_names import default_run_name
 from flows.run_plan import RunTooLargeError, require_room
-from flows.runs import holdout_of, newest_generation, open_or_create, require_store, run_exists
+from flows.runs import (
+    configured_place,
+    holdout_of,
+    keep_request,
+    newest_generation,
+    open_or_create,
+    require_store,
+    run_exists,
+)
 from flows.scheduling import newest_unfinished, with_store_of_environment
 from tasks.checkpoint import checkpoint, checkpoint_before_end
 from tasks.evaluate import evaluate
@@ -45,6 +53,9 @@ NOTHING_NAME = "NothingToDo"
 # After these there is nothing that a schedule could go on with, or not without somebody's help.
 _LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
 
+# Prefect kills a cancelled process 30 s after it was told to stop.
+_GRACE_SECONDS = 15.0
+
 
 @flow(name="train", persist_result=False, on_cancellation=[stop_resuming])
 def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
@@ -56,10 +67,11 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is allowed.
 
     Args:
-        config: Everything that determines the run. What is left alone comes from the preset.
+        config: Everything that determines the run. What is left alone comes from the preset. With resume, only the
+            store counts: a run goes on as it was configured.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
             with resume, the run of the store that was trained last and lacks generations.
-        resume: The run must exist. Otherwise it is begun if it is missing.
+        resume: Go on with a run that exists. Otherwise it is begun if it is missing.
 
     Raises:
         InputError: the data, the store or the run cannot be used with this configuration.
@@ -70,7 +82,7 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     config = with_store_of_environment(config)
     try:
         require_store(config.checkpoint)
-        ended = _resume_newest(config) if run is None and (resume or is_scheduled()) else _named(config, run, resume)
+        ended = _chosen(config, run, resume=resume or (run is None and is_scheduled()))
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))
     except BlockedError as error:
@@ -83,12 +95,20 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     return ended
 
 
-def _named(config: Config, run: str | None, must_exist: bool) -> State[None] | None:
-    """Train the run that somebody has asked for."""
-    name = run or default_run_name(config)
-    if run_exists(config.checkpoint, name):
-        forget_attempts(RunPlace.of(config.checkpoint, name))
-    return _watched(config, name, must_exist=must_exist)
+def _chosen(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
+    """Train the run that is meant."""
+    if not resume:
+        return _asked_for(config, run or default_run_name(config))
+    if run is None:
+        return _resume_newest(config)
+    return _asked_for(configured_place(config.checkpoint.store, run)[1], run)
+
+
+def _asked_for(config: Config, run: str) -> State[None] | None:
+    """Train the run that somebody has named."""
+    if run_exists(config.checkpoint, run):
+        forget_attempts(RunPlace.of(config.checkpoint, run))
+    return _watched(config, run)
 
 
 def _resume_newest(config: Config) -> State[None] | None:
@@ -100,21 +120,21 @@ def _resume_newest(config: Config) -> State[None] | None:
     place = RunPlace.of(chosen.config.checkpoint, chosen.name)
     count_attempt(place, chosen.generation)
     try:
-        return _watched(chosen.config, chosen.name, must_exist=True)
+        return _watched(chosen.config, chosen.name)
     except (TerminationSignal, RunLockedError, LeaseHeldError, StoreUnavailableError):
         # Who stops a training, trains it elsewhere or takes its store away says nothing about the run.
         withdraw_attempt(place)
         raise
 
 
-def _watched(config: Config, run: str, *, must_exist: bool) -> State[None] | None:
+def _watched(config: Config, run: str) -> State[None] | None:
     """Train under the memory guard."""
     if config.threads > 0:
         torch.set_num_threads(config.threads)
     with MemoryWatch(config, RunPlace.of(config.checkpoint, run)) as watch, Cockpit(config, run) as cockpit:
         try:
             with watch.guard.exhaustion_reported():
-                return _train(config, run, watch, cockpit, must_exist=must_exist)
+                return _train(config, run, watch, cockpit)
         except RunTooLargeError as error:
             cockpit.planned(error.run_plan)
             return Failed(name=PLAN_NAME, message=str(error), data=error)
@@ -124,7 +144,7 @@ def _watched(config: Config, run: str, *, must_exist: bool) -> State[None] | Non
             return ended
 
 
-def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit, *, must_exist: bool) -> State[None] | None:
+def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> State[None] | None:
     logger = get_run_logger()
     begun = run_exists(config.checkpoint, run)
     newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
@@ -139,10 +159,11 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit, *, mu
         # A configuration that cannot be trained is refused before the run is made.
         with watch.guard.phase("start", generation):
             fresh = start_training(config, panel)
-    logger.info("data: %d days, %d columns, %d of them tradable", panel.days, panel.columns, panel.assets)
+    logger.info("data: %s days, %d columns, %d of them tradable", f"{panel.days:,}", panel.columns, panel.assets)
     logger.info("plan: %s", run_plan.sentence())
-    open_or_create(config, run, must_exist=must_exist)
+    open_or_create(config, run)
     with open_session(config.checkpoint, run) as session:
+        keep_request(config, run)
         watch.tells_uploads_of(session)
         state = fresh or _resumed(session, config, panel, watch.guard, generation)
         del fresh
@@ -168,6 +189,9 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit, *, mu
             result = _hold_out(state, session, watch.guard)
         except MemoryGuardError:
             _bring_to_the_store(state, session, cockpit)
+            raise
+        except TerminationSignal:
+            _bring_to_the_store(state, session, cockpit, _GRACE_SECONDS)
             raise
         _finish(state, session, cockpit)
         cockpit.finished(state, session, watch.guard, result)
@@ -212,6 +236,7 @@ def _run_generation(
         checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, guard, generation))
     except TerminationSignal:
         checkpoint_before_end(state, session)
+        cockpit.generation_finished(state, session, guard)
         raise
     forget_missed()
     telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
@@ -269,20 +294,22 @@ def _hold_out(state: TrainingState, session: RunSession, guard: MemoryGuard) -> 
     return result
 
 
-def _finish(state: TrainingState, session: RunSession, cockpit: Cockpit) -> None:
-    """Wait until everything is in the store."""
+def _finish(state: TrainingState, session: RunSession, cockpit: Cockpit, seconds: float | None = None) -> None:
+    """Wait until everything is in the store, at most `seconds`; None: as long as the run's settings allow."""
     if session.uploads() is None:
         return
     observer().phase_started(state.generation, "upload")
     try:
-        session.finish()
+        session.finish(seconds)
     finally:
         cockpit.uploaded(session)
 
 
-def _bring_to_the_store(state: TrainingState, session: RunSession, cockpit: Cockpit) -> None:
-    """Wait for the uploads of a training that its guard has ended; what cannot be uploaded is safe on this machine."""
+def _bring_to_the_store(
+    state: TrainingState, session: RunSession, cockpit: Cockpit, seconds: float | None = None
+) -> None:
+    """Wait for the uploads of a training that ends early; what cannot be uploaded is safe on this machine."""
     try:
-        _finish(state, session, cockpit)
+        _finish(state, session, cockpit, seconds)
     except StoreUnavailableError as error:
         get_run_logger().warning("The last checkpoint is on this machine, not in the store: %s", error)

@@ -17,15 +17,14 @@ def evolve(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
         record = phases.evolve(state)
     origins = Counter(descent.origin for descent in record.descent)
     get_run_logger().info(
-        "evolve %d: %s, mutation rate %.3g (std %.3g), champion agent %d of generation %d (validation %.2f), "
-        "weights %s, %s",
+        "evolve %d: %s, mutation rate %.3g (std %.3g), champion %.2f (agent %d of generation %d), weights %s, %s",
         generation,
         ", ".join(f"{count} {origin}" for origin, count in origins.items()),
         record.mutation_rate,
         record.mutation_std,
+        record.champion_validation,
         record.champion_agent,
         record.champion_generation,
-        record.champion_validation,
         record.weights_sha256[:12],
         took(guard, "evolve", generation),
     )

@@ -17,6 +17,8 @@ from eigen_core.reporting.units import duration
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MINUTE = 60.0
+
 RETRIES = 2
 RETRY_DELAYS_SECONDS = [1.0, 5.0]
 
@@ -64,7 +66,8 @@ def took(guard: MemoryGuard, phase: str, generation: int) -> str:
     """Return the time and the peak of the resident memory of a phase that has just ended: "3.1 s, 1.20 GB"."""
     usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
     device = f", GPU {size(usage.device_reserved_peak)}" if usage.device_reserved_peak else ""
-    return f"{duration(usage.ended - usage.began)}, {size(usage.peak_bytes)}{device}"
+    seconds = usage.ended - usage.began
+    return f"{f'{seconds:.2f} s' if seconds < _MINUTE else duration(seconds)}, {size(usage.peak_bytes)}{device}"
 
 
 def _run_name(phase: str) -> str:

@@ -150,7 +150,7 @@ class RunSession:
     def save_before_end(
         self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression
     ) -> Saved | None:
-        """Commit a generation on this machine alone, for a process that is about to end: nothing is waited for.
+        """Commit a generation on this machine, for a process that is about to end: the store is not waited for.
 
         Returns what was written; None if the generation was committed before.
 
@@ -162,7 +162,10 @@ class RunSession:
         newest = self.place.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
             return None
-        return self.directory.save(snapshot, config, self.epoch, compression)
+        saved = self.directory.save(snapshot, config, self.epoch, compression)
+        if self._uploader is not None:
+            self._uploader.add(saved.manifest)
+        return saved
 
     def keep_plots(self, paths: Sequence[Path]) -> None:
         """Send plots, which lie in the run directory already, on their way to the store."""
@@ -177,15 +180,18 @@ class RunSession:
         if self._uploader is not None:
             self._uploader.add_file(name, self.directory.path / name)
 
-    def finish(self) -> None:
+    def finish(self, seconds: float | None = None) -> None:
         """Wait until everything is in the store.
 
+        Args:
+            seconds: for how long; None: `checkpoint.finish_seconds`.
+
         Raises:
-            StoreUnavailableError: something is not, after `checkpoint.finish_seconds`.
+            StoreUnavailableError: something is not, after that time.
             LeaseLostError: another process has taken the run over.
         """
         if self._uploader is not None:
-            self._uploader.finish(self._settings.finish_seconds)
+            self._uploader.finish(self._settings.finish_seconds if seconds is None else seconds)
 
     def uploads(self) -> UploadStatus | None:
         """How far the uploads are; None if the store is this machine."""

@@ -1,16 +1,20 @@
 """The page of a run that tells at a glance how far it is, how well it goes, and where it is kept."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean
 
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
 from eigen_core.reporting.tables import Row, course_rows, markdown_card, markdown_table, population_table
 from eigen_core.reporting.units import clock, count, duration, exact_clock, number, reward, rough_duration
 
 SHOWN_GENERATIONS = 6
 """So many of the newest generations are shown, and compared with as many before."""
+
+# Letters of a cell that Prefect's page shows whole.
+_CELL = 95
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Course:
         return None if self.seconds_each is None else self.seconds_each * (self.generations - self.done)
 
     def left(self) -> str:
-        """How long it will go on, or how it ended: "about 36 min left, until 04:12 UTC"."""
+        """How long it will go on, or how it ended: "about 37 min left, until 04:12 UTC"."""
         if self.ended is not None:
             return f"ended {clock(self.now, self.now)}"
         if self.is_finished:
@@ -62,7 +66,7 @@ class Course:
         return f"about {rough_duration(self.seconds_left)} left, until {until}"
 
     def line(self) -> str:
-        """One line with the numbers first: "14 of 25, about 36 min left, until 04:12 UTC"."""
+        """One line with the numbers first: "14 of 25, about 37 min left, until 04:12 UTC"."""
         return f"{self.done} of {self.generations}, {self.left()}"
 
 
@@ -104,18 +108,23 @@ class Overview:
     def _head(self) -> list[str]:
         course = self.course
         share = f"{course.done} of {course.generations} ({course.share:.0%})".replace("%", " %")
-        as_of = f"Run **{self.run}**, as of {exact_clock(course.now)}."
+        facts = self._facts()
+        glance = _table(
+            (f"Run {self.run}", f"as of {exact_clock(course.now)}"), [fact for fact in facts if _fits(fact[1])]
+        )
+        wide = [f"**{name}**: {told}" for name, told in facts if not _fits(told)]
         if course.ended is not None:
-            return [f"# Ended after generation {share}", f"**{course.ended}**", as_of, _at_a_glance(self._facts())]
+            goes_on = f"A resume goes on with generation {course.done + 1}." if not course.is_finished else ""
+            return [f"# Ended after generation {share}", f"**{course.ended}** {goes_on}".rstrip(), glance, *wide]
         pace = "" if course.seconds_each is None else f"{duration(course.seconds_each)} each, "
         told = f"{pace}{course.left()}" if not course.is_finished else course.left()
         title = f"# Generation {share}" if not course.is_finished else f"# Finished: generation {share}"
-        return [title, f"**{told[:1].upper()}{told[1:]}.** {as_of}", _at_a_glance(self._facts())]
+        return [title, f"**{told[:1].upper()}{told[1:]}.**", glance, *wide]
 
     def _facts(self) -> list[tuple[str, str]]:
         written = f"generation {self.course.done}" if self.course.done else "none yet"
         moment = "" if self.checkpoint is None else f", {exact_clock(self.checkpoint)}"
-        facts = [("Last checkpoint", f"{written}{moment}, in {self.where}")]
+        facts = [("Last checkpoint", f"{written}{moment}"), ("Kept in", self.where)]
         if self.history:
             facts = [*_training_facts(self.history), *facts]
         return [*facts, *self.notes]
@@ -135,8 +144,14 @@ class Overview:
         ]
 
 
-def _at_a_glance(facts: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(["| | |", "| --- | --- |", *(f"| **{name}** | {told} |" for name, told in facts)])
+def _fits(told: str) -> bool:
+    """Whether a text, without the addresses of its links, is narrow enough for a cell, which does not wrap."""
+    return len(re.sub(r"\]\([^)]*\)", "", told)) <= _CELL
+
+
+def _table(head: tuple[str, str], facts: Sequence[tuple[str, str]]) -> str:
+    rows = [head, ("---", "---"), *((f"**{name}**", told) for name, told in facts)]
+    return "\n".join(f"| {name} | {told} |" for name, told in rows)
 
 
 def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]]:
@@ -146,8 +161,13 @@ def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]
     trading = last.trading
     return [
         ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}{_trend(history)}"),
-        ("Champion", f"validation {reward(last.champion_validation)}, found {found}"),
-        ("Learning", _learning(last)),
+        (
+            "Champion",
+            f"agent {last.champion_agent} of generation {last.champion_generation}, "
+            f"validation {reward(last.champion_validation)}, found {found}",
+        ),
+        ("Learning", _learning(last.learning)),
+        ("Replay", f"{last.transitions:,} of {last.replay_capacity:,} transitions"),
         (
             "Trading",
             f"{trading.trades:.1f} trades an episode, {100 * trading.win_rate:.0f} % of them won, "
@@ -164,18 +184,14 @@ def _trend(history: Sequence[GenerationRecord]) -> str:
     means = [record.mean_fitness for record in history[-2 * newest :]]
     later, earlier = fmean(means[newest:]), fmean(means[:newest])
     if newest == 1:
-        return f" ({later - earlier:+,.2f} against the generation before)"
-    return (
-        f"; mean of the last {newest} generations {reward(later)}, {later - earlier:+,.2f} against the {newest} before"
-    )
+        return f" (before: {reward(earlier)})"
+    return f"; mean over the last {newest} generations {reward(later)} (the {newest} before: {reward(earlier)})"
 
 
-def _learning(record: GenerationRecord) -> str:
-    learning = record.learning
-    replay = f"replay {record.transitions:,} of {record.replay_capacity:,} transitions"
+def _learning(learning: LearningStatistics | None) -> str:
     if learning is None:
-        return f"not in this generation; {replay}"
+        return "nothing was learned in this generation"
     return (
         f"{count(learning.gradient_steps, 'gradient step')} an agent, critic loss {number(learning.critic_loss)}, "
-        f"actor loss {number(learning.actor_loss)}; {replay}"
+        f"actor loss {number(learning.actor_loss)}"
     )

@@ -60,6 +60,7 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
     sizes = ["host (MB)", *(["device (MB)"] if any(row["device (MB)"] for row in rows) else [])]
     large = [row for row in rows if any(float(row[size]) >= _SMALL_MB for size in sizes)]
     small = [row for row in rows if row not in large]
+    large.sort(key=lambda row: -max(float(row[size]) for size in sizes))
     table: list[Row] = [{key: row[key] for key in ("part", *sizes, "phases")} for row in large]
     if small:
         rest = {size: round(sum(float(row[size]) for row in small), 1) for size in sizes}

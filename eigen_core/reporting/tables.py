@@ -136,6 +136,8 @@ def _cell(name: str, value: float | str | None) -> str:
         return "–"
     if _is_reward(value, name):
         return reward(value)
+    if isinstance(value, float) and name.endswith("(s)"):
+        return f"{value:,.2f}"
     return value if isinstance(value, str) else f"{value:,}"
 
 
@@ -153,8 +155,8 @@ def holdout_sentence(result: HoldoutResult) -> str:
     """Say how the champion did on the holdout days beside agents with random weights."""
     rewards = result.random_rewards
     return (
-        f"Holdout, {len(result.slices)} episodes: the champion earns {result.champion_reward:,.1f} with "
+        f"Holdout, {len(result.slices)} episodes: the champion earns {reward(result.champion_reward)} with "
         f"{result.champion_trades:,.1f} trades an episode, {result.champion_win_rate:.0%} of them won; "
-        f"{len(rewards)} agents with random weights earn {result.random_reward:,.1f} on average, "
-        f"from {min(rewards):,.1f} to {max(rewards):,.1f}, and it beats {result.share_of_random_beaten:.0%} of them."
+        f"{len(rewards)} agents with random weights earn {reward(result.random_reward)} on average, from "
+        f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats {result.share_of_random_beaten:.0%} of them."
     )

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from browser import Browser, browser, missing_browser
 from operated import GENERATIONS, PHASES, Operated, Undisturbed
-from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
+from eigen_core.config import PRESET_NAMES
 from tasks.artifacts import artifact_key
 from tasks.phase import run_name
 
@@ -37,15 +38,16 @@ def flow_run_page(operated: Operated, pages: Browser) -> str:  # noqa: ARG001 - 
     return f"{operated.pages}/runs/flow-run/{operated.flow_runs(_RUN)[0]['id']}"
 
 
-def artifact_page(operated: Operated, kind: str) -> str:
-    """Address of the newest version of an artifact of the run."""
+def artifact_page(operated: Operated, kind: str = "") -> str:
+    """Address of the newest version of an artifact of the run; without a kind, of the run's own page."""
     found = {entry["key"]: entry["latest_id"] for entry in operated.ask("artifacts/latest/filter", limit=100)}
     return f"{operated.pages}/artifacts/artifact/{found[artifact_key(_RUN, kind)]}"
 
 
 def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, flow_run_page: str) -> None:
-    pages.open(flow_run_page, f"{_RUN} gen 1-{GENERATIONS}", f"run:{_RUN}", "Completed")
-    pages.wait_for("generation 1: fitness best")
+    pages.open(flow_run_page, f"{_RUN} gen 1-{GENERATIONS} ({GENERATIONS} done)", f"run:{_RUN}", "Completed")
+    pages.wait_for("evaluate 1: 4 agents x 6 slices, mean fitness ")
+    assert "Finished in state Completed()" not in pages.text().split("checkpoint 1:")[0]
     # The time line is a canvas: it is for the eye.
     pages.keep("flow-run")
     pages.click("Task Runs")
@@ -53,19 +55,31 @@ def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, f
     pages.keep("task-runs", height=2_000)
     pages.click("Artifacts")
     pages.wait_for(*(artifact_key(_RUN, kind) for kind in ("progress", "population", "plan", "data", "summary")))
+    pages.wait_for(f"{GENERATIONS} of {GENERATIONS}, finished ")
+    cards = [line for line in pages.text().splitlines() if line in ("MARKDOWN", "TABLE", "PROGRESS")]
+    assert len(cards) == 6, "however many generations there were"
     pages.keep("artifacts", height=2_000)
 
 
-def test_the_plots_are_drawn(operated: Operated, pages: Browser) -> None:
-    pages.open(artifact_page(operated, "plots"), f"Run {_RUN} after generation {GENERATIONS}", "champion", "Fitness")
+def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
+    operated: Operated, pages: Browser, undisturbed: Undisturbed
+) -> None:
+    assert undisturbed.outcome(GENERATIONS)
+    pages.open(artifact_page(operated), f"Finished: generation {GENERATIONS} of {GENERATIONS} (100 %)", "Champion")
+    pages.wait_for("Fitness", "Last checkpoint", "Kept in", "Memory", "fine: ", "Learning", "Trading")
+    pages.wait_for("The last generations", f"Agents of generation {GENERATIONS}")
+    pages.wait_for(f"Plots, drawn after generation {GENERATIONS}")
     widths = pages.picture_widths()
-    assert len(widths) >= 5
+    assert len(widths) == 6
     assert min(widths) >= _SMALLEST_PLOT
-    pages.keep("plots", height=4_800)
+    pages.keep("run", height=1_000)
+    pages.keep("run-whole", height=4_800)
 
 
 def test_the_population_is_a_table(operated: Operated, pages: Browser) -> None:
-    pages.open(artifact_page(operated, "population"), f"generation {GENERATIONS}", "4 Items", "fitness", "origin")
+    pages.open(
+        artifact_page(operated, "population"), f"Generation {GENERATIONS}: the agents", "4 Items", "fitness", "origin"
+    )
     pages.keep("population")
 
 
@@ -79,15 +93,18 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     (deployment,) = operated.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
     page = f"{operated.pages}/deployments/deployment/{deployment['id']}/run"
     pages.open(page, "Generations to train.", "Days kept for choosing the champion")
-    pages.wait_for("Name of the run", "The run must exist")
+    pages.wait_for("Name of the run", "Go on with a run that exists")
     pages.keep("form")
-    preset = pages.fields("textarea")[0]
-    assert preset.get_attribute("value") == "quickstart"
-    preset.send_keys(Keys.CONTROL, "a")
-    preset.send_keys("eigen2")
+    preset = Select(pages.fields("select")[0])
+    assert [option.text for option in preset.options] == list(PRESET_NAMES)
+    assert preset.first_selected_option.text == "quickstart"
+    preset.select_by_visible_text("eigen2")
     with operated.pool_paused():
         pages.click("Submit")
         pages.wait_for("Next Run")
         created = max(operated.ask("flow_runs/filter"), key=lambda flow_run: flow_run["created"])
         operated.forget(created["id"])
     assert created["parameters"]["config"] == {"preset": "eigen2"}
+    assert set(created["parameters"]) <= {"config", "run", "resume"}
+    assert not created["parameters"].get("run")
+    assert not created["parameters"].get("resume")

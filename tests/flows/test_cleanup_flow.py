@@ -155,6 +155,9 @@ def test_a_training_shows_how_far_its_uploads_are(gcs_bucket: str) -> None:
         assert f"| {generation} | done |" in page
     assert "Last error" not in page
     assert status_of(gcs_bucket, "Uploads.1").uploads is not None
+    overview = markdown(artifact_key("Uploads.1"))
+    assert f"Everything is in {gcs_bucket} (3 generations uploaded" in overview
+    assert f"[{gcs_bucket}/Uploads.1](https://console.cloud.google.com/storage/browser/" in overview
 
 
 @pytest.mark.usefixtures("quick")
@@ -181,6 +184,8 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     page = markdown(artifact_key("away", "uploads"))
     assert page.startswith(f"# Uploads to {url}: 3 pending (")
     assert "Last error: " in page
+    overview = markdown(artifact_key("away"))
+    assert overview.startswith("# Ended after generation 3 of 3 (100 %)\n\n**StoreUnavailableError: Run 'away' is not")
     assert place.stored.manifests().manifests == []
     fault_proxy.clear()
     assert train_flow(config, "away", return_state=True).name == FINISHED_NAME

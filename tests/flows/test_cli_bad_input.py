@@ -38,7 +38,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-# Refused before torch is imported: cheap enough for a process each.
+# Refused by the configuration alone.
 SETTINGS: dict[str, tuple[list[str], str]] = {
     "unknown key": (["--set", "learner.batchsize=3"], "did you mean learner.batch_size?"),
     "key without its section": (["--set", "gamma=0.5"], "did you mean learner.gamma?"),
@@ -93,7 +93,18 @@ SURROUNDINGS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize(("options", "part"), SETTINGS.values(), ids=SETTINGS.keys())
-def test_bad_settings_are_refused(environment: dict[str, str], folder: Path, options: list[str], part: str) -> None:
+def test_bad_settings_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Path, options: list[str], part: str) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
+    before = contents(folder)
+    ended = CliRunner().invoke(app, ["train", *options])
+    assert_refused(ended.exit_code, ended.stderr, part)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("case", ["unknown key", "filter longer than the window", "unknown device"])
+def test_bad_settings_are_refused_by_the_process(environment: dict[str, str], folder: Path, case: str) -> None:
+    options, part = SETTINGS[case]
     before = contents(folder)
     ended = run_eigen(["train", *options], environment=environment, folder=folder)
     assert_refused(ended.returncode, ended.stderr, part)

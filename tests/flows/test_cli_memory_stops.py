@@ -142,9 +142,9 @@ def test_the_plan_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, place: R
 
 
 def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
-    session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api_url: str
 ) -> None:
-    environment = eigen_environment(session_folder / "cli")
+    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
     (tmp_path / "leaking.py").write_text(LEAKING)
     command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
     ended = subprocess.run(

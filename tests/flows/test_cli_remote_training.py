@@ -56,10 +56,10 @@ def wait_for_generation(contents: RunContents, generation: int, process: subproc
 
 
 def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
-    gcs_bucket: str, session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gcs_bucket: str, session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api_url: str
 ) -> None:
     store = f"{gcs_bucket}/eigen"
-    environment = eigen_environment(session_folder / "cli")
+    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
     arguments = ["train", "--store", store, "--run", "cloudy", "--generations", str(GENERATIONS), *small_settings()]
     contents = RunContents(open_store(store), "cloudy")
     process = subprocess.Popen(

@@ -24,13 +24,9 @@ LEAST_ADDRESSES = 1_200_000_000
 
 
 @pytest.fixture(scope="module")
-def limiter(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> Limiter:  # noqa: ARG001
+def limiter(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> Limiter:
     """Runs trainings under limits; the run is begun, and trained to its end in store `undisturbed`."""
-    from prefect.settings import PREFECT_API_URL
-
-    url = PREFECT_API_URL.value()
-    assert url
-    limiter = Limiter(tmp_path_factory.mktemp("limits"), {"PREFECT_API_URL": str(url)})
+    limiter = Limiter(tmp_path_factory.mktemp("limits"), {"PREFECT_API_URL": prefect_api_url})
     config = limiter.config("begun")
     assert train_flow(config.model_copy(update={"generations": BEGUN}), RUN, return_state=True).is_completed()
     limiter.copy("undisturbed")

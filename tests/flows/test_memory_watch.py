@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flow_cases import small_flow_config
 from numpy.typing import NDArray
+from prefect.artifacts import Artifact
 from prefect.states import State
 
 import flows.memory_watch
@@ -28,6 +29,7 @@ from flows.memory_watch import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
 from flows.run_plan import RunTooLargeError
 from flows.runs import status_of
 from flows.train import train_flow
+from tasks.artifacts import artifact_key
 
 MB = 1_000_000
 ROOM_GB = 0.25
@@ -112,7 +114,7 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
 ) -> None:
     config = small_flow_config(tmp_path)
     published: list[str] = []
-    monkeypatch.setattr(flows.memory_watch, "publish_memory", lambda *shown: published.append(f"{shown}"))
+    monkeypatch.setattr(flows.memory_watch, "show_memory", lambda *shown: published.append(f"{shown}"))
     with monkeypatch.context() as patch:
         hoarding(patch, phase)
         ended = train(limited(config))
@@ -138,6 +140,10 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     assert markdown.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert len(published) == 1
     assert "Hoard" in published[0]
+    page = Artifact.get(artifact_key("run"))
+    assert page is not None
+    assert str(page.data).startswith("# Ended after generation 1 of 3 (33 %)\n\n**Memory: ")
+    assert "Hoard grew most" in str(page.data)
 
     Hoard.kept.clear()
     run = RunDirectory.open(tmp_path, "run")

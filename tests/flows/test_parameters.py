@@ -44,6 +44,7 @@ def test_every_parameter_and_setting_is_described(schema: dict[str, Any]) -> Non
     assert [name for name, parameter in schema["properties"].items() if not parameter.get("description")] == []
     found = dict(settings(schema))
     assert found["learner.actor_learning_rate"]["description"].endswith("Default: 0.0001; quickstart: 0.001.")
+    assert found["generations"]["description"].endswith("Default: 25.")
     assert found["memory.limit_gb"]["description"].endswith("Default: empty.")
     assert found["preset"]["enum"] == list(PRESET_NAMES)
 

@@ -216,6 +216,28 @@ def test_what_the_schedule_asked_for_in_vain_is_removed(deployed: Deployed, tmp_
     assert all(deployed.knows(number) for number in [*kept, begun])
 
 
+def test_what_was_asked_for_last_is_resumed_though_no_checkpoint_tells_it(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train_flow(small_flow_config(tmp_path, generations=1, seed=5), "mine", return_state=True).is_completed()
+    with monkeypatch.context() as patch:
+        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+        more = small_flow_config(tmp_path, generations=2, seed=5)
+        assert train_flow(more, "mine", return_state=True).is_failed()
+    assert (status_of(str(tmp_path), "mine").state, deployed.is_on) == ("unfinished", True)
+    assert scheduled(tmp_path).is_completed()
+    status = status_of(str(tmp_path), "mine")
+    assert (status.state, status.generation, status.config.generations) == ("finished", 2, 2)
+
+
+def test_a_named_run_is_resumed_as_it_was_configured(deployed: Deployed, tmp_path: Path) -> None:  # noqa: ARG001 - in this environment
+    config = small_flow_config(tmp_path, generations=1, seed=5)
+    assert train_flow(config, "mine", return_state=True).is_completed()
+    assert train_flow(small_flow_config(tmp_path), "mine", resume=True, return_state=True).name == FINISHED_NAME
+    with pytest.raises(InputError, match="seed"):
+        train_flow(small_flow_config(tmp_path), "mine")
+
+
 def test_after_a_cancellation_it_is_off(deployed: Deployed) -> None:
     deployed.switch_on()
     flow_run: FlowRun = deployed.client.read_flow_run(deployed.asked(Cancelled()))

@@ -1,5 +1,6 @@
 """A real browser without a window, for the pages of Prefect."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -33,12 +34,20 @@ _OPTIONS = (
 
 
 def missing_browser() -> str | None:
-    """Why there is no browser, as a sentence; None if there is one."""
+    """Why there is no browser, as a sentence; None if there is one.
+
+    Raises:
+        RuntimeError: there is none, and EIGEN_REQUIRE_BROWSER is set.
+    """
     if not any(map(shutil.which, _BROWSERS)):
-        return "There is no Chromium here: `apt-get install chromium chromium-driver` for the test of the pages."
-    if shutil.which("chromedriver") is None:
-        return "There is no chromedriver here: `apt-get install chromium-driver` for the test of the pages."
-    return None
+        missing = "There is no Chromium here: `apt-get install chromium chromium-driver` for the test of the pages."
+    elif shutil.which("chromedriver") is None:
+        missing = "There is no chromedriver here: `apt-get install chromium-driver` for the test of the pages."
+    else:
+        return None
+    if os.environ.get("EIGEN_REQUIRE_BROWSER"):
+        raise RuntimeError(missing)
+    return missing
 
 
 class Browser:
@@ -64,17 +73,24 @@ class Browser:
 
     def wait_for(self, *texts: str) -> None:
         """Wait until the page shows all these texts."""
-        for text in texts:
-            self._until(lambda text=text: text in self.text(), f"'{text}' on {self.driver.current_url}")
+        missing = list(texts)
+
+        def look() -> bool:
+            # Reading a long page takes longer than looking through what was read.
+            page = self.text()
+            missing[:] = [text for text in missing if text not in page]
+            return not missing
+
+        self._until(look, lambda: f"{missing} on {self.driver.current_url}")
 
     def click(self, label: str) -> None:
         """Click on what is labelled so, when it is there."""
         path = f"//*[self::a or self::button or self::li][normalize-space(.)='{label}']"
-        self._until(lambda: self.driver.find_elements(By.XPATH, path), f"'{label}' to click on")[-1].click()
+        self._until(lambda: self.driver.find_elements(By.XPATH, path), lambda: f"'{label}' to click on")[-1].click()
 
     def fields(self, tag: str) -> list[WebElement]:
         """The fields of a form, once it has any."""
-        return self._until(lambda: self.driver.find_elements(By.TAG_NAME, tag), f"a {tag}")
+        return self._until(lambda: self.driver.find_elements(By.TAG_NAME, tag), lambda: f"a {tag}")
 
     def picture_widths(self) -> list[int]:
         """The widths of the page's pictures as they were drawn, once all were tried; 0: broken."""
@@ -84,7 +100,7 @@ class Browser:
             found: list[int] = self.driver.execute_script(script)
             return [] if -1 in found else found
 
-        return self._until(widths, f"pictures on {self.driver.current_url}")
+        return self._until(widths, lambda: f"pictures on {self.driver.current_url}")
 
     def keep(self, name: str, *, height: int = _HEIGHT) -> Path:
         """Keep a picture of the page, as a window of this height shows it."""
@@ -96,14 +112,14 @@ class Browser:
         self.driver.set_window_size(_WIDTH, _HEIGHT)
         return path
 
-    def _until(self, look: Callable[[], T], what: str) -> T:
+    def _until(self, look: Callable[[], T], what: Callable[[], str]) -> T:
         wait = WebDriverWait(self.driver, _PATIENCE_SECONDS, ignored_exceptions=[StaleElementReferenceException])
         try:
             found: T = wait.until(lambda _: look())
         except TimeoutException:
             picture = self.keep("missing")
             raise AssertionError(
-                f"not there within {_PATIENCE_SECONDS:.0f} s: {what}; {picture}\n{self.text()}"
+                f"not there within {_PATIENCE_SECONDS:.0f} s: {what()}; {picture}\n{self.text()}"
             ) from None
         return found
 

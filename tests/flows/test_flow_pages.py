@@ -1,0 +1,198 @@
+"""What a user finds in Prefect's pages after, and during, a training."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from flow_cases import small_flow_config
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.states import State
+
+import flows.cockpit
+import flows.train
+import tasks.artifacts
+from eigen_core.config import Config
+from eigen_core.records import GenerationRecord
+from flows.cockpit import Cockpit
+from flows.observer import SilentObserver, observed_by
+from flows.runs import status_of
+from flows.train import train_flow
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
+
+_PICTURE = re.compile(r"!\[[a-z ]+\]\(data:image/png;base64,iVBOR")
+
+
+def train(config: Config, name: str) -> State[Any]:
+    """Run the flow to its end and return the end state."""
+    return train_flow(config, name, return_state=True)
+
+
+def flow_run_of(state: State[Any]) -> FlowRun:
+    """The flow run that has ended so."""
+    assert state.state_details.flow_run_id is not None
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(state.state_details.flow_run_id)
+
+
+def pages_of(flow_run: UUID) -> dict[str, Artifact]:
+    """All artifacts of a flow run; no key may come twice."""
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=wanted)
+    assert len({page.key for page in found}) == len(found)
+    return {str(page.key): page for page in found}
+
+
+def records(config: Config, name: str) -> tuple[GenerationRecord, ...]:
+    """What the store says of the run."""
+    return status_of(config.checkpoint.store, name).history
+
+
+def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, reporting={"plot_every": 2}, market={"holdout_days": 50})
+    heard: list[dict[str, str]] = []
+
+    class Observer(SilentObserver):
+        def phase_started(self, generation: int, phase: str) -> None:
+            if (generation, phase) == (3, "train"):
+                raise KeyboardInterrupt
+            if (generation, phase) == (2, "plot"):
+                with get_client(sync_client=True) as client:
+                    (run,) = (run for run in client.read_flow_runs() if run.name.startswith("paged "))
+                heard.append({"name": run.name} | {key: str(page.data) for key, page in pages_of(run.id).items()})
+
+    with observed_by(Observer()), pytest.raises(KeyboardInterrupt):
+        train(config, "paged")
+    (during,) = heard
+    assert during["name"] == "paged gen 1-3 (2 done)"
+    assert during["paged"].startswith("# Generation 2 of 3 (67 %)")
+    assert f"`{tmp_path}/paged`" in during["paged"]
+    with get_client(sync_client=True) as client:
+        (stopped,) = (run for run in client.read_flow_runs() if run.name.startswith("paged "))
+    before = {key: str(page.data) for key, page in pages_of(stopped.id).items()}
+    assert before["paged"].startswith(
+        "# Ended after generation 2 of 3 (67 %)\n\n**It was told to stop.** A resume goes on with generation 3."
+    )
+    assert "## Plots, drawn after generation 2" in before["paged"]
+    assert len(_PICTURE.findall(before["paged"])) == 6
+
+    resumed = flow_run_of(train(config, "paged"))
+    pages = pages_of(resumed.id)
+    kinds = ("data", "plan", "population", "progress", "summary")
+    assert set(pages) == {"paged", *(f"paged-{kind}" for kind in kinds)}
+    assert resumed.name == "paged gen 3-3 (3 done)"
+    assert {"run:paged", f"preset:{config.preset}"} <= set(resumed.tags)
+    page = str(pages["paged"].data)
+    assert page.startswith("# Finished: generation 3 of 3 (100 %)\n\n**Finished ")
+    assert "## Plots, drawn after generation 3" in page
+    assert "**Holdout**: Holdout, " in page
+    assert "| **Memory** | fine: " in page
+    newest = records(config, "paged")[-1]
+    assert f"best {newest.best_fitness:,.2f}, mean {newest.mean_fitness:,.2f}" in page
+    rows = json.loads(str(pages["paged-population"].data))
+    assert [row["fitness (reward)"] for row in rows] == [f"{f:,.2f}" for f in sorted(newest.fitness, reverse=True)]
+    assert pages["paged-progress"].data == 100.0
+    assert str(pages["paged-progress"].description).startswith("3 of 3, finished ")
+    assert newest.weights_sha256 in str(pages["paged-summary"].data)
+    # What the first process has shown stays as it was.
+    assert {key: str(page.data) for key, page in pages_of(stopped.id).items()} == before
+
+
+def test_plots_of_an_earlier_process_are_shown_as_such(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, generations=1, reporting={"plot_every": 1})
+    assert train(config, "older").is_completed()
+    more = config.model_copy(update={"generations": 2, "reporting": config.reporting.model_copy()})
+    seen: list[str] = []
+
+    class Observer(SilentObserver):
+        def phase_started(self, generation: int, phase: str) -> None:
+            if (generation, phase) == (2, "evaluate"):
+                with get_client(sync_client=True) as client:
+                    run = next(run for run in client.read_flow_runs() if run.name == "older gen 2-2")
+                seen.append(str(pages_of(run.id)["older"].data))
+
+    with observed_by(Observer()):
+        assert train(more, "older").is_completed()
+    assert seen[0].startswith("# Generation 1 of 2 (50 %)")
+    assert "## Plots, drawn before this process began, " in seen[0]
+    assert "| **Last checkpoint** | generation 1, " in seen[0]
+
+
+def test_a_phase_has_one_line_in_the_log_with_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tasks.plot.write_plots", lambda *_: [])
+    config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
+    with caplog.at_level("INFO"):
+        assert train(config, "logged").is_completed()
+    lines = [record.getMessage() for record in caplog.records if record.name == "prefect.task_runs"]
+    phases = ("evaluate", "train", "evolve", "checkpoint")
+    expected = [f"{phase} {generation}:" for generation in (1, 2) for phase in phases] + ["plot 2:", "holdout 2:"]
+    assert [" ".join(line.split(" ")[:2]) for line in lines] == expected
+    for line in lines:
+        assert re.search(r", \d+\.\d\d s, [\d.,]+ [MG]B$", line), line
+    newest = records(config, "logged")[-1]
+    best = max(range(4), key=lambda agent: newest.fitness[agent])
+    assert lines[4].startswith(
+        f"evaluate 2: 4 agents x 2 slices, mean fitness {newest.mean_fitness:.2f}, "
+        f"best {newest.best_fitness:.2f} (agent {best}), "
+    )
+
+
+def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows.train.evolve, "retry_delay_seconds", [0])
+    evolve = flows.train.evolve
+
+    def failing(state: Any, guard: Any, generation: int) -> None:
+        if generation == 2:
+            raise RuntimeError("out of luck")
+        evolve(state, guard, generation)
+
+    monkeypatch.setattr(flows.train, "evolve", failing)
+    pages = pages_of(flow_run_of(train(small_flow_config(tmp_path), "unlucky")).id)
+    assert str(pages["unlucky"].data).startswith(
+        "# Ended after generation 1 of 3 (33 %)\n\n**RuntimeError: out of luck.** A resume goes on with generation 2."
+    )
+    assert str(pages["unlucky-progress"].description).startswith("1 of 3, ended ")
+
+
+def test_a_run_that_cannot_fit_shows_its_plan(tmp_path: Path) -> None:
+    ended = train(small_flow_config(tmp_path, memory={"limit_gb": 0.1}), "large")
+    assert ended.name == "MemoryPlan"
+    pages = pages_of(flow_run_of(ended).id)
+    assert set(pages) == {"large-plan"}
+    assert "The run does not fit" in str(pages["large-plan"].data)
+
+
+def test_a_server_that_does_not_answer_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def failing(key: str, **options: object) -> None:  # noqa: ARG001
+        asked.append(key)
+        raise httpx.ConnectError("nobody there")
+
+    for kind in ("markdown", "table", "progress"):
+        monkeypatch.setattr(tasks.artifacts, f"create_{kind}_artifact", failing)
+    monkeypatch.setattr(flows.cockpit, "_PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("tasks.plot.write_plots", lambda *_: [])
+    assert train(small_flow_config(tmp_path), "silent").is_completed()
+    # At the beginning, and at the end, when what is told is told for good.
+    assert asked == ["silent", "silent"]
+    assert caplog.text.count("The pages of run silent could not be renewed") == 2
+
+
+def test_a_cockpit_without_a_training_shows_nothing(tmp_path: Path) -> None:
+    cockpit = Cockpit(small_flow_config(tmp_path), "none")
+    with pytest.raises(ValueError, match="at once"), cockpit:
+        raise ValueError("at once")
+    cockpit.plotted(1, [])
+    cockpit.ended("It never began.")

@@ -1,0 +1,102 @@
+"""Artifacts: one of each key in a flow run, renewed in place, and new ones in the next."""
+
+import json
+from collections.abc import Callable
+from uuid import UUID
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.objects import Artifact
+
+import tasks.artifacts
+from tasks.artifacts import KINDS, Pages, artifact_key, publish_cleaning, show_memory
+
+pytestmark = pytest.mark.usefixtures("prefect_api")
+
+
+def versions(key: str) -> list[Artifact]:
+    """All artifacts of a key."""
+    with get_client(sync_client=True) as client:
+        return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+
+
+def in_a_flow_run(act: Callable[[], None]) -> None:
+    """Do something as a flow."""
+
+    @flow(name="acting")
+    def acting() -> None:
+        act()
+
+    acting()
+
+
+def test_a_page_is_created_once_and_then_renewed() -> None:
+    pages = Pages()
+    seen: list[UUID] = []
+
+    def act() -> None:
+        for generation in (1, 2, 3):
+            pages.show_markdown("renewed", f"# {generation}", f"generation {generation}")
+            pages.show_table("renewed-population", [{"rank": generation}], f"generation {generation}")
+            pages.show_progress("renewed-progress", 10.0 * generation, f"{generation} of 10")
+            seen.extend(version.id for version in versions("renewed"))
+
+    in_a_flow_run(act)
+    assert len(set(seen)) == 1
+    (page,), (table,), (progress,) = map(versions, ("renewed", "renewed-population", "renewed-progress"))
+    assert (page.data, page.description, page.type) == ("# 3", "generation 3", "markdown")
+    assert json.loads(str(table.data)) == [{"rank": 3}]
+    assert (table.description, table.type) == ("generation 3", "table")
+    assert (progress.data, progress.description, progress.type) == (30.0, "3 of 10", "progress")
+    assert len({page.flow_run_id, table.flow_run_id, progress.flow_run_id}) == 1
+
+
+def test_another_flow_run_makes_a_new_version_and_leaves_the_old_one() -> None:
+    in_a_flow_run(lambda: Pages().show_markdown("resumed", "before", "first"))
+    in_a_flow_run(lambda: Pages().show_markdown("resumed", "after", "second"))
+    found = versions("resumed")
+    assert sorted(str(version.data) for version in found) == ["after", "before"]
+    assert len({version.flow_run_id for version in found}) == 2
+
+
+def test_a_page_that_somebody_has_removed_is_made_again() -> None:
+    pages = Pages()
+
+    def act() -> None:
+        pages.show_markdown("removed", "before", "first")
+        with get_client(sync_client=True) as client:
+            client.delete_artifact(versions("removed")[0].id)
+        pages.show_markdown("removed", "after", "second")
+
+    in_a_flow_run(act)
+    assert [version.data for version in versions("removed")] == ["after"]
+
+
+def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(**options: object) -> None:  # noqa: ARG001
+        raise httpx.ConnectError("nobody there")
+
+    monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
+    monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
+
+    def act() -> None:
+        show_memory(Pages(), "lost", "# Memory", "93 %", [])
+        publish_cleaning("runs", [])
+
+    in_a_flow_run(act)
+    assert "The artifact lost-memory could not be stored: ConnectError: nobody there" in caplog.text
+    assert "The artifact cleanup could not be stored: ConnectError: nobody there" in caplog.text
+    assert versions("lost-memory") == []
+
+
+def test_the_page_of_a_run_has_no_other_key_than_a_page_beside_it() -> None:
+    names = ["mine", *(f"mine-{kind}" for kind in KINDS), "mine-data-data", "Mine", "data", "-data"]
+    keys = [artifact_key(name, kind) for name in names for kind in ("", *KINDS)]
+    assert len(set(keys)) == len(keys)
+    assert artifact_key("mine") == "mine"
+    assert artifact_key("mine", "data") == "mine-data"
