@@ -21,6 +21,7 @@ BENCHMARKS = (
     "population",
     "generation",
     "orchestration",
+    "overhead",
     "memoryplan",
     "watcher",
 )

@@ -19,7 +19,9 @@ def describe_flow_run(config: Config, run: str, generation: int) -> None:
 
 def flow_run_name(run: str, first: int, last: int, done: int | None = None) -> str:
     """Return what a flow run is called that trains generations `first` to `last`; `done`: the newest complete one."""
-    generations = f"{run} gen {first}-{max(first, last)}"
+    if first > last:
+        return f"{run} ({last} done)"
+    generations = f"{run} gen {first}-{last}"
     return generations if done is None else f"{generations} ({done} done)"
 
 

@@ -1,5 +1,6 @@
 """What holds for all tests: own caches, a quiet Prefect of their own, one thread."""
 
+import gc
 import os
 import shutil
 import sys
@@ -41,6 +42,19 @@ os.environ["PREFECT_API_BLOCKS_REGISTER_ON_START"] = "false"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 
 
+def pytest_collection_finish() -> None:
+    """Set aside what the imports have made, a million objects that only the tests' own process has.
+
+    Else each training in this process looks through all of them, to collect garbage and to count what lives. Tests of
+    that looking need them, and take them back.
+    """
+    # Its plugin imports it in any case, and warns of what it does not find among all objects.
+    import hypothesis  # noqa: F401 - for what happens as it is imported
+
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _session_folder() -> Iterator[None]:
     yield
@@ -73,4 +87,13 @@ def prefect_api() -> Iterator[None]:
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         prefect_test_harness(server_startup_timeout=120),
     ):
+        gc.freeze()
         yield
+
+
+@pytest.fixture(scope="session")
+def prefect_api_url(prefect_api: None) -> str:  # noqa: ARG001 - the server of this session
+    """Its address, for trainings as processes that need not start a server of their own."""
+    from prefect.settings import PREFECT_API_URL
+
+    return str(PREFECT_API_URL.value())

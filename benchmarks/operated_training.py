@@ -1,0 +1,113 @@
+"""Server and worker of `eigen up` in a folder of their own, and trainings that are launched on them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from flows.operations.home import Home, Part
+
+_OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
+_PARTS: tuple[Part, ...] = ("worker", "server")
+_FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+_POLL_SECONDS = 2.0
+_TRAINING_SECONDS = 1_200.0
+_TAIL = 2_000
+
+
+class Operated:
+    """A user's folder in which server and worker run inside the block, whatever happens there.
+
+    Args:
+        folder: everything lies below it.
+
+    Attributes:
+        store: where the runs are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder / "runs"
+        self._folder = folder
+        self._home = Home(folder / "home")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+        places = {"EIGEN_HOME": str(self._home.path), "PREFECT_HOME": str(folder / "prefect")}
+        self._environment = {**kept, **places}
+        if "EIGEN_CACHE" in os.environ:
+            self._environment["EIGEN_CACHE"] = os.environ["EIGEN_CACHE"]
+
+    def __enter__(self) -> Self:
+        try:
+            self._eigen("up", "--port", str(_free_port()))
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def train(self, preset: str, run: str, assignments: Sequence[str]) -> None:
+        """Launch a training and return when it has ended.
+
+        Raises:
+            RuntimeError: it did not end as it should.
+        """
+        options = [part for assignment in assignments for part in ("--set", assignment)]
+        said = self._eigen("launch", "--preset", preset, "--run", run, "--store", str(self.store), *options)
+        number = said.partition("/flow-run/")[2].split()[0]
+        state = self._wait_for_end(number)
+        if state != "COMPLETED":
+            raise RuntimeError(f"training {run} ended as {state}\n{self._log('worker')}")
+
+    def _wait_for_end(self, flow_run: str) -> str:
+        server = self._home.read("server")
+        assert server is not None
+        end = time.monotonic() + _TRAINING_SECONDS
+        while time.monotonic() < end:
+            with urllib.request.urlopen(f"{server.api}/flow_runs/{flow_run}") as answer:
+                state: str = json.load(answer)["state"]["type"]
+            if state in _FINAL:
+                return state
+            time.sleep(_POLL_SECONDS)
+        return "unfinished"
+
+    def _stop(self) -> None:
+        records = [record for part in _PARTS if (record := self._home.read(part)) is not None]
+        try:
+            self._eigen("down")
+        finally:
+            for record in records:
+                record.process.kill()
+
+    def _eigen(self, *arguments: str) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-m", "flows.cli", *arguments],
+            env=self._environment,
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode != 0:
+            raise RuntimeError(f"eigen {arguments[0]}: {ended.stderr}\n{self._log('server')}")
+        return ended.stdout
+
+    def _log(self, part: Part) -> str:
+        path = self._home.log(part)
+        return path.read_text(errors="replace")[-_TAIL:] if path.exists() else ""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

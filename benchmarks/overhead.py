@@ -1,0 +1,163 @@
+"""What server and worker cost: generations of a launched training against the same ones as plain functions."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from benchmarks.operated_training import Operated
+from benchmarks.orchestration import run_plainly
+from benchmarks.resident import in_own_process
+from benchmarks.results import Section
+from eigen_core.checkpoint import RunContents
+from eigen_core.config.loading import load_config
+from eigen_core.memory import tune_allocator
+from eigen_core.store import LocalStore
+from flows.prefect_environment import flow_environment
+from flows.runs import status_of
+
+_GENERATIONS = 11
+_TURNS = 3
+_PRESET = "quickstart"
+_SHORT = ("learner.gradient_steps=1", "evaluation.slices=2", "evaluation.validation_slices=2")
+_CASES: dict[str, tuple[str, ...]] = {"short generations": _SHORT, _PRESET: ()}
+_MOST_SECONDS, _MOST_SHARE = 0.5, 0.02
+
+
+@dataclass(frozen=True)
+class Course:
+    """How one run went.
+
+    Attributes:
+        generations: time of each generation from the second on, from the manifest before it to its own (seconds).
+        weights: hash of the last population.
+    """
+
+    generations: tuple[float, ...]
+    weights: str
+
+    @classmethod
+    def of(cls, store: Path, name: str) -> "Course":
+        """What a finished run tells of itself."""
+        manifests = RunContents(LocalStore(store), name).manifests().manifests[::-1]
+        if [manifest.generation for manifest in manifests] != list(range(1, _GENERATIONS + 1)):
+            raise RuntimeError(f"run {name} has not all of its generations")
+        moments = [datetime.fromisoformat(manifest.created) for manifest in manifests]
+        seconds = tuple((end - begin).total_seconds() for begin, end in pairwise(moments))
+        return cls(seconds, status_of(str(store), name).history[-1].weights_sha256)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same training in both ways, several times each.
+
+    Attributes:
+        plain, flow: the runs, in their order.
+    """
+
+    plain: Sequence[Course]
+    flow: Sequence[Course]
+
+    @property
+    def least(self) -> tuple[float, float]:
+        """Mean over the generations of the least over the runs, plain and as the flow (seconds)."""
+        plain, flow = (np.min([course.generations for course in side], axis=0).mean() for side in self._sides)
+        return float(plain), float(flow)
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """Mean over all generations of all runs, plain and as the flow (seconds)."""
+        plain, flow = (np.mean([course.generations for course in side]) for side in self._sides)
+        return float(plain), float(flow)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the mean difference is within one of the two bounds."""
+        plain, flow = self.mean
+        return flow - plain <= max(_MOST_SECONDS, _MOST_SHARE * plain)
+
+    def row(self, name: str) -> list[str]:
+        """The cells of the table."""
+        weights = {course.weights for side in self._sides for course in side}
+        return [name, *_compared(self.mean), *_compared(self.least), "yes" if len(weights) == 1 else "no"]
+
+    @property
+    def _sides(self) -> tuple[Sequence[Course], Sequence[Course]]:
+        return self.plain, self.flow
+
+
+def run() -> Section:
+    """Train by turns without Prefect, and with the server and the worker of `eigen up`, which are stopped meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as folder:
+        compared = _take_turns(Path(folder))
+    kept = all(comparison.is_kept for comparison in compared.values())
+    mean = max(comparison.mean[1] - comparison.mean[0] for comparison in compared.values())
+    least = max(comparison.least[1] - comparison.least[0] for comparison in compared.values())
+    return Section(
+        title="What server and worker cost",
+        method=f"Generations 2 to {_GENERATIONS} of preset {_PRESET}, or of one with 1 gradient step and 2 episodes of "
+        "a kind, on the bundled prices with checkpoints and plots (after 5 and 10), launched with `eigen launch` on "
+        "the server and the worker of `eigen up`, and as the same functions without Prefect in a process of its own "
+        f"while neither runs; {_TURNS} times by turns, one torch thread. A generation's time runs from the manifest "
+        "before it to its own, so all that the flow does beside the phases counts: states, logs, pages, memory guard, "
+        "lease. Mean: over all generations of all runs. Least: mean over the generations of the least over the runs.",
+        columns=(
+            "seconds a generation",
+            "mean: plain",
+            "mean: server and worker",
+            "mean: difference",
+            "mean: share",
+            "least: plain",
+            "least: server and worker",
+            "least: difference",
+            "least: share",
+            "same weights",
+        ),
+        rows=[comparison.row(name) for name, comparison in compared.items()],
+        remarks=(
+            f"The goal is a difference of at most {_MOST_SECONDS} s or {_MOST_SHARE:.0%}, which is "
+            f"{'kept' if kept else 'not kept'} by the means: they differ by at most {mean:+.3f} s, the least times "
+            f"by at most {least:+.3f} s.",
+        ),
+    )
+
+
+def train_plainly(store: str, name: str, assignments: Sequence[str]) -> None:
+    """Train a run to its end without Prefect; to be called in a process of its own."""
+    tune_allocator()
+    config = load_config(_PRESET, [*assignments, f"checkpoint.store={store}"])
+    torch.set_num_threads(config.threads)
+    run_plainly(config, name)
+
+
+def _take_turns(folder: Path) -> dict[str, Comparison]:
+    settings = {
+        name: (*assignments, f"generations={_GENERATIONS}", f"checkpoint.keep_last={_GENERATIONS}", "threads=1")
+        for name, assignments in _CASES.items()
+    }
+    plain: dict[str, list[Course]] = {name: [] for name in _CASES}
+    flow: dict[str, list[Course]] = {name: [] for name in _CASES}
+    for turn in range(_TURNS):
+        runs = {name: f"{name.replace(' ', '-')}-{turn}" for name in _CASES}
+        for name, training in runs.items():
+            # What the C library and OpenMP are told as a process begins is the same for both ways.
+            with patch.dict(os.environ, flow_environment(os.environ)):
+                in_own_process(train_plainly, str(folder / "plain"), training, settings[name])
+            plain[name].append(Course.of(folder / "plain", training))
+        with Operated(folder) as operated:
+            for name, training in runs.items():
+                operated.train(_PRESET, training, settings[name])
+                flow[name].append(Course.of(operated.store, training))
+    return {name: Comparison(plain[name], flow[name]) for name in _CASES}
+
+
+def _compared(seconds: tuple[float, float]) -> list[str]:
+    plain, flow = seconds
+    return [f"{plain:.3f}", f"{flow:.3f}", f"{flow - plain:+.3f}", f"{100 * (flow / plain - 1):+.1f} %"]
