@@ -164,7 +164,7 @@ def launch(
             report, run_plan = require_trainable(config)
         require_same_run_here(config, name)
     values = parse_assignments(settings)
-    launched = launch_run(server.api, values if preset is None else {"preset": preset, **values}, name)
+    launched = launch_run(server.api, values if preset is None else {"preset": preset, **values}, name, _progress())
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:

@@ -11,10 +11,12 @@ from flows.operations.home import Home, Record
 
 if TYPE_CHECKING:
     from flows.operations.launching import Launched
-    from flows.operations.status import FlowRunStatus, Status
+    from flows.operations.status import FlowRunStatus, ScheduleStatus, Status
     from flows.operations.stopping import Down
     from flows.operations.up import Up
     from flows.runs import RunStatus
+
+_DAY_SECONDS = 86_400.0
 
 
 def print_up(console: Console, home: Home, brought: "Up", resumed: str | None = None) -> None:
@@ -47,6 +49,9 @@ def print_down(console: Console, home: Home, stopped: "Down", run: "RunStatus | 
         if record is not None:
             how = "killed: it did not stop in time" if part in stopped.killed else "stopped"
             _line(console, part, f"{how} (process {record.process.pid})")
+    for name in stopped.by_hand:
+        told = f"{escape(name)}, of `eigen train`: if it still runs, it waits until `eigen up` starts the server again"
+        _line(console, "training", told)
     if run is not None:
         _line(console, "training", f"run [bold]{escape(run.run)}[/] was told to stop; {escape(_last_checkpoint(run))}")
         if run.state == "unfinished":
@@ -81,8 +86,7 @@ def print_status(console: Console, status: "Status") -> None:
     else:
         _line(console, "run", "none yet: eigen launch")
     if status.schedule is not None:
-        due = "" if status.schedule.next is None else f", next {_when(status.schedule.next)}"
-        _line(console, "resume", f"{'every 10 minutes' if status.schedule.active else 'off until a launch'}{due}")
+        _line(console, "resume", _resume(status.schedule))
 
 
 def status_document(status: "Status") -> dict[str, Any]:
@@ -141,8 +145,8 @@ def status_document(status: "Status") -> dict[str, Any]:
 
 def _print_flow_run(console: Console, flow_run: "FlowRunStatus") -> None:
     message = f": {flow_run.message}" if flow_run.message else ""
-    what = "flow run" if flow_run.active else "last flow run"
-    _line(console, what, escape(f"{flow_run.name}, {flow_run.state} since {_when(flow_run.since)}{message}"))
+    what, when = ("flow run", _how_long) if flow_run.active else ("last flow run", _when)
+    _line(console, what, escape(f"{flow_run.name}, {flow_run.state} {when(flow_run.since)}{message}"))
     _line(console, "page", flow_run.page)
 
 
@@ -150,6 +154,15 @@ def _print_run(console: Console, run: "RunStatus") -> None:
     _line(console, "run", f"[bold]{escape(run.run)}[/] is {run.state}: {escape(_last_checkpoint(run))}")
     if run.uploads is not None:
         _line(console, "uploads", escape(str(run.uploads)))
+
+
+def _resume(schedule: "ScheduleStatus") -> str:
+    how = "every 10 minutes" if schedule.active else "off until a launch"
+    if schedule.next is None:
+        return how
+    if schedule.next < datetime.now(UTC):
+        return f"{how}, the next one waits for the worker"
+    return f"{how}, next {_when(schedule.next)}"
 
 
 def _last_checkpoint(run: "RunStatus") -> str:
@@ -176,13 +189,23 @@ def _how(record: Record | None, began: bool) -> str:
 def _when(moment: datetime) -> str:
     """Return a moment as one reads it best: how long ago, or in how long, if that is not days."""
     seconds = (moment - datetime.now(UTC)).total_seconds()
-    amount = abs(seconds)
-    if amount >= 86_400:
+    if abs(seconds) >= _DAY_SECONDS:
         return f"{moment.astimezone():%Y-%m-%d %H:%M}"
-    text = (
-        f"{amount:.0f} s" if amount < 90 else f"{amount / 60:.0f} min" if amount < 5_400 else f"{amount / 3_600:.0f} h"
-    )
-    return f"in {text}" if seconds > 0 else f"{text} ago"
+    return f"in {_duration(seconds)}" if seconds > 0 else f"{_duration(-seconds)} ago"
+
+
+def _how_long(moment: datetime) -> str:
+    """Return since when something goes on: for how long, if that is not days."""
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    if seconds >= _DAY_SECONDS:
+        return f"since {moment.astimezone():%Y-%m-%d %H:%M}"
+    return f"for {_duration(max(seconds, 0.0))}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.0f} h"
 
 
 def _iso(moment: datetime | None) -> str | None:

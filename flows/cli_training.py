@@ -1,6 +1,7 @@
 """The commands that train: everything is checked first, then Prefect starts, then the flow runs under a display."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ from flows.cli_plan import print_plan
 from flows.cli_signals import StopSignals, stop_signals
 from flows.cli_tables import memory_command, output_console, print_ending, resume_command
 from flows.observer import observed_by
+from flows.operations.home import Home
+from flows.operations.server import server_for_training
 from flows.prefect_environment import PrefectServer, prepare_environment
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
     with stop_signals() as signals:
-        prepare_environment()
+        _prepare()
         require_addresses()
         check_run_name(name)
         _require_store(config.checkpoint)
@@ -62,7 +65,7 @@ def continue_run(name: str, store: str, *, generations: int | None = None, devic
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
     with stop_signals() as signals:
-        prepare_environment()
+        _prepare()
         require_addresses()
         check_run_name(name)
         _require_store(CheckpointConfig(store=store))
@@ -74,6 +77,12 @@ def continue_run(name: str, store: str, *, generations: int | None = None, devic
         if device is not None:
             values["device"] = device
         _train(config_from_values(values), name, signals)
+
+
+def _prepare() -> None:
+    """Set what Prefect needs before it is imported."""
+    prepare_environment()
+    os.environ.update(server_for_training(Home.of(os.environ), os.environ))
 
 
 def _require_store(settings: CheckpointConfig) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import as_file, files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
 from flows.cli_endings import Stopped
@@ -14,18 +14,12 @@ from flows.operations.automations import DEPLOYMENT, ZOMBIE_NAME, bring_zombie_a
 from flows.operations.environment import POOL, client_environment, ui_of
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import DeploymentSchedule
     from prefect.client.schemas.responses import DeploymentResponse
 
 CLEANUP = "cleanup/weekly"
 DEPLOYMENTS = (DEPLOYMENT, CLEANUP)
-RESUME = "resume"
-"""Slug of the schedule that resumes."""
-
-_RESUMING = {"resume": True}
 _DEPLOY_SECONDS = 300.0
 _SHOWN_LINES = 3
 
@@ -105,7 +99,9 @@ def find_deployment(client: "SyncPrefectClient", name: str = DEPLOYMENT) -> "Dep
 
 def resume_schedule(client: "SyncPrefectClient") -> "DeploymentSchedule | None":
     """Return the schedule that resumes, None if somebody has removed it."""
-    return next((found for found in find_deployment(client).schedules if found.slug == RESUME), None)
+    from flows.resuming import schedule_of
+
+    return schedule_of(find_deployment(client))
 
 
 def set_resuming(client: "SyncPrefectClient", active: bool) -> None:
@@ -114,11 +110,10 @@ def set_resuming(client: "SyncPrefectClient", active: bool) -> None:
     Raises:
         InputError: the server has no such deployment or schedule.
     """
-    schedule = resume_schedule(client)
-    if schedule is None:
+    from flows.resuming import RESUME, set_schedule
+
+    if not set_schedule(client, find_deployment(client), active):
         raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
-    if (schedule.active, schedule.parameters) != (active, _RESUMING):
-        _switch(client, find_deployment(client).id, schedule, active, _RESUMING)
 
 
 def require_pool(client: "SyncPrefectClient") -> None:
@@ -165,18 +160,8 @@ def _restore(client: "SyncPrefectClient", name: str, active: dict[str, bool]) ->
     for schedule in deployment.schedules:
         wanted = active.get(schedule.slug or "", schedule.active)
         if wanted != schedule.active:
-            _switch(client, deployment.id, schedule, wanted, schedule.parameters)
-
-
-def _switch(
-    client: "SyncPrefectClient",
-    deployment_id: "UUID",
-    schedule: "DeploymentSchedule",
-    active: bool,
-    parameters: dict[str, Any],
-) -> None:
-    # A change that does not name the parameters removes them: the schedule would begin new runs instead of resuming.
-    client.update_deployment_schedule(deployment_id, schedule.id, active=active, parameters=parameters)
+            # A change that does not name the parameters removes them: it would begin new runs instead of resuming.
+            client.update_deployment_schedule(deployment.id, schedule.id, active=wanted, parameters=schedule.parameters)
 
 
 def _run_prefect_deploy(api: str) -> None:

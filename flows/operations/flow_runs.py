@@ -13,18 +13,49 @@ _PENDING_SECONDS = 300.0
 
 RUN_TAG = "run:"
 """A flow run's tag that names the run which it trains."""
+SCHEDULED_TAG = "auto-scheduled"
+"""Prefect's own tag of a flow run that a schedule has asked for: those here resume."""
 
 
 def running_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
     """Return the flow run that trains, or is about to; None if there is none."""
     from prefect.client.schemas.objects import StateType
-    from prefect.client.schemas.sorting import FlowRunSort
 
-    active = [StateType.RUNNING, StateType.CANCELLING, StateType.PENDING]
-    found = _flow_runs(client, active, FlowRunSort.START_TIME_DESC, 10)
+    found = active_flow_runs(client)
     # A run that waits for its process comes after one that has it.
     begun = [run for run in found if run.state_type != StateType.PENDING]
     return next(iter([*begun, *(run for run in found if _is_beginning(run))]), None)
+
+
+def active_flow_runs(client: "SyncPrefectClient") -> "list[FlowRun]":
+    """Return the flow runs that have, or are about to have, a process, as far as the server knows."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    active = [StateType.RUNNING, StateType.CANCELLING, StateType.PENDING]
+    return _flow_runs(client, active, FlowRunSort.START_TIME_DESC, 10)
+
+
+def begun_by_hand(client: "SyncPrefectClient") -> "list[FlowRun]":
+    """Return the flow runs of `eigen train` that this server takes for running."""
+    from prefect.client.schemas.filters import (
+        FlowFilter,
+        FlowFilterName,
+        FlowRunFilter,
+        FlowRunFilterDeploymentId,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+    )
+    from prefect.client.schemas.objects import StateType
+
+    running = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    return list(
+        client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=["train"])),
+            flow_run_filter=FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(is_null_=True), state=running),
+            limit=10,
+        )
+    )
 
 
 def last_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
@@ -51,6 +82,11 @@ def trained_run(flow_run: "FlowRun") -> str | None:
     tagged = next((tag.removeprefix(RUN_TAG) for tag in flow_run.tags if tag.startswith(RUN_TAG)), None)
     given = flow_run.parameters.get("run")
     return tagged or (given if isinstance(given, str) else None)
+
+
+def is_choosing(flow_run: "FlowRun") -> bool:
+    """Whether a flow run has yet to find out which run it goes on with, if any."""
+    return trained_run(flow_run) is None and (bool(flow_run.parameters.get("resume")) or SCHEDULED_TAG in flow_run.tags)
 
 
 def _is_beginning(pending: "FlowRun") -> bool:

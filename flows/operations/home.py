@@ -35,6 +35,8 @@ class Record(BaseModel):
     """Working directory: where the store `runs` is."""
     store: str | None
     """The store that its environment names."""
+    machine: str | None
+    """Where its process number counts; None if that cannot be told."""
 
 
 class Home:

@@ -1,7 +1,7 @@
 """Starting a training on the worker."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +9,20 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from flows.operations.deploying import client_of, find_deployment, resume_schedule, set_resuming
 from flows.operations.environment import ui_of
-from flows.operations.flow_runs import next_flow_run, running_flow_run, trained_run
+from flows.operations.flow_runs import is_choosing, next_flow_run, running_flow_run, trained_run
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 
 _SOON_SECONDS = 30.0
+# Prefect takes up to 20 s from the end of a cancelled process to the word that it is cancelled.
+_PATIENCE_SECONDS = 30.0
+_POLL_SECONDS = 1.0
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -33,23 +40,24 @@ class Launched:
     page: str
 
 
-def launch(api: str, values: Mapping[str, Any], run: str) -> Launched:
+def launch(api: str, values: Mapping[str, Any], run: str, say: Say) -> Launched:
     """Let the worker train `run`, and have it resumed until it is finished.
+
+    What is being cancelled, or only looks for something to resume, is waited for.
 
     Args:
         api: of the server.
         values: the settings that were given, nested; the rest is the preset's.
         run: its name.
+        say: is told what is being waited for.
 
     Raises:
         InputError: there is no deployment, a training is under way, or the server refuses the settings.
     """
     with client_of(api) as client:
         deployment = find_deployment(client)
-        active = running_flow_run(client)
-        if active is not None:
-            raise InputError(_occupied(active, api))
-        flow_run = _create(client, deployment.id, {"config": dict(values), "run": run, "resume": False})
+        _wait_until_free(client, api, say)
+        flow_run = _create(client, deployment.id, {"config": dict(values), "run": run, "resume": False}, run)
         set_resuming(client, True)
     return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)))
 
@@ -63,6 +71,8 @@ def resume(api: str, *, always: bool = True) -> str | None:
 
     Returns the page of the flow run; None if one is under way or due already, or nothing is to be resumed.
     """
+    from flows.resuming import RESUME
+
     with client_of(api) as client:
         if always:
             set_resuming(client, True)
@@ -72,7 +82,7 @@ def resume(api: str, *, always: bool = True) -> str | None:
                 return None
         if running_flow_run(client) is not None or _is_due(next_flow_run(client)):
             return None
-        return page_of(api, str(_create(client, find_deployment(client).id, {"resume": True}).id))
+        return page_of(api, str(_create(client, find_deployment(client).id, {"resume": True}, RESUME).id))
 
 
 def _is_due(flow_run: "FlowRun | None") -> bool:
@@ -100,11 +110,35 @@ def page_of(api: str, flow_run_id: str) -> str:
     return f"{ui_of(api)}/runs/flow-run/{flow_run_id}"
 
 
-def _create(client: "SyncPrefectClient", deployment_id: Any, parameters: dict[str, Any]) -> "FlowRun":  # noqa: ANN401 - Prefect's own type takes seconds to import
+def _wait_until_free(client: "SyncPrefectClient", api: str, say: Say) -> None:
+    """Return when nothing is being trained.
+
+    Raises:
+        InputError: something is, or what should end in a moment does not.
+    """
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while (active := running_flow_run(client)) is not None:
+        ending = _ending(active)
+        if ending is None or time.monotonic() > end:
+            raise InputError(_occupied(active, ending, page_of(api, str(active.id))))
+        say(f"waiting: {ending}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _ending(active: "FlowRun") -> str | None:
+    """Return what a flow run does that should end in a moment; None if it trains, or begins to."""
+    if active.state is not None and active.state.is_cancelling():
+        return f"flow run {active.name} is being cancelled"
+    if is_choosing(active):
+        return f"flow run {active.name} looks for something to resume"
+    return None
+
+
+def _create(client: "SyncPrefectClient", deployment_id: "UUID", parameters: dict[str, Any], name: str) -> "FlowRun":
     from prefect.exceptions import PrefectHTTPStatusError
 
     try:
-        return client.create_flow_run_from_deployment(deployment_id, parameters=parameters)
+        return client.create_flow_run_from_deployment(deployment_id, parameters=parameters, name=name)
     except PrefectHTTPStatusError as error:
         detail = error.response.json().get("detail", error.response.text) if error.response.content else str(error)
         raise InputError(
@@ -112,10 +146,12 @@ def _create(client: "SyncPrefectClient", deployment_id: Any, parameters: dict[st
         ) from error
 
 
-def _occupied(active: "FlowRun", api: str) -> str:
+def _occupied(active: "FlowRun", ending: str | None, page: str) -> str:
+    if ending is not None:
+        return f"{ending[0].upper()}{ending[1:]}, and has not ended yet ({page}): try again in a few seconds."
     run = trained_run(active)
     what = f"Run '{run}'" if run else "A run"
     return (
-        f"{what} is being trained (flow run {active.name}, {page_of(api, str(active.id))}), and one at a time is: wait "
-        f"until it has ended, or cancel it there or with `prefect flow-run cancel {active.id}`."
+        f"{what} is being trained (flow run {active.name}, {page}), and one at a time is: wait until it has ended, or "
+        f"cancel it there or with `prefect flow-run cancel {active.id}`."
     )

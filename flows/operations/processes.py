@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from eigen_core.store.location import explained
 
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE = Path("/proc/self/ns/pid")
 _POLL_SECONDS = 0.1
 _KILLED_SECONDS = 10.0
 # The clock may be set between two looks at when a process began.
@@ -99,6 +101,17 @@ class ProcessId(BaseModel):
         except psutil.NoSuchProcess:
             return None
         return process if same and not ended else None
+
+
+def this_machine() -> str | None:
+    """Return where process numbers count: on this machine until it is restarted, and in this container of it.
+
+    None if that cannot be told.
+    """
+    try:
+        return f"{_BOOT.read_text().strip()} {os.readlink(_NAMESPACE)}"
+    except OSError:
+        return None
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> "Started":

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from eigen_core.errors import InputError
 from flows.cli_endings import Stopped
-from flows.operations.environment import HOST, api_at, server_command, server_environment
+from flows.operations.environment import HOST, api_at, own_environment, server_command, server_environment, ui_of
 from flows.operations.health import answers, is_taken
 from flows.operations.home import Home, Record
-from flows.operations.processes import last_lines, start
+from flows.operations.processes import last_lines, start, this_machine
 
 DEFAULT_PORT = 4200
 START_SECONDS = 180.0
@@ -62,6 +62,23 @@ def known_server(home: Home, environ: Mapping[str, str]) -> Server:
     return Server(record.api, ours=True)
 
 
+def server_for_training(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what to add to the environment so that a training of this process uses the server that runs here.
+
+    An embedded server beside it would write to the same database, and act on the same crashes. Nothing is added if the
+    user names an API, or none that `eigen up` has started here answers. To be called before Prefect is imported.
+
+    Raises:
+        InputError: what `eigen up` has noted cannot be read.
+    """
+    if environ.get("PREFECT_API_URL", "").strip() or _profiles_name_an_api(environ):
+        return {}
+    record = home.running("server")
+    if record is None or not answers(record.api):
+        return {}
+    return {**own_environment(environ), "PREFECT_API_URL": record.api, "PREFECT_UI_URL": ui_of(record.api)}
+
+
 def configured_api(environ: Mapping[str, str]) -> str | None:
     """Return the URL of the API that environment or Prefect's profile names, None if they name none."""
     if url := environ.get("PREFECT_API_URL", "").strip():
@@ -109,7 +126,7 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, host: str = 
         raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
     log, folder, api = home.log("server"), Path.cwd(), api_at(port)
     started = start(server_command(port, host), server_environment(environ, port), log, folder)
-    record = Record(process=started.process, api=api, log=log, folder=folder, store=None)
+    record = Record(process=started.process, api=api, log=log, folder=folder, store=None, machine=this_machine())
     home.write("server", record)
     end = time.monotonic() + START_SECONDS
     while not answers(api):
@@ -131,6 +148,15 @@ def _prefects_api() -> str | None:
 
     url: str | None = PREFECT_API_URL.value()
     return url
+
+
+def _profiles_name_an_api(environ: Mapping[str, str]) -> bool:
+    home = Path(environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = Path(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")).expanduser()
+    try:
+        return "PREFECT_API_URL" in profiles.read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def _default_port(environ: Mapping[str, str]) -> int:

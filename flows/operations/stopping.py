@@ -3,11 +3,14 @@
 import signal
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from flows.cli_endings import Stopped
+from flows.operations.health import answers
 from flows.operations.home import Home, Part, Record
 from flows.operations.processes import ProcessId
+from flows.operations.worker import worker_name
 
 GRACE_SECONDS = 120.0
 """How long a training that is told to stop may take to reach a point where it can."""
@@ -38,7 +41,8 @@ class StoppedWorker:
 def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Callable[[], bool]) -> StoppedWorker:
     """Stop a worker and what it runs.
 
-    A worker that is told to stop ends its flow runs at once and reports nothing of it, so they are stopped first.
+    A worker that is told to stop ends its flow runs at once and reports nothing of it, so they are stopped first. It is
+    held meanwhile: what asks for their resume must wait for the next worker, and not be taken by one that ends.
 
     Args:
         process: the worker.
@@ -53,6 +57,7 @@ def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Ca
         for engine in engines:
             if engine not in told:
                 say("stopping the training")
+                process.send(signal.SIGSTOP)
                 engine.send(signal.SIGTERM)
                 told.append(engine)
         if time.monotonic() > end:
@@ -64,6 +69,7 @@ def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Ca
         _wait_for(reported, _REPORT_SECONDS)
     say("stopping the worker")
     process.send(signal.SIGTERM)
+    process.send(signal.SIGCONT)
     if not process.wait(_WORKER_SECONDS):
         killed = True
         process.kill()
@@ -88,12 +94,14 @@ class Down:
         worker, server: the process, None if none ran.
         trainings: how many flow runs were told to stop.
         killed: what did not stop by itself in time.
+        by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
     """
 
     worker: Record | None
     server: Record | None
     trainings: int
     killed: tuple[str, ...]
+    by_hand: tuple[str, ...] = ()
 
 
 def bring_down(
@@ -110,6 +118,7 @@ def bring_down(
     if not home.path.is_dir():
         return Down(None, None, 0, ())
     with home.alone():
+        noted = home.read("worker") if "worker" in parts else None
         worker = home.running("worker") if "worker" in parts else None
         server = home.running("server") if "server" in parts else None
         killed: list[str] = []
@@ -119,11 +128,36 @@ def bring_down(
             stopped = stop_worker(worker.process, say, grace_seconds, lambda: nothing_runs(api))
             trainings = len(stopped.trainings)
             killed += ["worker"] * stopped.killed
+        if noted is not None:
+            _report_lost(noted, worker_name(home))
+        by_hand = () if server is None else _begun_by_hand(server.api)
         if server is not None and stop_server(server.process, say):
             killed.append("server")
         for part in parts:
             home.forget(part)
-        return Down(worker, server, trainings, tuple(killed))
+        return Down(worker, server, trainings, tuple(killed), by_hand)
+
+
+def _report_lost(worker: Record, name: str) -> None:
+    """Tell the server of flow runs that were killed; one that does not answer is told by the next `eigen up`."""
+    from flows.operations.deploying import client_of
+    from flows.operations.lost import report_lost
+
+    if not answers(worker.api):
+        return
+    with suppress(Stopped), client_of(worker.api) as client:
+        report_lost(client, worker, name)
+
+
+def _begun_by_hand(api: str) -> tuple[str, ...]:
+    from flows.operations.deploying import client_of
+    from flows.operations.flow_runs import begun_by_hand
+
+    if not answers(api):
+        return ()
+    with suppress(Stopped), client_of(api) as client:
+        return tuple(found.name for found in begun_by_hand(client))
+    return ()
 
 
 def nothing_runs(api: str) -> bool:

@@ -11,9 +11,10 @@ from flows.cli_endings import Stopped
 from flows.operations.deploying import client_of, deploy, is_deployed, require_pool
 from flows.operations.environment import HOST, api_at, ui_of
 from flows.operations.home import Home, Part, Record
+from flows.operations.lost import report_lost
 from flows.operations.processes import last_lines
 from flows.operations.server import Server, configured_api, known_server, start_server, wanted_port
-from flows.operations.worker import begin_worker, wait_for_worker
+from flows.operations.worker import begin_worker, wait_for_worker, worker_name
 
 Say = Callable[[str], None]
 Only = Literal["server", "worker"]
@@ -93,6 +94,8 @@ def bring_up(
             say("starting the worker, bringing the deployments")
             # All that the worker needs: it comes up while Prefect loads the flows for the rest.
             require_pool(client)
+            # Before the new worker is there to begin anything.
+            report_lost(client, home.read("worker"), worker_name(home))
             worker, started = begin_worker(home, environ, server.api, Path.cwd())
             try:
                 deploy(server.api)

@@ -12,7 +12,7 @@ from eigen_core.store import store_from_environment
 from flows.cli_endings import Stopped
 from flows.operations.environment import POOL, worker_command, worker_environment
 from flows.operations.home import Home, Record
-from flows.operations.processes import Started, last_lines, start
+from flows.operations.processes import Started, last_lines, start, this_machine
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -35,7 +35,8 @@ def begin_worker(home: Home, environ: Mapping[str, str], api: str, folder: Path)
     """
     log = home.log("worker")
     started = start(worker_command(worker_name(home)), worker_environment(environ, api, folder), log, folder)
-    record = Record(process=started.process, api=api, log=log, folder=folder, store=store_from_environment(environ))
+    store = store_from_environment(environ)
+    record = Record(process=started.process, api=api, log=log, folder=folder, store=store, machine=this_machine())
     home.write("worker", record)
     return record, started
 

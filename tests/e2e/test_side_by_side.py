@@ -29,9 +29,10 @@ def test_of_two_launches_at_once_one_trains(
     assert refused.returncode == 2
     assert "one at a time" in refused.stderr
     # Past the check of `eigen launch`, to the worker that has nothing else to do.
-    said = operated.prefect("deployment", "run", "train/gpu", "-p", "run=second").stdout
-    second = said.split("/flow-run/")[1].split()[0]
+    second = operated.run_deployment("-p", "run=second")
     assert operated.wait_for_end(second) == "Cancelled"
+    # Nobody has cancelled the one that trains.
+    assert operated.is_resuming()
     assert operated.wait_for_end(first) == "Completed"
     machines = (operated, other_machine)
     assert not any((machine.store / "second").exists() for machine in machines)

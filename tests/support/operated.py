@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,14 +24,18 @@ T = TypeVar("T")
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
 _ENGINE = "prefect.engine"
+_SIGTERM = 15
 _FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _COMMAND_SECONDS = 300.0
 GENERATIONS = 6
+RESUMED_SECONDS = 300.0
+"""From a kill to the next completed generation, at most: that of a machine with other things to do."""
 _ACTIVE = ["PENDING", "RUNNING", "CANCELLING"]
 _TAIL = 40
 _TAIL_BYTES = 4096
 _LOG_SECONDS = 0.3
 _TOLD = re.compile(r"Executing task '([a-z]+)'|Task run '[a-z]+-[0-9]+' - [^E]")
+_BEGUN = re.compile(r"Executing task '[a-z]+' for task run '[a-z]+-([0-9]+)'")
 PHASES = ("evaluate", "train", "evolve", "checkpoint")
 
 
@@ -43,15 +47,28 @@ def free_port() -> int:
         return port
 
 
+def number_of(said: str) -> str:
+    """The number of the flow run whose page a command has told."""
+    return said.split("/flow-run/")[1].split()[0]
+
+
+def is_told_to_stop(process: psutil.Process) -> bool:
+    """Whether a process that is held has a SIGTERM waiting for it."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    masks = re.findall(r"^(?:SigPnd|ShdPnd):\s+([0-9a-f]+)$", status, re.MULTILINE)
+    return any(int(mask, 16) >> (_SIGTERM - 1) & 1 for mask in masks)
+
+
 class Operated:
     """A user's folder, with all that `eigen up` starts in it.
 
     Args:
         folder: of the user; everything lies below it.
         api: of a server elsewhere; None: one of its own.
+        environment: of the user, beside the usual one.
     """
 
-    def __init__(self, folder: Path, api: str | None = None) -> None:
+    def __init__(self, folder: Path, api: str | None = None, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.store = folder / "runs"
         self.home = folder / "home"
@@ -70,37 +87,48 @@ class Operated:
         }
         if api is not None:
             self.environment["PREFECT_API_URL"] = api
+        self.environment.update(environment or {})
 
-    def eigen(self, *arguments: str, server: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run a command that must succeed; `server`: with this server instead of an embedded one."""
-        ended = self.try_eigen(*arguments, server=server)
+    def eigen(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that must succeed."""
+        ended = self.try_eigen(*arguments)
         assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
         return ended
 
-    def try_eigen(self, *arguments: str, server: bool = False) -> subprocess.CompletedProcess[str]:
+    def try_eigen(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        environment = {**self.environment, "PREFECT_API_URL": self.api} if server else self.environment
-        return run_eigen(arguments, environment=environment, folder=self.folder, timeout=_COMMAND_SECONDS)
+        return run_eigen(arguments, environment=self.environment, folder=self.folder, timeout=_COMMAND_SECONDS)
 
     def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Prefect's own that must succeed."""
-        environment = {**self.environment, "PREFECT_API_URL": self.api}
-        command = [sys.executable, "-m", "prefect", *arguments]
-        ended = subprocess.run(
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
-        )
+        ended = self.try_prefect(*arguments)
         assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
         return ended
 
-    def up(self) -> None:
-        """Start what does not run."""
+    def try_prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of Prefect's own to its end."""
+        environment = {**self.environment, "PREFECT_API_URL": self.api}
+        command = [sys.executable, "-m", "prefect", *arguments]
+        return subprocess.run(
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def run_deployment(self, *arguments: str) -> str:
+        """Ask for a training with Prefect's own command, and return the number of its flow run."""
+        return number_of(self.prefect("deployment", "run", "train/gpu", *arguments).stdout)
+
+    def up(self) -> subprocess.CompletedProcess[str]:
+        """Start what does not run, and return what is said."""
         port = [] if "PREFECT_API_URL" in self.environment else ["--port", str(self._port)]
-        self.eigen("up", *port)
+        return self.eigen("up", *port)
 
     def launch(self, run: str, settings: Sequence[str]) -> str:
         """Launch a run and return the number of its flow run."""
-        said = self.eigen("launch", "--run", run, *settings).stdout
-        return said.split("/flow-run/")[1].split()[0]
+        return number_of(self.eigen("launch", "--run", run, *settings).stdout)
+
+    def down(self) -> str:
+        """Stop everything, and return what is said."""
+        return self.eigen("down").stdout
 
     def process(self, part: str) -> psutil.Process:
         """The server or the worker."""
@@ -190,6 +218,52 @@ class Operated:
         found = self.wait(seconds, lambda: self._ended(number), f"the end of flow run {number}")
         return str(found["state"]["name"])
 
+    def finish(self, run: str, resumes: int = 1) -> list[str]:
+        """Wait until a run that is resumed so often is finished, and return how its flow runs have ended."""
+        last = self.wait(RESUMED_SECONDS, lambda: self.flow_runs(run)[resumes:], f"{resumes} resumes")[-1]
+        assert self.wait_for_end(last["id"]) == "Completed"
+        return [row["state"]["name"] for row in self.flow_runs(run)]
+
+    def deployment(self) -> dict[str, Any]:
+        """What the server knows of the deployment that trains."""
+        (found,) = self.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
+        assert isinstance(found, dict)
+        return found
+
+    def is_resuming(self) -> bool:
+        """Whether the schedule that resumes is on."""
+        (schedule,) = self.deployment()["schedules"]
+        return bool(schedule["active"])
+
+    def ask_by_schedule(self) -> str:
+        """Ask for a flow run as the schedule does once somebody has switched it on by hand; return its number."""
+        path = f"deployments/{self.deployment()['id']}/create_flow_run"
+        return str(self.ask(path, state={"type": "SCHEDULED"}, tags=["auto-scheduled"])["id"])
+
+    @contextmanager
+    def without_trigger(self) -> Iterator[None]:
+        """Let no crash ask for a flow run meanwhile."""
+        (found,) = self.ask("automations/filter", automations={"name": {"any_": ["resume-after-crash"]}})
+        self._switch(found["id"], False)
+        try:
+            yield
+        finally:
+            self._switch(found["id"], True)
+
+    def _switch(self, automation: str, enabled: bool) -> None:
+        answer = httpx.patch(f"{self.api}/automations/{automation}", json={"enabled": enabled}, timeout=30.0)
+        answer.raise_for_status()
+
+    @contextmanager
+    def worker_paused(self) -> Iterator[None]:
+        """Leave what is asked for meanwhile to another worker."""
+        worker = self.process("worker")
+        worker.suspend()
+        try:
+            yield
+        finally:
+            worker.resume()
+
     def _ended(self, number: str) -> dict[str, Any] | None:
         found = self.flow_run(number)
         return found if found["state"]["type"] in _FINAL else None
@@ -209,12 +283,23 @@ class Operated:
             time.sleep(0.001)
         raise AssertionError(f"not seen in {phase} within {seconds:.0f} s\n{self.tails()}")
 
+    def whole_after(self, phase: str) -> int:
+        """The newest generation that must be in the store once a process that is held in a phase was told to stop.
+
+        A generation that was computed is committed.
+        """
+        computed = _BEGUN.findall(self._log_tail())[-1]
+        return int(computed) - (phase != "checkpoint")
+
     def _last_told(self) -> str | None:
         """The phase that has begun, as the worker's log tells it; None between phases."""
+        told = _TOLD.findall(self._log_tail())
+        return (told[-1] or None) if told else None
+
+    def _log_tail(self) -> str:
         with open(self.home / "worker.log", "rb") as log:
             log.seek(max(os.fstat(log.fileno()).st_size - _TAIL_BYTES, 0))
-            told = _TOLD.findall(log.read().decode(errors="replace"))
-        return (told[-1] or None) if told else None
+            return log.read().decode(errors="replace")
 
     def tails(self) -> str:
         """The ends of the logs, to be read after a failure."""
@@ -242,7 +327,7 @@ def outcome(status: RunStatus) -> list[tuple[int, str, str]]:
 
 
 class Undisturbed:
-    """The same training by `eigen train`, in a store of its own."""
+    """The same training by `eigen train`, in a store of its own; its flow run is on the server that runs there."""
 
     NAME = "whole"
 
@@ -255,9 +340,9 @@ class Undisturbed:
         """What a run has after so many generations."""
         options = ["--store", str(self._store), "--generations", str(generations)]
         if not (self._store / self.NAME).exists():
-            self._operated.eigen("train", "--run", self.NAME, *options, *self._settings, server=True)
+            self._operated.eigen("train", "--run", self.NAME, *options, *self._settings)
         elif len(self._outcome()) < generations:
-            self._operated.eigen("resume", self.NAME, *options, server=True)
+            self._operated.eigen("resume", self.NAME, *options)
         return self._outcome()[:generations]
 
     def _outcome(self) -> list[tuple[int, str, str]]:

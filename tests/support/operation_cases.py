@@ -12,7 +12,7 @@ from pathlib import Path
 from flow_cases import eigen_environment
 
 from flows.operations.home import Home, Record
-from flows.operations.processes import ProcessId
+from flows.operations.processes import ProcessId, this_machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,8 @@ def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
 
 def record_of(home: Home, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None) -> Record:
     """What `eigen up` would note of a process."""
-    return Record(process=ProcessId.of(pid), api=api, log=home.path / "some.log", folder=home.path.parent, store=store)
+    log, folder = home.path / "some.log", home.path.parent
+    return Record(process=ProcessId.of(pid), api=api, log=log, folder=folder, store=store, machine=this_machine())
 
 
 def operator_environment(home: Path, **extra: str) -> dict[str, str]:

@@ -114,7 +114,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
 ) -> None:
     launches: list[Any] = []
 
-    def remember(api: str, values: dict[str, Any], run: str) -> Launched:
+    def remember(api: str, values: dict[str, Any], run: str, _: Any) -> Launched:
         launches.append((api, values, run))
         return Launched("1", run, f"{api}/1")
 
@@ -247,13 +247,32 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
     )
     text = printed(print_status, status)
     assert "http://127.0.0.1:4200  (Prefect 3.8.8" in text
-    assert "last flow run  first gen [1]-3, Failed since 3 h ago: why" in text
+    assert "last flow run  first gen [1]-3, Failed 3 h ago: why" in text
     assert "every 10 minutes, next in 5 min" in text
     document = status_document(status)
     assert json.loads(json.dumps(document)) == document
     assert list(document) == ["up", "server", "worker", "flow_run", "schedule", "run", "problem"]
     assert document["up"]
     assert document["run"]["generations"] == 3
+
+
+@pytest.mark.parametrize(
+    ("since", "active", "words"),
+    [
+        (timedelta(seconds=17), True, "flow run       mine, Running for 17 s\n"),
+        (timedelta(minutes=40), True, "flow run       mine, Running for 40 min\n"),
+        (timedelta(days=3), True, "flow run       mine, Running since 20"),
+        (timedelta(seconds=17), False, "last flow run  mine, Running 17 s ago\n"),
+        (timedelta(days=3), False, "last flow run  mine, Running 20"),
+    ],
+)
+def test_times_are_told_as_one_says_them(since: timedelta, active: bool, words: str) -> None:
+    now = datetime.now(UTC)
+    flow_run = FlowRunStatus("42", "mine", "mine", None, "Running", None, now - since, active, "http://page")
+    schedule = ScheduleStatus(True, now - timedelta(hours=3))
+    text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, schedule, None, None))
+    assert words in text
+    assert "every 10 minutes, the next one waits for the worker" in text
 
 
 def test_up_down_and_launch_are_shown(home: Home) -> None:
@@ -272,6 +291,8 @@ def test_up_down_and_launch_are_shown(home: Home) -> None:
     text = printed(print_down, home, Down(record, record, 1, ("worker",)), None)
     assert "worker         killed: it did not stop in time" in text
     assert "server         stopped" in text
+    text = printed(print_down, home, Down(None, record, 0, (), ("mine gen 1-3",)), None)
+    assert "training       mine gen 1-3, of `eigen train`: if it still runs, it waits until `eigen up` starts" in text
     text = printed(print_launched, Launched("1", "mine", "http://page"), ["[a line]"])
     assert "[a line]" in text
     assert "eigen status" in text

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 from flow_cases import SMALL
+from operation_cases import record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Cancelled, Pending, Running
+from prefect.states import Cancelled, Cancelling, Pending, Running
 
 from eigen_core.errors import InputError
 from flows.cli_endings import Stopped
-from flows.operations import deploying
+from flows.operations import deploying, launching
 from flows.operations.automations import SILENT_SECONDS, ZOMBIE_NAME, bring_zombie_automation, zombie_automation
 from flows.operations.deploying import (
     CLEANUP,
@@ -28,8 +29,11 @@ from flows.operations.deploying import (
     resume_schedule,
     set_resuming,
 )
-from flows.operations.flow_runs import last_flow_run, next_flow_run, running_flow_run, trained_run
+from flows.operations.flow_runs import begun_by_hand, last_flow_run, next_flow_run, running_flow_run, trained_run
+from flows.operations.home import Home
 from flows.operations.launching import launch, resume
+from flows.operations.stopping import Down, bring_down
+from flows.operations.worker import worker_name
 
 
 @pytest.fixture(scope="module")
@@ -191,11 +195,11 @@ def test_a_pool_of_another_type_is_a_sentence(client: SyncPrefectClient, monkeyp
 def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
     set_resuming(client, False)
     values = {**SMALL, "generations": 2}
-    launched = launch(deployed, values, "mine")
+    launched = launch(deployed, values, "mine", print)
     (found,) = client.read_flow_runs(limit=1)
     assert str(found.id) == launched.id
     assert found.parameters == {"config": values, "run": "mine", "resume": False}
-    assert trained_run(found) == "mine"
+    assert found.name == trained_run(found) == "mine"
     assert launched.page == f"{deployed.removesuffix('/api')}/runs/flow-run/{launched.id}"
     assert_resuming(client)
 
@@ -203,16 +207,56 @@ def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClien
 @pytest.mark.usefixtures("client")
 def test_a_wrong_setting_is_refused_by_the_server(deployed: str) -> None:
     with pytest.raises(InputError, match=r"The server refuses the run: .*nonsense"):
-        launch(deployed, {"nonsense": 1}, "mine")
+        launch(deployed, {"nonsense": 1}, "mine", print)
 
 
 @pytest.mark.parametrize("state", [Pending(), Running()])
 def test_one_at_a_time_is_launched(client: SyncPrefectClient, deployed: str, state: Any) -> None:
     active = create(client, {"resume": True}, tags=["run:other"], state=state)
+    said: list[str] = []
     assert active.state_type in (StateType.PENDING, StateType.RUNNING)
     with pytest.raises(InputError, match=rf"Run 'other' is being trained .*flow-run cancel {active.id}"):
-        launch(deployed, {}, "mine")
+        launch(deployed, {}, "mine", said.append)
+    assert said == []
     assert resume(deployed) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "words"),
+    [
+        ({"parameters": {"resume": True}}, Pending(), "looks for something to resume"),
+        ({"parameters": {}, "tags": ["auto-scheduled"]}, Running(), "looks for something to resume"),
+        ({"parameters": {"run": "other"}, "state": Running()}, Cancelling(), "is being cancelled"),
+    ],
+)
+def test_a_launch_waits_for_what_ends_in_a_moment(
+    client: SyncPrefectClient,
+    deployed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    state: Any,
+    words: str,
+) -> None:
+    ending = create(client, name="ending", **given)
+    # Without a process, Prefect takes what is to be cancelled for cancelled.
+    client.update_flow_run(ending.id, infrastructure_pid="1")
+    client.set_flow_run_state(ending.id, state, force=True)
+    monkeypatch.setattr(launching, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(launching, "_PATIENCE_SECONDS", 0.0)
+    with pytest.raises(InputError, match=f"^Flow run ending {words}, and has not ended yet .*: try again"):
+        launch(deployed, {}, "mine", print)
+    monkeypatch.undo()
+    said: list[str] = []
+
+    def end_at_the_second_look(what: str) -> None:
+        if len(said) == 1:
+            client.set_flow_run_state(ending.id, Cancelled(), force=True)
+        said.append(what)
+
+    monkeypatch.setattr(launching, "_POLL_SECONDS", 0.0)
+    launched = launch(deployed, {}, "mine", end_at_the_second_look)
+    assert said == [f"waiting: flow run ending {words}"] * 2
+    assert client.read_flow_run(launched.id).name == "mine"  # type: ignore[arg-type] # it takes the text of one too
 
 
 def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_training(
@@ -234,7 +278,7 @@ def test_going_on_asks_for_the_newest_unfinished_run(client: SyncPrefectClient, 
     page = resume(deployed)
     assert page is not None
     found = client.read_flow_run(page.rsplit("/", 1)[1])  # type: ignore[arg-type] # it takes the text of one too
-    assert found.parameters == {"resume": True}
+    assert found.parameters["resume"] is True
     assert trained_run(found) is None
     assert_resuming(client)
 
@@ -245,6 +289,28 @@ def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefec
     set_resuming(client, True)
     assert resume(deployed, always=False) is not None
     assert resume(deployed, always=False) is None
+
+
+def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
+    client: SyncPrefectClient, deployed: str, tmp_path: Path
+) -> None:
+    home = Home(tmp_path)
+    with sleeping() as process:
+        home.write("worker", record_of(home, process.pid, deployed))
+    mine, others = (create(client, {"run": name}, state=Running()) for name in ("mine", "others"))
+    client.update_flow_run_labels(mine.id, {"prefect.worker.name": worker_name(home)})
+    assert bring_down(home, print) == Down(None, None, 0, ())
+    assert client.read_flow_run(mine.id).state_type == StateType.CRASHED
+    assert client.read_flow_run(others.id).state_type == StateType.RUNNING
+    assert home.read("worker") is None
+
+
+def test_the_flow_runs_of_commands_are_told_from_those_of_the_worker(client: SyncPrefectClient) -> None:
+    create(client, {"run": "worker"}, state=Running())
+    flow = client.read_deployment_by_name(DEPLOYMENT).flow_id
+    body = {"flow_id": str(flow), "name": "by hand", "state": {"type": "RUNNING", "name": "Running"}}
+    assert client.request("POST", "/flow_runs/", json=body).status_code == 201
+    assert [found.name for found in begun_by_hand(client)] == ["by hand"]
 
 
 def test_the_last_flow_run_is_the_one_that_ended_last(client: SyncPrefectClient) -> None:

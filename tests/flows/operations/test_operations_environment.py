@@ -1,5 +1,6 @@
 """What server and worker are told, and which server is meant."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from flows.operations.environment import (
 )
 from flows.operations.health import answers, is_taken, is_up, version
 from flows.operations.home import Home
-from flows.operations.server import known_server, start_server, wanted_port
+from flows.operations.server import known_server, server_for_training, start_server, wanted_port
 from flows.operations.working_folder import folder_of
 from flows.prefect_environment import flow_environment
 
@@ -122,6 +123,26 @@ def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkey
         )
         with pytest.raises(InputError, match=r"does not answer. Its log is .*some\.log"):
             known_server(home, {})
+
+
+def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_another(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    environ = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": "me:secret"}
+    assert server_for_training(home, environ) == {}
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        found = server_for_training(home, environ)
+        assert found["PREFECT_API_URL"] == api
+        assert found["PREFECT_API_AUTH_STRING"] == "me:secret"
+        assert server_for_training(home, {**environ, "PREFECT_API_URL": NOWHERE}) == {}
+        (tmp_path / "prefect").mkdir()
+        (tmp_path / "prefect" / "profiles.toml").write_text(f'[profiles.far]\nPREFECT_API_URL = "{NOWHERE}"\n')
+        assert server_for_training(home, environ) == {}
+        assert server_for_training(home, {"PREFECT_PROFILES_PATH": str(tmp_path / "none")})["PREFECT_API_URL"] == api
+        home.write("server", record_of(home, process.pid, NOWHERE))
+        assert server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
+    home.write("server", record_of(home, os.getpid(), NOWHERE).model_copy(update={"api": api}))
+    assert server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,18 @@
-"""`eigen up`, `launch`, `status`, `down` for real: server, worker and training as processes of this machine."""
+"""`eigen up` in its less usual forms, for real; tests/e2e has the usual one, with trainings."""
 
-import json
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from flow_cases import eigen_command, run_eigen, small_settings
+from flow_cases import eigen_command, run_eigen
+from operated import free_port
 from operation_cases import operator_environment
 
-from flows.housekeeping import verify_run
 from flows.operations.home import Home
-
-FOREVER = 100_000
-
-
-def free_port() -> int:
-    """A port at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -52,88 +37,6 @@ def eigen(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return ended
 
     return run
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
-    """What a condition says as soon as it says something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, what
-        time.sleep(0.3)
-    return found
-
-
-def manifests(folder: Path, run: str) -> list[str]:
-    """The generations that a run has."""
-    return sorted(path.name for path in (folder / "runs" / run / "manifests").glob("*.json"))
-
-
-def test_from_nothing_to_a_training_and_back(
-    folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    port = free_port()
-    api = f"http://127.0.0.1:{port}/api"
-
-    up = eigen("up", "--port", str(port))
-    assert re.search(rf"pages +http://127\.0\.0\.1:{port}\n", up.stdout)
-    assert str(folder / ".eigen" / "worker.log") in up.stdout
-
-    launched = eigen("launch", "--run", "mine", "--generations", str(FOREVER), *small_settings())
-    assert "The run fits" in launched.stdout
-    page = re.search(r"http\S+/runs/flow-run/\S+", launched.stdout)
-    assert page is not None
-    wait_for(lambda: len(manifests(folder, "mine")) >= 2, "no generation was trained")
-
-    again = eigen("up")
-    assert again.stdout.count("runs already") == 2
-    assert "deployments" not in again.stderr
-    status = json.loads(eigen("status", "--json").stdout)
-    assert status["up"]
-    assert status["server"]["api"] == api
-    assert status["server"]["version"] == "3.8.8"
-    assert status["worker"]["folder"] == str(folder)
-    assert status["flow_run"]["active"]
-    assert status["flow_run"]["page"] == page[0]
-    assert status["schedule"]["active"]
-    assert (status["run"]["run"], status["run"]["state"]) == ("mine", "running")
-    assert status["run"]["generation"] >= 2
-
-    down = eigen("down")
-    assert re.search(
-        r"run mine was told to stop; its last checkpoint is generation \d+ of 100000, in .*runs/mine", down.stdout
-    )
-    assert "killed" not in down.stdout
-    home = Home(folder / ".eigen")
-    assert home.read("worker") is home.read("server") is None
-    assert "Finished in state Crashed" in home.log("worker").read_text()
-    assert verify_run(str(folder / "runs"), "mine", deep=True).damages == ()
-
-
-@pytest.mark.slow
-def test_what_was_down_goes_on_by_itself_and_a_lost_training_too(
-    folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    port = str(free_port())
-    eigen("up", "--port", port)
-    eigen("launch", "--run", "mine", "--generations", str(FOREVER), *small_settings())
-    wait_for(lambda: len(manifests(folder, "mine")) >= 2, "no generation was trained")
-    eigen("down")
-    assert eigen("down").stdout.startswith("Nothing runs")
-    status = json.loads(eigen("status", "--json", code=1).stdout)
-    assert (status["server"], status["worker"]["running"], status["up"]) == (None, False, False)
-    assert (status["run"]["run"], status["run"]["state"]) == ("mine", "unfinished")
-    before = manifests(folder, "mine")[-1]
-    eigen("up", "--port", port)
-    wait_for(lambda: manifests(folder, "mine")[-1] > before, "the training did not go on")
-
-    worker = Home(folder / ".eigen").running("worker")
-    assert worker is not None
-    (engine,) = [child for child in worker.process.children() if child.runs("prefect.engine")]
-    engine.send(signal.SIGKILL)
-    assert engine.wait(10.0)
-    killed_at = manifests(folder, "mine")[-1]
-    wait_for(lambda: manifests(folder, "mine")[-1] > killed_at, "the training was not resumed after its end")
-    eigen("down")
 
 
 @pytest.mark.slow

@@ -1,0 +1,74 @@
+"""A run in a bucket, launched on a worker whose environment names it, survives a kill with all that was uploaded."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from gcs_emulator import GcsEmulator
+from operated import GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, is_told_to_stop, outcome
+
+from eigen_core.checkpoint import RunPlace
+from eigen_core.config.sections import CheckpointConfig
+from flows.housekeeping import verify_run
+from flows.runs import status_of
+
+_RUN = "bucket"
+
+
+@pytest.fixture
+def elsewhere(
+    operated: Operated, gcs_bucket: str, gcs_emulator: GcsEmulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operated]:
+    """A worker that keeps its runs in a bucket; the other one of its server has a break."""
+    environment = {"EIGEN_STORE": f"{gcs_bucket}/runs", "STORAGE_EMULATOR_HOST": gcs_emulator.url}
+    found = Operated(tmp_path_factory.mktemp("elsewhere"), api=operated.api, environment=environment)
+    with operated.worker_paused():
+        try:
+            found.up()
+            yield found
+        finally:
+            found.kill_all()
+
+
+def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
+    elsewhere: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
+) -> None:
+    store = elsewhere.environment["EIGEN_STORE"]
+    said = elsewhere.eigen("launch", "--run", _RUN, "--generations", str(GENERATIONS), *settings).stdout
+    assert "The run fits" in said
+
+    def generation() -> int:
+        return status_of(store, _RUN).generation if elsewhere.flow_runs(_RUN) else 0
+
+    elsewhere.wait(120, lambda: generation() >= 1, "generation 1 in the bucket")
+    elsewhere.engine().kill()
+    killed = time.monotonic()
+    known = generation()
+    assert known < GENERATIONS
+    elsewhere.wait(RESUMED_SECONDS, lambda: generation() > known, "the next generation in the bucket")
+    resumed = time.monotonic() - killed
+    engine = elsewhere.hold_in("checkpoint")
+    whole = elsewhere.whole_after("checkpoint")
+    with ThreadPoolExecutor(1) as other:
+        down = other.submit(elsewhere.down)
+        elsewhere.wait(60, lambda: is_told_to_stop(engine), "SIGTERM", every=0.01)
+        engine.resume()
+        said = down.result()
+    # What was computed has been committed, and what was on its way has arrived.
+    assert f"its last checkpoint is generation {whole} of" in said
+    newest = RunPlace.of(CheckpointConfig(store=store), _RUN).stored.newest_manifest()
+    assert newest is not None
+    assert newest.generation == whole
+    elsewhere.up()
+    assert elsewhere.finish(_RUN, resumes=2) == ["Crashed", "Crashed", "Completed"]
+    assert verify_run(store, _RUN, deep=True).damages == ()
+    status = json.loads(elsewhere.eigen("status", "--json").stdout)
+    assert (status["run"]["run"], status["run"]["state"], status["run"]["store"]) == (_RUN, "finished", store)
+    assert outcome(status_of(store, _RUN)) == undisturbed.outcome(GENERATIONS)
+    # Without what this machine has of it, too.
+    (local,) = elsewhere.store.rglob(f"runs/{_RUN}")
+    local.rename(elsewhere.folder / "gone")
+    assert outcome(status_of(store, _RUN)) == undisturbed.outcome(GENERATIONS)
+    measured(f"flow killed -9, runs in a bucket: next generation is there after {resumed:.1f} s")
