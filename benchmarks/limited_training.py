@@ -148,7 +148,7 @@ def main(arguments: Sequence[str]) -> None:
     prepare_environment()
     if limits.appetite is not None:
         give(limits.appetite)
-    from flows.cli import app
+    from flows.cli.app import app
 
     app(list(arguments[1:]), prog_name="eigen")
 

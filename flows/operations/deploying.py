@@ -9,7 +9,7 @@ from importlib.resources import as_file, files
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
-from flows.cli_endings import Stopped
+from flows.endings import Stopped
 from flows.operations.automations import DEPLOYMENT, ZOMBIE_NAME, bring_zombie_automation
 from flows.operations.environment import POOL, client_environment, ui_of
 

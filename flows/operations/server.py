@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eigen_core.errors import InputError
-from flows.cli_endings import Stopped
+from flows.endings import Stopped
 from flows.operations.environment import HOST, api_at, own_environment, server_command, server_environment, ui_of
 from flows.operations.health import answers, is_taken
 from flows.operations.home import Home, Record

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from flows.cli_endings import Stopped
+from flows.endings import Stopped
 from flows.operations.health import answers
 from flows.operations.home import Home, Part, Record
 from flows.operations.processes import ProcessId

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from eigen_core.errors import InputError
-from flows.cli_endings import Stopped
+from flows.endings import Stopped
 from flows.operations.deploying import client_of, deploy, is_deployed, require_pool
 from flows.operations.environment import HOST, api_at, ui_of
 from flows.operations.home import Home, Part, Record

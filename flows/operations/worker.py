@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eigen_core.store import store_from_environment
-from flows.cli_endings import Stopped
+from flows.endings import Stopped
 from flows.operations.environment import POOL, worker_command, worker_environment
 from flows.operations.home import Home, Record
 from flows.operations.processes import Started, last_lines, start, this_machine

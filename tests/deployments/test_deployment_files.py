@@ -18,7 +18,7 @@ import typer
 import yaml
 from typer.main import get_command
 
-from flows.cli import app
+from flows.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deployments"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flows.cli_signals import StopSignals, stop_signals
+from flows.cli.signals import StopSignals, stop_signals
 from flows.prefect_environment import prepare_environment
 
 
@@ -67,7 +67,7 @@ def test_before_a_training_and_the_second_time_a_signal_ends_the_process_at_once
 ) -> None:
     code = f"""
 import os, time
-from flows.cli_signals import stop_signals
+from flows.cli.signals import stop_signals
 with stop_signals() as signals:
     signals.before_leaving(lambda: os.write(1, b"last"))
     {before}

@@ -14,7 +14,7 @@ from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.records import Descent, GenerationRecord, Telemetry, TradingStatistics
 from eigen_core.store import StoreUnavailableError
-from flows.cli_tables import resume_command
+from flows.cli.tables import resume_command
 from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
 
 

@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Pending, Running
 
 from eigen_core.errors import InputError
-from flows.cli_endings import Stopped
+from flows.endings import Stopped
 from flows.operations import deploying, launching
 from flows.operations.automations import SILENT_SECONDS, ZOMBIE_NAME, bring_zombie_automation, zombie_automation
 from flows.operations.deploying import (

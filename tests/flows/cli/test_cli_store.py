@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from eigen_core.checkpoint import Manifest, RunContents, RunPlace, create_run, read_champion
 from eigen_core.store import LocalStore
-from flows.cli import app
-from flows.cli_store import print_verification
-from flows.cli_tables import output_console
+from flows.cli.app import app
+from flows.cli.store import print_verification
+from flows.cli.tables import output_console
 from flows.housekeeping import verify_run
 
 CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from eigen_core import __version__
 from eigen_core.config.loading import load_config
-from flows.cli_common import EXIT_MEMORY, EXIT_OTHER, config_of, print_json, sentences, store_of
-from flows.cli_operations import operations
-from flows.cli_options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
-from flows.cli_plan import planned_document, planned_run, print_planned
-from flows.cli_store import cleaned_document, print_cleaned, print_verification, verification_document
-from flows.cli_tables import (
+from flows.cli.common import EXIT_MEMORY, EXIT_OTHER, config_of, print_json, sentences, store_of
+from flows.cli.operations import operations
+from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
+from flows.cli.plan import planned_document, planned_run, print_planned
+from flows.cli.store import cleaned_document, print_cleaned, print_verification, verification_document
+from flows.cli.tables import (
     output_console,
     presets_document,
     print_presets,
@@ -27,7 +27,7 @@ from flows.cli_tables import (
     runs_document,
     settings_document,
 )
-from flows.cli_training import continue_run, start_or_continue
+from flows.cli.training import continue_run, start_or_continue
 from flows.run_names import default_run_name
 
 _EXAMPLES = """[bold]Examples[/]
@@ -114,7 +114,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Look for what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
-    from flows.cli_doctor import findings_document, is_healthy, print_findings
+    from flows.cli.doctor import findings_document, is_healthy, print_findings
     from flows.doctor import Doctor
     from flows.prefect_environment import prepare_environment
 
@@ -223,7 +223,7 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
 @sentences
 def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show what took the memory of a run: its newest memory report, or what each phase of it took."""
-    from flows.cli_memory import memory_document, memory_of, print_memory
+    from flows.cli.memory import memory_document, memory_of, print_memory
 
     found = memory_of(store_of(store), name)
     if as_json:
@@ -313,7 +313,3 @@ app.add_typer(operations)
 def main() -> None:
     """Run the command line; the entry point of the script `eigen`."""
     app()
-
-
-if __name__ == "__main__":
-    main()

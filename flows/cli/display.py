@@ -12,7 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from eigen_core.records import GenerationRecord, Telemetry
-from flows.cli_signals import StopSignals
+from flows.cli.signals import StopSignals
 
 _MB = 1e6
 _REFRESHES_PER_SECOND = 4

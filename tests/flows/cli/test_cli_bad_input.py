@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
-from flows.cli import app
+from flows.cli.app import app
 from flows.prefect_environment import PrefectServer
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from eigen_core.errors import InputError
-from flows.cli_tables import plain_table
+from flows.cli.tables import plain_table
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry

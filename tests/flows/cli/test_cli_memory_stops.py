@@ -18,7 +18,7 @@ from eigen_core.checkpoint import RunPlace
 from eigen_core.memory import MemoryGuardError
 from eigen_core.planning import PanelFacts
 from flows import cli_training
-from flows.cli import app
+from flows.cli.app import app
 from flows.memory_reports import BlockedError, write_memory_report
 from flows.prefect_environment import PrefectServer
 from flows.run_plan import RunTooLargeError, plan_run
@@ -29,7 +29,7 @@ LEAKING = """
 import sys, threading, time
 from pathlib import Path
 import numpy
-from flows.cli import app
+from flows.cli.app import app
 
 class Hoard:
     def __init__(self):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from eigen_core.config import Config
 from flows import doctor as module
-from flows.cli import app
+from flows.cli.app import app
 from flows.doctor import Doctor
 from flows.prefect_environment import PrefectServer
 

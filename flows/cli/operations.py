@@ -10,9 +10,9 @@ from rich.console import Console
 
 from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.store import check_run_name
-from flows.cli_common import EXIT_OTHER, given_settings, print_json, sentences
-from flows.cli_options import Assignments, Data, Device, Generations, Json, Preset, Seed, Store
-from flows.cli_tables import output_console
+from flows.cli.common import EXIT_OTHER, given_settings, print_json, sentences
+from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, Seed, Store
+from flows.cli.tables import output_console
 from flows.operations.environment import HOST, own_environment
 from flows.operations.home import Home, Part
 
@@ -55,7 +55,7 @@ def up(
     only: Annotated[Part | None, typer.Option(help="Start this part alone.", metavar="server|worker")] = None,
 ) -> None:
     """Start server, deployments and worker, as far as they do not run; they go on in the background."""
-    from flows.cli_operations_display import print_up
+    from flows.cli.operations_display import print_up
     from flows.operations.launching import resume as go_on
     from flows.operations.stopping import bring_down
     from flows.operations.up import bring_up, watch
@@ -83,7 +83,7 @@ def down(
     ] = 120.0,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
-    from flows.cli_operations_display import print_down
+    from flows.cli.operations_display import print_down
     from flows.operations.status import last_trained
     from flows.operations.stopping import bring_down
 
@@ -110,7 +110,7 @@ def status(
         if not is_up(home):
             raise typer.Exit(EXIT_OTHER)
         return
-    from flows.cli_operations_display import print_status, status_document
+    from flows.cli.operations_display import print_status, status_document
     from flows.operations.status import status_here
 
     _environment()
@@ -139,8 +139,8 @@ def launch(
     device: Device = None,
 ) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
-    from flows.cli_operations_display import print_launched
-    from flows.cli_training import refused_with_its_plan, require_trainable
+    from flows.cli.operations_display import print_launched
+    from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.operations.launching import launch as launch_run
     from flows.operations.launching import require_same_run_here
     from flows.operations.server import known_server

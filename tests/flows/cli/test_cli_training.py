@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
 from eigen_core.replay import Replay
-from flows.cli import app
-from flows.cli_tables import run_document
+from flows.cli.app import app
+from flows.cli.tables import run_document
 from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
 

@@ -8,9 +8,9 @@ from rich.markup import escape
 
 from eigen_core.config import Config
 from eigen_core.progress import progress_to
-from flows.cli_display import display_on
-from flows.cli_endings import require_addresses
-from flows.cli_tables import plain_table
+from flows.cli.display import display_on
+from flows.cli.tables import plain_table
+from flows.endings import require_addresses
 from flows.prefect_environment import prepare_environment
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.records import GenerationRecord
 from eigen_core.store import StoreUnavailableError, open_store
-from flows.cli import app
-from flows.cli_display import LineDisplay
-from flows.cli_endings import Stopped
-from flows.cli_signals import StopSignals
-from flows.cli_training import _explained, _StoppableObserver
+from flows.cli.app import app
+from flows.cli.display import LineDisplay
+from flows.cli.signals import StopSignals
+from flows.cli.training import _explained, _StoppableObserver
+from flows.endings import Stopped
 from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
 

@@ -10,7 +10,7 @@ from gcs_emulator import GcsEmulator
 from typer.testing import CliRunner
 
 from eigen_core.store import remote
-from flows.cli import app
+from flows.cli.app import app
 
 NAMES = (
     "STORAGE_EMULATOR_HOST",

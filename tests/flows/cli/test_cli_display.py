@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 from test_run_status import record, telemetry
 
-from flows.cli_display import BarDisplay, ConsoleHandler, Display, LineDisplay, display_on, figures
-from flows.cli_signals import StopSignals
+from flows.cli.display import BarDisplay, ConsoleHandler, Display, LineDisplay, display_on, figures
+from flows.cli.signals import StopSignals
 
 
 def console(*, terminal: bool) -> tuple[Console, io.StringIO]:

@@ -14,8 +14,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory
-from flows.cli import app
-from flows.cli_operations_display import print_down, print_launched, print_status, print_up, status_document
+from flows.cli.app import app
+from flows.cli.operations_display import print_down, print_launched, print_status, print_up, status_document
 from flows.operations import launching
 from flows.operations.home import Home, Record
 from flows.operations.launching import Launched

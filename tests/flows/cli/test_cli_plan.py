@@ -11,7 +11,7 @@ from flow_cases import eigen_environment, run_eigen, small_settings
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
-from flows.cli import app
+from flows.cli.app import app
 from flows.prefect_environment import PrefectServer
 
 pytestmark = pytest.mark.usefixtures("without_api")

@@ -13,7 +13,7 @@ from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
-from flows.cli_endings import Stopped, StoppedByMemory
+from flows.endings import Stopped, StoppedByMemory
 
 P = ParamSpec("P")
 

@@ -15,11 +15,11 @@ from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
-from flows.cli_display import ConsoleHandler, Display, display_on
-from flows.cli_endings import Stopped, StoppedByMemory, require_addresses
-from flows.cli_plan import print_plan
-from flows.cli_signals import StopSignals, stop_signals
-from flows.cli_tables import memory_command, output_console, print_ending, resume_command
+from flows.cli.display import ConsoleHandler, Display, display_on
+from flows.cli.plan import print_plan
+from flows.cli.signals import StopSignals, stop_signals
+from flows.cli.tables import memory_command, output_console, print_ending, resume_command
+from flows.endings import Stopped, StoppedByMemory, require_addresses
 from flows.observer import observed_by
 from flows.operations.home import Home
 from flows.operations.server import server_for_training
