@@ -29,6 +29,7 @@ _LAUNCH_EXAMPLES = """[bold]Examples[/]
 
   eigen launch
   eigen launch --preset eigen2 --run long --data prices --store gs://bucket/runs
+  eigen launch --run long                  go on with it, as it was configured
 """
 
 
@@ -146,7 +147,7 @@ def launch(
     from flows.operations.server import known_server
     from flows.operations.stores import as_worker_sees
     from flows.run_names import default_run_name
-    from flows.runs import require_store
+    from flows.runs import configured_place, require_store, run_exists
 
     _environment()
     home = Home.of(os.environ)
@@ -156,15 +157,21 @@ def launch(
     check_run_name(name)
     server = known_server(home, os.environ)
     worker = home.running("worker")
+    goes_on = False
     if worker is not None:
         # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
         config = as_worker_sees(config, worker)
         require_store(config.checkpoint)
+        nothing_given = not any((preset, generations, seed, assignments, data, device))
+        goes_on = nothing_given and run_exists(config.checkpoint, name)
+        if goes_on:
+            config = configured_place(config.checkpoint.store, name)[1]
         with refused_with_its_plan(config, output_console()):
             report, run_plan = require_trainable(config)
         require_same_run_here(config, name)
     values = parse_assignments(settings)
-    launched = launch_run(server.api, values if preset is None else {"preset": preset, **values}, name, _progress())
+    values = values if preset is None else {"preset": preset, **values}
+    launched = launch_run(server.api, values, name, _progress(), as_configured=goes_on)
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:

@@ -40,7 +40,7 @@ class Launched:
     page: str
 
 
-def launch(api: str, values: Mapping[str, Any], run: str, say: Say) -> Launched:
+def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> Launched:
     """Let the worker train `run`, and have it resumed until it is finished.
 
     What is being cancelled, or only looks for something to resume, is waited for.
@@ -50,6 +50,7 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say) -> Launched:
         values: the settings that were given, nested; the rest is the preset's.
         run: its name.
         say: is told what is being waited for.
+        as_configured: the run exists, and goes on with its own settings; of the given ones, only the store counts.
 
     Raises:
         InputError: there is no deployment, a training is under way, or the server refuses the settings.
@@ -57,7 +58,8 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say) -> Launched:
     with client_of(api) as client:
         deployment = find_deployment(client)
         _wait_until_free(client, api, say)
-        flow_run = _create(client, deployment.id, {"config": dict(values), "run": run, "resume": False}, run)
+        parameters = {"config": dict(values), "run": run, "resume": as_configured}
+        flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)
     return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)))
 

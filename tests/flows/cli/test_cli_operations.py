@@ -114,8 +114,8 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
 ) -> None:
     launches: list[Any] = []
 
-    def remember(api: str, values: dict[str, Any], run: str, _: Any) -> Launched:
-        launches.append((api, values, run))
+    def remember(api: str, values: dict[str, Any], run: str, _: Any, *, as_configured: bool) -> Launched:
+        launches.append((api, values, run, as_configured))
         return Launched("1", run, f"{api}/1")
 
     monkeypatch.setattr("flows.operations.launching.launch", remember)
@@ -129,17 +129,21 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
             "market": {"data": str(folder / "prices")},
             "checkpoint": {"store": str(folder / "mine")},
         }
-        assert launches.pop() == (api, values, "long")
+        assert launches.pop() == (api, values, "long", False)
         home.write("worker", record_of(home, process.pid, api))
         ended = eigen("launch", "--store", "gs://bucket/x", "--set", "generations=0")
         assert ended.exit_code == 2
         ended = eigen("launch", *small_settings())
         assert ended.exit_code == 0, ended.output
         assert "The run fits" in ended.stdout
-        (_, values, run) = launches.pop()
-        assert run.startswith("quickstart-")
+        (_, values, run, as_configured) = launches.pop()
+        assert (run.startswith("quickstart-"), as_configured) == (True, False)
         assert "checkpoint" not in values
-    assert not (folder / "runs").exists()
+        assert not (folder / "runs").exists()
+        RunDirectory.create(folder / "runs", "mine", small_flow_config(Path("runs"), seed=5).model_dump(mode="json"))
+        assert eigen("launch", "--run", "mine").exit_code == 0
+        assert launches.pop() == (api, {}, "mine", True)
+        assert "begun with other settings" in refused("launch", "--run", "mine", "--seed", "6")
 
 
 def test_a_port_out_of_range_is_refused() -> None:
