@@ -53,23 +53,26 @@ def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Ca
     told: list[ProcessId] = []
     end = time.monotonic() + grace_seconds
     killed = False
-    while engines := [child for child in process.children() if child.runs(_ENGINE)]:
-        for engine in engines:
-            if engine not in told:
-                say("stopping the training")
-                process.send(signal.SIGSTOP)
-                engine.send(signal.SIGTERM)
-                told.append(engine)
-        if time.monotonic() > end:
-            killed = True
+    try:
+        while engines := [child for child in process.children() if child.runs(_ENGINE)]:
             for engine in engines:
-                engine.kill()
-        time.sleep(_POLL_SECONDS)
-    if told:
-        _wait_for(reported, _REPORT_SECONDS)
-    say("stopping the worker")
-    process.send(signal.SIGTERM)
-    process.send(signal.SIGCONT)
+                if engine not in told:
+                    say("stopping the training")
+                    process.send(signal.SIGSTOP)
+                    engine.send(signal.SIGTERM)
+                    told.append(engine)
+            if time.monotonic() > end:
+                killed = True
+                for engine in engines:
+                    engine.kill()
+            time.sleep(_POLL_SECONDS)
+        if told:
+            _wait_for(reported, _REPORT_SECONDS)
+        say("stopping the worker")
+        process.send(signal.SIGTERM)
+    finally:
+        # Not even an interrupted command leaves a worker that is held for ever.
+        process.send(signal.SIGCONT)
     if not process.wait(_WORKER_SECONDS):
         killed = True
         process.kill()
