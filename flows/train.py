@@ -80,15 +80,18 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     """
     tune_allocator()
     config = with_store_of_environment(config)
+    resume = resume or (run is None and is_scheduled())
     try:
         require_store(config.checkpoint)
-        ended = _chosen(config, run, resume=resume or (run is None and is_scheduled()))
+        ended = _chosen(config, run, resume=resume)
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))
     except BlockedError as error:
         ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
     except InputError:
-        keep_resuming(False)
+        # A run that was trained before can be again, once somebody has seen to its store or its data.
+        if not resume:
+            keep_resuming(False)
         raise
     if ended is None or ended.name in _LAST_NAMES:
         keep_resuming(False)

@@ -20,8 +20,9 @@ from prefect.states import Cancelled, Running, Scheduled
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunPlace, RunSession
 from eigen_core.errors import InputError
+from flows import train
 from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt
-from flows.resuming import RESUME, schedule_of, stop_resuming
+from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.runs import status_of
 from flows.train import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, train_flow
 
@@ -129,6 +130,16 @@ def test_what_nobody_can_train_is_not_tried_again(deployed: Deployed, tmp_path: 
     with pytest.raises(InputError, match=r"nowhere\.csv"):
         train_flow(config, "mine")
     assert not deployed.is_on
+
+
+def test_a_resume_that_is_refused_is_tried_again(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
+    monkeypatch.setattr(train, "newest_unfinished", raising(InputError("the key may not read the bucket")))
+    ended = scheduled(tmp_path)
+    assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
+    assert deployed.is_on
 
 
 def test_a_failure_leaves_it_on_until_the_run_is_blocked(

@@ -7,52 +7,15 @@ import torch
 from fault_proxy import Fault, FaultProxy
 from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
+from record_cases import record, telemetry
 
 from eigen_core.checkpoint import Manifest, RunDirectory, RunPlace, Snapshot, open_session
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
-from eigen_core.records import Descent, GenerationRecord, Telemetry, TradingStatistics
 from eigen_core.store import StoreUnavailableError
 from flows.cli.tables import resume_command
 from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
-
-
-def record(generation: int) -> GenerationRecord:
-    """A record of a made-up generation."""
-    return GenerationRecord(
-        generation=generation,
-        fitness=(1.0, 2.0),
-        best_fitness=2.0,
-        mean_fitness=1.5,
-        validations=(0.5, 0.25),
-        validation=0.5,
-        champion_validation=0.5,
-        champion_generation=1,
-        champion_agent=0,
-        learning=None,
-        trading=TradingStatistics(trades=1.0, win_rate=0.5, idle_days=3.0, fees=0.1),
-        transitions=10 * generation,
-        replay_capacity=100,
-        noise_scale=0.1,
-        mutation_rate=0.1,
-        mutation_std=0.01,
-        descent=(Descent(agent=0, origin="elite", parents=(0,)), Descent(agent=1, origin="elite", parents=(1,))),
-        weights_sha256="a" * 64,
-        replay_sha256="b" * 64,
-    )
-
-
-def telemetry(generation: int) -> Telemetry:
-    """What a made-up generation took."""
-    return Telemetry(
-        generation=generation,
-        evaluate_seconds=1.0,
-        train_seconds=2.0,
-        evolve_seconds=0.5,
-        rss_bytes=10**8,
-        rss_peak_bytes=2 * 10**8,
-    )
 
 
 def save(config: Config, generation: int) -> Manifest:

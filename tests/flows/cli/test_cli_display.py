@@ -4,8 +4,8 @@ import io
 import logging
 
 import pytest
+from record_cases import record, telemetry
 from rich.console import Console
-from test_run_status import record, telemetry
 
 from flows.cli.display import BarDisplay, ConsoleHandler, Display, LineDisplay, display_on, figures
 from flows.cli.signals import StopSignals

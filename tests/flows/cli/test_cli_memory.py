@@ -11,9 +11,9 @@ import pytest
 import torch
 from click.testing import Result
 from memory_cases import bare_report
+from record_cases import record, telemetry
 from rich.console import Console
 from store_cases import locked_by_another_process, run_config, save_generations
-from test_run_status import record, telemetry
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunPlace, Snapshot, create_run, open_session

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from eigen_core.checkpoint import RunPlace
 from eigen_core.memory import MemoryGuardError
 from eigen_core.planning import PanelFacts
-from flows import cli_training
+from flows.cli import training
 from flows.cli.app import app
 from flows.memory_reports import BlockedError, write_memory_report
 from flows.prefect_environment import PrefectServer
@@ -55,7 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(PrefectServer, "start", lambda _: None)
-    monkeypatch.setattr(cli_training, "_show_warnings_with", lambda _: None)
+    monkeypatch.setattr(training, "_show_warnings_with", lambda _: None)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
     return save_generations(config, "run", 1, 2)
 
@@ -149,7 +149,7 @@ def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
     command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
     ended = subprocess.run(
         [*command, "--set", "memory.limit_gb=1.5"],
-        env={**environment, "PYTHONPATH": str(Path(cli_training.__file__).parents[1])},
+        env={**environment, "PYTHONPATH": str(Path(training.__file__).parents[2])},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -13,8 +13,8 @@ import pytest
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_command, eigen_environment, run_eigen, small_flow_config, small_settings
 from gcs_emulator import GcsEmulator
+from record_cases import record, telemetry
 from rich.console import Console
-from test_run_status import record, telemetry
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunContents, RunPlace, Snapshot, create_run, open_session
