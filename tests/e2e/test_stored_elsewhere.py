@@ -12,7 +12,7 @@ from operated import GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, is_tol
 from eigen_core.checkpoint import RunPlace
 from eigen_core.config.sections import CheckpointConfig
 from flows.housekeeping import verify_run
-from flows.runs import status_of
+from flows.runs import run_exists, status_of
 
 _RUN = "bucket"
 
@@ -36,11 +36,12 @@ def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
     elsewhere: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
     store = elsewhere.environment["EIGEN_STORE"]
+    settings_there = CheckpointConfig(store=store)
     said = elsewhere.eigen("launch", "--run", _RUN, "--generations", str(GENERATIONS), *settings).stdout
     assert "The run fits" in said
 
     def generation() -> int:
-        return status_of(store, _RUN).generation if elsewhere.flow_runs(_RUN) else 0
+        return status_of(store, _RUN).generation if run_exists(settings_there, _RUN) else 0
 
     elsewhere.wait(120, lambda: generation() >= 1, "generation 1 in the bucket")
     elsewhere.engine().kill()
@@ -58,7 +59,7 @@ def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
         said = down.result()
     # What was computed has been committed, and what was on its way has arrived.
     assert f"its last checkpoint is generation {whole} of" in said
-    newest = RunPlace.of(CheckpointConfig(store=store), _RUN).stored.newest_manifest()
+    newest = RunPlace.of(settings_there, _RUN).stored.newest_manifest()
     assert newest is not None
     assert newest.generation == whole
     elsewhere.up()
