@@ -46,6 +46,7 @@ class Operated:
         try:
             self._eigen("up", "--port", str(_free_port()))
         except BaseException:
+            # What was begun is stopped whatever ends this, Ctrl-C too: `__exit__` is not called for it.
             self._stop()
             raise
         return self

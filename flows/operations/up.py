@@ -101,6 +101,7 @@ def bring_up(
                 deploy(server.api)
                 wait_for_worker(client, home, worker, started)
             except BaseException:
+                # Whatever ends this, Ctrl-C too, leaves no worker behind that nobody remembers.
                 started.stop()
                 home.forget("worker")
                 raise
