@@ -80,11 +80,16 @@ def without_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def prefect_api() -> Iterator[None]:
     """A Prefect server of this session for flows that run inside the test process."""
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.settings import (
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED,
+        temporary_settings,
+    )
     from prefect.testing.utilities import prefect_test_harness
 
+    # No flow run comes to be but by a test: the server's clock would ask for those of a schedule at any instant.
     with (
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None, PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED: False}),
         prefect_test_harness(server_startup_timeout=120),
     ):
         gc.freeze()
