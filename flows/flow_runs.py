@@ -9,11 +9,12 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from eigen_core.config import Config
+from flows.tags import run_tag
 
 
 def describe_flow_run(config: Config, run: str, generation: int) -> None:
     """Give this flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by."""
-    tags = {*flow_run.tags, f"run:{run}", f"preset:{config.preset}", f"device:{config.device}"}
+    tags = {*flow_run.tags, run_tag(run), f"preset:{config.preset}", f"device:{config.device}"}
     name_flow_run(flow_run_name(run, generation, config.generations), tags)
 
 

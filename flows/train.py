@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.exceptions import TerminationSignal
+from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
@@ -27,7 +27,7 @@ from flows.memory_reports import BlockedError
 from flows.memory_watch import BLOCKED_NAME, PLAN_NAME, MemoryWatch
 from flows.observer import observer
 from flows.parameters import FormConfig
-from flows.resuming import forget_missed, is_scheduled, keep_resuming, stop_resuming
+from flows.resuming import forget_missed, is_scheduled, keep_resuming, stop_resuming, suspension_of
 from flows.run_names import default_run_name
 from flows.run_plan import RunTooLargeError, require_room
 from flows.runs import (
@@ -50,9 +50,12 @@ from tasks.train import train
 FINISHED_NAME = "AlreadyFinished"
 RUNNING_NAME = "AlreadyRunning"
 NOTHING_NAME = "NothingToDo"
+SUSPENDED_NAME = "StillSuspended"
 # After these there is nothing that a schedule could go on with, or not without somebody's help.
 _LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
 
+# What somebody has asked for: told to stop, or suspended in Prefect's pages, which it notices between two phases.
+_STOPPED = (TerminationSignal, Pause)
 # Prefect kills a cancelled process 30 s after it was told to stop.
 _GRACE_SECONDS = 15.0
 
@@ -62,7 +65,8 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
     Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
-    the run, and `NothingToDo` if no run lacks generations; as `Failed`, with the exception as its data, named
+    the run, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and `NothingToDo` if no
+    run lacks generations; as `Failed`, with the exception as its data, named
     `MemoryPlan` if the run cannot fit into memory and nothing was begun, `MemoryGuard` if the guard ended it, and
     `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is allowed.
 
@@ -120,11 +124,15 @@ def _resume_newest(config: Config) -> State[None] | None:
     if chosen is None:
         name_flow_run("nothing to resume")
         return Completed(name=NOTHING_NAME, message=f"No run in {config.checkpoint.store} lacks generations.")
+    suspended = suspension_of(chosen.name)
+    if suspended is not None:
+        name_flow_run(f"{chosen.name} is suspended")
+        return Completed(name=SUSPENDED_NAME, message=suspended)
     place = RunPlace.of(chosen.config.checkpoint, chosen.name)
     count_attempt(place, chosen.generation)
     try:
         return _watched(chosen.config, chosen.name)
-    except (TerminationSignal, RunLockedError, LeaseHeldError, StoreUnavailableError):
+    except (*_STOPPED, RunLockedError, LeaseHeldError, StoreUnavailableError):
         # Who stops a training, trains it elsewhere or takes its store away says nothing about the run.
         withdraw_attempt(place)
         raise
@@ -193,7 +201,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         except MemoryGuardError:
             _bring_to_the_store(state, session, cockpit)
             raise
-        except TerminationSignal:
+        except _STOPPED:
             _bring_to_the_store(state, session, cockpit, _GRACE_SECONDS)
             raise
         _finish(state, session, cockpit)
@@ -237,7 +245,7 @@ def _run_generation(
     record_telemetry(state, telemetry)
     try:
         checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, guard, generation))
-    except TerminationSignal:
+    except _STOPPED:
         checkpoint_before_end(state, session)
         cockpit.generation_finished(state, session, guard)
         raise

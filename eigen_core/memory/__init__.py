@@ -15,7 +15,6 @@ from eigen_core.memory.process import (
     peak_resident_bytes,
     release_free_memory,
     reset_peak,
-    resident_bytes,
     tune_allocator,
 )
 from eigen_core.memory.report_signal import install_report_signal
@@ -41,7 +40,6 @@ __all__ = [
     "release_free_memory",
     "report_markdown",
     "reset_peak",
-    "resident_bytes",
     "room_bytes",
     "tune_allocator",
     "write_report",

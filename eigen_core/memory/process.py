@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import psutil
-
 logger = logging.getLogger(__name__)
 
 _STATUS = Path("/proc/self/status")
@@ -21,21 +19,6 @@ _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
 _MAPPED_BYTES = 8 * 1024**2
 _TOP_BYTES = 64 * 1024**2
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process and all its descendants (bytes).
-
-    Pages that several of them share count once for each.
-    """
-    process = psutil.Process()
-    total = process.memory_info().rss
-    for child in process.children(recursive=True):
-        try:
-            total += child.memory_info().rss
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return total
 
 
 def peak_resident_bytes() -> int:

@@ -126,6 +126,7 @@ def status_document(status: "Status") -> dict[str, Any]:
             "message": flow_run.message,
             "since": _iso(flow_run.since),
             "active": flow_run.active,
+            "suspended": flow_run.suspended,
             "page": flow_run.page,
         },
         "schedule": schedule and {"active": schedule.active, "next": _iso(schedule.next)},
@@ -144,8 +145,10 @@ def status_document(status: "Status") -> dict[str, Any]:
 
 
 def _print_flow_run(console: Console, flow_run: "FlowRunStatus") -> None:
-    message = f": {flow_run.message}" if flow_run.message else ""
-    what, when = ("flow run", _how_long) if flow_run.active else ("last flow run", _when)
+    said = "resume or cancel it in its page" if flow_run.suspended else flow_run.message
+    message = f": {said}" if said else ""
+    lasts = flow_run.active or flow_run.suspended
+    what, when = ("flow run", _how_long) if lasts else ("last flow run", _when)
     _line(console, what, escape(f"{flow_run.name}, {flow_run.state} {when(flow_run.since)}{message}"))
     _line(console, "page", flow_run.page)
 

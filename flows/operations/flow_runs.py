@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from flows.tags import SCHEDULED_TAG, tagged_run
+
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, StateType
@@ -10,11 +12,6 @@ if TYPE_CHECKING:
 
 # More than any process takes to begin, and as long as the server keeps a slot for it.
 _PENDING_SECONDS = 300.0
-
-RUN_TAG = "run:"
-"""A flow run's tag that names the run which it trains."""
-SCHEDULED_TAG = "auto-scheduled"
-"""Prefect's own tag of a flow run that a schedule has asked for: those here resume."""
 
 
 def running_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
@@ -58,6 +55,15 @@ def begun_by_hand(client: "SyncPrefectClient") -> "list[FlowRun]":
     )
 
 
+def suspended_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
+    """Return the flow run that was suspended last and waits to be resumed in its page, None if none does."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    found = _flow_runs(client, [StateType.PAUSED], FlowRunSort.START_TIME_DESC, 1)
+    return found[0] if found else None
+
+
 def last_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
     """Return the flow run that has ended last, None if none has."""
     from prefect.client.schemas.objects import StateType
@@ -79,9 +85,8 @@ def next_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
 
 def trained_run(flow_run: "FlowRun") -> str | None:
     """Return the name of the run that a flow run trains, None if it was not told one and has not chosen one yet."""
-    tagged = next((tag.removeprefix(RUN_TAG) for tag in flow_run.tags if tag.startswith(RUN_TAG)), None)
     given = flow_run.parameters.get("run")
-    return tagged or (given if isinstance(given, str) else None)
+    return tagged_run(flow_run.tags) or (given if isinstance(given, str) else None)
 
 
 def is_choosing(flow_run: "FlowRun") -> bool:

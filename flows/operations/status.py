@@ -10,7 +10,14 @@ from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
 from flows.operations.deploying import client_of, resume_schedule
 from flows.operations.environment import ui_of
-from flows.operations.flow_runs import given_store_of, last_flow_run, next_flow_run, running_flow_run, trained_run
+from flows.operations.flow_runs import (
+    given_store_of,
+    last_flow_run,
+    next_flow_run,
+    running_flow_run,
+    suspended_flow_run,
+    trained_run,
+)
 from flows.operations.health import answers, version
 from flows.operations.home import Home, Record
 from flows.operations.launching import page_of
@@ -74,6 +81,7 @@ class FlowRunStatus:
         message: what the state says, if it says anything.
         since: when it is in that state.
         active: it trains, or is about to.
+        suspended: it waits to be resumed, or cancelled, in its page.
         page: address of its page.
     """
 
@@ -85,6 +93,7 @@ class FlowRunStatus:
     message: str | None
     since: datetime
     active: bool
+    suspended: bool
     page: str
 
 
@@ -108,7 +117,7 @@ class Status:
     Attributes:
         server: None if there is none: `eigen up` has started none here and PREFECT_API_URL names none.
         worker: the worker.
-        flow_run: the one that trains, else the one that has ended last.
+        flow_run: the one that trains, else the one that is suspended, else the one that has ended last.
         schedule: the schedule that resumes.
         run: the run that the flow run trains, as its store knows it.
         run_problem: why that cannot be told, as a sentence.
@@ -161,7 +170,7 @@ def _server(home: Home) -> ServerStatus | None:
 
 def _flow_run(client: "SyncPrefectClient", api: str) -> FlowRunStatus | None:
     active = running_flow_run(client)
-    found: FlowRun | None = active or last_flow_run(client)
+    found: FlowRun | None = active or suspended_flow_run(client) or last_flow_run(client)
     if found is None or found.state is None:
         return None
     return FlowRunStatus(
@@ -173,6 +182,7 @@ def _flow_run(client: "SyncPrefectClient", api: str) -> FlowRunStatus | None:
         message=found.state.message or None,
         since=found.state.timestamp.astimezone(UTC),
         active=active is not None,
+        suspended=found.state.is_paused(),
         page=page_of(api, str(found.id)),
     )
 

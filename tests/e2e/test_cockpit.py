@@ -102,7 +102,7 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     with operated.pool_paused():
         pages.click("Submit")
         pages.wait_for("Next Run")
-        created = max(operated.ask("flow_runs/filter"), key=lambda flow_run: flow_run["created"])
+        created = operated.asked_for()[-1]
         operated.forget(created["id"])
     assert created["parameters"]["config"] == {"preset": "eigen2"}
     assert set(created["parameters"]) <= {"config", "run", "resume"}

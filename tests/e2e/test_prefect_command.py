@@ -33,13 +33,13 @@ def test_a_preset_and_a_number_of_generations_are_enough(operated: Operated, mea
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_begins(operated: Operated, config: str, sentence: str) -> None:
-    before = len(operated.ask("flow_runs/filter"))
+    before = len(operated.asked_for())
     refused = operated.try_prefect("deployment", "run", "train/gpu", "-p", f"config={config}")
     assert refused.returncode != 0
     said = " ".join(f"{refused.stdout} {refused.stderr}".split())
     assert re.search(sentence, said)
     assert "Traceback" not in said
-    assert len(operated.ask("flow_runs/filter")) == before
+    assert len(operated.asked_for()) == before
 
 
 def test_values_that_do_not_fit_together_end_the_flow_run_with_the_sentence_of_our_validation(

@@ -1,5 +1,6 @@
 """The schedule of a deployment: on while a run of it trains, off when nothing is left that it could go on with."""
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,10 +13,11 @@ from flow_cases import small_flow_config
 from prefect import State, tags
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
-from prefect.exceptions import ObjectNotFound, TerminationSignal
-from prefect.states import Cancelled, Running, Scheduled
+from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
+from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunPlace, RunSession
@@ -24,7 +26,8 @@ from flows import train
 from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.runs import status_of
-from flows.train import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, train_flow
+from flows.tags import run_tag
+from flows.train import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, SUSPENDED_NAME, train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -56,6 +59,11 @@ class Deployed:
             self.number, state=state, tags=["auto-scheduled"] if by_schedule else []
         )
         return found.id
+
+    def flow_runs(self, run: str) -> list[UUID]:
+        """The flow runs that have trained a run."""
+        tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[run_tag(run)]))
+        return [found.id for found in self.client.read_flow_runs(flow_run_filter=tagged)]
 
     def knows(self, number: UUID) -> bool:
         """Whether the server lists a flow run."""
@@ -174,7 +182,7 @@ def test_who_asks_for_a_blocked_run_by_its_name_has_its_attempts_forgotten(
 
 
 class TestStopped:
-    """A process that is told to stop."""
+    """A process that is told to stop, or to make room until somebody resumes it."""
 
     @pytest.fixture(autouse=True)
     def _survive(self) -> Iterator[None]:
@@ -183,8 +191,9 @@ class TestStopped:
         yield
         signal.signal(signal.SIGTERM, former)
 
+    @pytest.mark.parametrize("told", [TerminationSignal(signal.SIGTERM), Pause(state=Suspended())])
     def test_a_complete_generation_is_kept_and_no_attempt_was_in_vain(
-        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: BaseException
     ) -> None:
         config = small_flow_config(tmp_path, generations=3)
         place = RunPlace.of(config.checkpoint, "mine")
@@ -194,8 +203,8 @@ class TestStopped:
         ]
         for generation, (owner, name, begin) in enumerate(begun):
             with monkeypatch.context() as patch:
-                patch.setattr(owner, name, raising(TerminationSignal(signal.SIGTERM)))
-                with pytest.raises(TerminationSignal):
+                patch.setattr(owner, name, raising(told))
+                with pytest.raises(type(told)):
                     begin()
             assert status_of(str(tmp_path), "mine").generation == generation
             assert deployed.is_on
@@ -209,6 +218,25 @@ class TestStopped:
             record.weights_sha256 for record in undisturbed.history
         ]
         assert [entry.generation for entry in whole.telemetry] == [1, 2, 3]
+
+
+def test_what_is_suspended_is_left_alone_until_it_is_resumed(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+        assert train_flow(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_failed()
+    for run in ("mine", "other"):
+        number = deployed.asked(Running(), by_schedule=False)
+        deployed.client.update_flow_run(number, name=f"{run} gen 1-1", tags=[run_tag(run)])
+        deployed.client.set_flow_run_state(number, Suspended(timeout_seconds=3600), force=True)
+        ended = scheduled(tmp_path)
+        assert (ended.name, deployed.is_on) == (SUSPENDED_NAME, True)
+        assert re.match(r"Flow run mine gen 1-1 is suspended until \d\d \w+ \d\d:\d\d UTC: resume", str(ended.message))
+    assert ATTEMPTS.read(RunPlace.of(small_flow_config(tmp_path).checkpoint, "mine")) == []
+    for mine in deployed.flow_runs("mine"):
+        deployed.client.set_flow_run_state(mine, Failed(message="The flow was paused and never resumed."), force=True)
+    assert scheduled(tmp_path).name == "Completed"
 
 
 def test_what_the_schedule_asked_for_in_vain_is_removed(deployed: Deployed, tmp_path: Path) -> None:

@@ -167,6 +167,11 @@ class Operated:
         found: list[dict[str, Any]] = self.ask("flow_runs/filter", flow_runs=tagged, sort="START_TIME_ASC")
         return found
 
+    def asked_for(self) -> list[dict[str, Any]]:
+        """The flow runs that somebody has asked for, oldest first; those of a schedule come to be at any instant."""
+        found: list[dict[str, Any]] = self.ask("flow_runs/filter")
+        return sorted((row for row in found if not row["auto_scheduled"]), key=lambda row: str(row["created"]))
+
     def ask(self, path: str, **document: Any) -> Any:
         """The server's answer to a POST."""
         answer = httpx.post(f"{self.api}/{path}", json=document, timeout=30.0)

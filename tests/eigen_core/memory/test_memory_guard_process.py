@@ -9,7 +9,7 @@ import pytest
 _LEAK = """
 import json, resource, sys
 from eigen_core.config.sections import MemoryConfig
-from eigen_core.memory import MemoryGuard, MemoryGuardError, host_limits, resident_bytes
+from eigen_core.memory import MemoryGuard, MemoryGuardError, host_bytes, host_limits
 from eigen_core.memory.usage import address_space_bytes
 from eigen_core.progress import report_progress
 import numpy as np
@@ -22,7 +22,7 @@ limit_gb, kept = None, []
 if sys.argv[1] == "address space":
     resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes() + 400_000_000, resource.RLIM_INFINITY))
 else:
-    limit_gb = (resident_bytes() + 300_000_000) / 1e9
+    limit_gb = (host_bytes() + 300_000_000) / 1e9
 memory = MemoryConfig(limit_gb=limit_gb, sample_seconds=0.001, soft=0.5, hard=0.95, trace=sys.argv[1] == "own limit")
 limits = host_limits(memory)
 try:

@@ -243,7 +243,16 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
         server=ServerStatus("http://127.0.0.1:4200/api", True, "3.8.8", record),
         worker=WorkerStatus("machine-abc", record, now - timedelta(seconds=5)),
         flow_run=FlowRunStatus(
-            "42", "first gen [1]-3", "first", None, "Failed", "why", now - timedelta(hours=3), False, "http://page"
+            "42",
+            "first gen [1]-3",
+            "first",
+            None,
+            "Failed",
+            "why",
+            now - timedelta(hours=3),
+            False,
+            False,
+            "http://page",
         ),
         schedule=ScheduleStatus(True, now + timedelta(minutes=5)),
         run=status_of(str(folder / "runs"), "first"),
@@ -272,11 +281,18 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
 )
 def test_times_are_told_as_one_says_them(since: timedelta, active: bool, words: str) -> None:
     now = datetime.now(UTC)
-    flow_run = FlowRunStatus("42", "mine", "mine", None, "Running", None, now - since, active, "http://page")
+    flow_run = FlowRunStatus("42", "mine", "mine", None, "Running", None, now - since, active, False, "http://page")
     schedule = ScheduleStatus(True, now - timedelta(hours=3))
     text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, schedule, None, None))
     assert words in text
     assert "every 10 minutes, the next one waits for the worker" in text
+
+
+def test_what_is_suspended_says_how_it_goes_on() -> None:
+    since = datetime.now(UTC) - timedelta(minutes=4)
+    flow_run = FlowRunStatus("42", "mine", "mine", None, "Suspended", None, since, False, True, "http://page")
+    text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, None, None, None))
+    assert "flow run       mine, Suspended for 4 min: resume or cancel it in its page\n" in text
 
 
 def test_up_down_and_launch_are_shown(home: Home) -> None:
