@@ -195,8 +195,7 @@ class Killer:
         if process.exitcode is not None or process.pid is None:
             return False
         os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        if process.exitcode != -signal.SIGKILL:
+        if not _was_killed(process):
             return False
         outcome.kills += 1
         outcome.phases[self._phase(name)[0]] += 1
@@ -237,6 +236,12 @@ class Killer:
 
     def _marks(self, name: str) -> Path:
         return self._folder / f"{name}.phase"
+
+
+def _was_killed(process: "ForkServerProcess") -> bool:
+    """Wait for a process, and tell whether it was killed rather than faster than its killer."""
+    process.join()
+    return process.exitcode == -signal.SIGKILL
 
 
 def kill_locally(killer: Killer, folder: Path, kills: int, progress: Progress) -> Outcome:

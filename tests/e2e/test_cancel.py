@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 
 import psutil
 import pytest
@@ -34,7 +35,7 @@ def test_a_training_cancelled_in_a_phase_is_whole_and_goes_on(
         engine = operated.hold_in(phase)
         whole = operated.whole_after(phase)
         operated.cancel(number)
-        operated.wait(60, lambda engine=engine: is_told_to_stop(engine), f"SIGTERM in {phase}", every=0.01)
+        operated.wait(60, partial(is_told_to_stop, engine), f"SIGTERM in {phase}", every=0.01)
         told = time.monotonic()
         engine.resume()
         psutil.wait_procs([engine], timeout=30)

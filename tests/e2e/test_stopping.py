@@ -4,7 +4,9 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import psutil
 import pytest
 from operated import GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
 
@@ -27,6 +29,11 @@ def assert_shown(operated: Operated, run: str, number: str) -> None:
     assert status["schedule"]["active"]
     assert (status["run"]["run"], status["run"]["state"]) == (run, "running")
     assert status["run"]["generation"] >= 1
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process runs no more."""
+    return not process.is_running()
 
 
 def assert_down(operated: Operated, run: str) -> None:
@@ -65,10 +72,10 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
             assert_shown(operated, run, number)
         with ThreadPoolExecutor(1) as other:
             down = other.submit(operated.down)
-            operated.wait(60, lambda engine=engine: is_told_to_stop(engine), f"SIGTERM in {phase}", every=0.01)
+            operated.wait(60, partial(is_told_to_stop, engine), f"SIGTERM in {phase}", every=0.01)
             told = time.monotonic()
             engine.resume()
-            operated.wait(60, lambda engine=engine: not engine.is_running(), "the end of the process", every=0.05)
+            operated.wait(60, partial(has_ended, engine), "the end of the process", every=0.05)
             times.append(f"{phase} {time.monotonic() - told:.1f} s")
             said = down.result()
         assert "killed" not in said

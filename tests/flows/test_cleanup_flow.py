@@ -15,6 +15,7 @@ from upload_cases import whole_generations
 
 import flows.train
 import tasks.artifacts
+import tasks.evolve
 import tasks.plot
 from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
@@ -167,7 +168,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     url = f"gs://{gcs_emulator.make_bucket()}"
     config = bucket_config(url, finish_seconds=0.5)
     place = RunPlace.of(config.checkpoint, "away")
-    evolve = flows.train.evolve
+    evolve = tasks.evolve.evolve
 
     def going_away(*args: Any) -> Any:
         if not any(manifest.generation for manifest in place.local.manifests().manifests):

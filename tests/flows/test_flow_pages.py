@@ -9,14 +9,15 @@ from uuid import UUID
 import httpx
 import pytest
 from flow_cases import small_flow_config
+from prefect import State
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
-from prefect.states import State
 
 import flows.cockpit
 import flows.train
 import tasks.artifacts
+import tasks.evolve
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
 from flows.cockpit import Cockpit
@@ -147,8 +148,8 @@ def test_a_phase_has_one_line_in_the_log_with_its_figures(
 
 
 def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows.train.evolve, "retry_delay_seconds", [0])
-    evolve = flows.train.evolve
+    evolve = tasks.evolve.evolve
+    monkeypatch.setattr(evolve, "retry_delay_seconds", [0])
 
     def failing(state: Any, guard: Any, generation: int) -> None:
         if generation == 2:

@@ -1,7 +1,7 @@
 """Cleaning, verifying and exporting runs, in a folder and in a bucket."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from eigen_core.checkpoint import DamagedGenerationError, RunDirectory, RunPlace
 from eigen_core.checkpoint.lease import Lease, lease_state
 from eigen_core.config import Config
 from eigen_core.errors import InputError
+from eigen_core.store import Store
 from eigen_core.store.local import leftovers
 from flows.housekeeping import clean_runs, export_champion, parse_duration, verify_run
 
@@ -128,7 +129,7 @@ def test_nobody_begins_to_train_a_run_that_is_being_cleaned(elsewhere: Config, m
     live: list[bool] = []
     delete = type(place.store).delete
 
-    def watched(store: object, names: list[str]) -> None:
+    def watched(store: Store, names: Iterable[str]) -> None:
         state = lease_state(place.store, "run")
         live.append(state is not None and state.live)
         delete(store, names)

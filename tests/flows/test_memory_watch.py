@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from flow_cases import small_flow_config
 from numpy.typing import NDArray
+from prefect import State
 from prefect.artifacts import Artifact
-from prefect.states import State
+from prefect.client.schemas.objects import Artifact as StoredArtifact
 
 import flows.memory_watch
 import tasks.checkpoint
@@ -141,7 +142,7 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     assert len(published) == 1
     assert "Hoard" in published[0]
     page = Artifact.get(artifact_key("run"))
-    assert page is not None
+    assert isinstance(page, StoredArtifact)
     assert str(page.data).startswith("# Ended after generation 1 of 3 (33 %)\n\n**Memory: ")
     assert f"{error.report.growth[0].types[0].type} grew most" in str(page.data)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits
@@ -127,10 +128,9 @@ def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
     run_plan = planned()
     assert "a crowded group" in run_plan.plan.verdicts[0].limit.origin
-    assert [limit["origin"] for limit in run_plan.document()["limits"]] == [  # type: ignore[attr-defined]
-        "memory.limit_gb",
-        "a crowded group",
-    ]
+    shown = run_plan.document()["limits"]
+    assert isinstance(shown, list)
+    assert [limit["origin"] for limit in shown] == ["memory.limit_gb", "a crowded group"]
 
 
 def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: p
     assert not plan_run(*_on_gpu()).fits
 
 
-def _on_gpu() -> tuple[object, PanelFacts]:
+def _on_gpu() -> tuple[Config, PanelFacts]:
     return load_config("eigen2", ["device=cuda", "memory.limit_gb=12"]), FACTS
 
 

@@ -7,6 +7,7 @@ import torch
 from fault_proxy import Fault, FaultProxy
 from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
+from pydantic import JsonValue
 from record_cases import record, telemetry
 
 from eigen_core.checkpoint import Manifest, RunDirectory, RunPlace, Snapshot, open_session
@@ -21,7 +22,7 @@ from flows.runs import configured_place, latest_config, open_or_create, require_
 def save(config: Config, generation: int) -> Manifest:
     """Save a made-up generation."""
     numbers = range(1, generation + 1)
-    documents = {
+    documents: dict[str, JsonValue | bytes] = {
         "history": [record(number).model_dump(mode="json") for number in numbers],
         "telemetry": [telemetry(number).model_dump(mode="json") for number in numbers],
     }

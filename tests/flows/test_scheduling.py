@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from flow_cases import small_flow_config
+from prefect import State
 from prefect.client.orchestration import get_client
-from prefect.states import State
 from store_cases import run_config, save_generations
 
 from eigen_core import generation as phases

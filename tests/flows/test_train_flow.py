@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from flow_cases import small_flow_config
-from prefect.states import State
+from prefect import State
 
 import flows.train
 import tasks.artifacts
@@ -209,7 +209,7 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
 
     monkeypatch.setattr(tasks.plot, "write_plots", failing)
     seen: list[State[Any]] = []
-    plot = flows.train.plot
+    plot = tasks.plot.plot
 
     def watched(*args: Any, **options: Any) -> State[Any]:
         seen.append(plot(*args, **options))

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class LiveTensors(TorchDispatchMode):
+class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
     """Counts, inside its block, the memory of tensors that operations make, until it is freed.
 
     Attributes:
@@ -18,7 +18,7 @@ class LiveTensors(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
         self.live = 0
         self.peak = 0
         self._known: set[int] = set()

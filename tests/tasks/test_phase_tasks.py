@@ -1,5 +1,7 @@
 """What tasks have in common: names, nothing cached, retries only where they may help."""
 
+from typing import Any
+
 import pytest
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
@@ -13,11 +15,11 @@ from tasks.phase import run_name
 from tasks.plot import plot
 from tasks.train import train
 
-PHASES: list[Task[..., object]] = [evaluate, train, evolve, checkpoint, holdout]
+PHASES: list[Task[..., Any]] = [evaluate, train, evolve, checkpoint, holdout]
 
 
 @pytest.mark.parametrize("task", [*PHASES, plot], ids=lambda task: task.name)
-def test_no_task_caches_or_stores_anything(task: Task[..., object]) -> None:
+def test_no_task_caches_or_stores_anything(task: Task[..., Any]) -> None:
     assert task.cache_policy is NO_CACHE
     assert task.persist_result is False
 

@@ -127,7 +127,7 @@ def seconds_of(snapshot: Snapshot) -> float:
     match snapshot.documents["telemetry"]:
         case [{"seconds": float(seconds)}]:
             return seconds
-    raise AssertionError(f"the telemetry is {snapshot.documents['telemetry']}")
+    raise AssertionError(f"the telemetry is {snapshot.documents['telemetry']!r}")
 
 
 def in_fork(work: Callable[[], None]) -> int:

@@ -14,6 +14,7 @@ from checkpoint_samples import exit_code, generations_of, in_fork, new_run, samp
 
 from eigen_core.checkpoint import Manifest, RunDirectory, RunLockedError
 from eigen_core.checkpoint import run as run_module
+from eigen_core.checkpoint.manifest import compose_manifest
 from eigen_core.errors import InputError
 
 
@@ -129,12 +130,11 @@ def test_a_save_and_a_removal_by_another_thread_wait_for_each_other(
     run = new_run(tmp_path)
     run.save(sample(1))
     blobs_are_there, reports = threading.Event(), []
-    compose = run_module.compose_manifest
 
     def composed_later(*arguments: Any) -> Manifest:
         blobs_are_there.set()
         time.sleep(0.2)
-        return compose(*arguments)
+        return compose_manifest(*arguments)
 
     def clean() -> None:
         blobs_are_there.wait(10)

@@ -203,18 +203,19 @@ def test_a_lease_that_lapsed_while_the_store_was_away_is_kept_unless_somebody_to
 
 
 def test_of_two_who_decide_at_the_same_time_the_slower_is_turned_away(store: MemoryStore) -> None:
-    others = []
+    others: list[Lease] = []
 
     def overtake(operation: str, _name: str) -> None:
-        if operation == "create" and not others:
-            others.append(None)
+        if operation == "create":
+            store.before = None
             others.append(Lease.acquire(store, "run", 90.0))
 
     store.before = overtake
     with pytest.raises(LeaseHeldError):
         Lease.acquire(store, "run", 90.0)
-    assert others[1].epoch == 1
-    others[1].check()
+    (other,) = others
+    assert other.epoch == 1
+    other.check()
 
 
 def test_a_racer_so_slow_that_its_epoch_was_cleared_away_does_not_win(store: MemoryStore) -> None:

@@ -208,7 +208,12 @@ def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
         machine.train(generation)
         machine.uploader.step()
     passed = threading.Event()
-    waiting = threading.Thread(target=lambda: (machine.uploader.wait_for_room(), passed.set()), daemon=True)
+
+    def wait() -> None:
+        machine.uploader.wait_for_room()
+        passed.set()
+
+    waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     while caplog.text.count("training waits: 3 generations") < 3:
         assert not passed.is_set()
@@ -659,7 +664,12 @@ def test_the_end_waits_for_what_is_being_removed_from_the_store(tmp_path: Path) 
     with Uploader(machine.directory, machine.target, machine.lease, machine.config) as uploader:
         uploader.add(commit(machine.directory, 2))
         assert removing.wait(30)
-        waiting = threading.Thread(target=lambda: (uploader.finish(60), ended.set()), daemon=True)
+
+        def finish() -> None:
+            uploader.finish(60)
+            ended.set()
+
+        waiting = threading.Thread(target=finish, daemon=True)
         waiting.start()
         assert not ended.wait(0.05)
         go_on.set()

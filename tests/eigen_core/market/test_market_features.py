@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from eigen_core.market.features import CARRIED_DAYS, Bars, carry_forward, column_features, feature_names
+from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, carry_forward, column_features, feature_names
 
 Series = NDArray[np.float64]
 
@@ -116,14 +116,14 @@ def test_no_volume_and_no_range_are_no_features() -> None:
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 7.0, 1e9])
 def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
     bars = random_walk(250)
-    scaled = Bars(*(series * scale for series in (bars.open, bars.high, bars.low, bars.close)), bars.volume)
+    scaled = Bars(bars.open * scale, bars.high * scale, bars.low * scale, bars.close * scale, bars.volume)
     one, other = (column_features(each, "returns", True, True) for each in (bars, scaled))
     np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
 @pytest.mark.parametrize("days", [1, 2, 14, 15, 33, 34, 60, 61, 89, 120, 121, 200])
-def test_features_do_not_depend_on_how_long_the_series_goes_on(feature_set: str, days: int) -> None:
+def test_features_do_not_depend_on_how_long_the_series_goes_on(feature_set: FeatureSet, days: int) -> None:
     bars = random_walk(320, seed=days)
     beginning = Bars(*(getattr(bars, name)[:days] for name in ("open", "high", "low", "close", "volume")))
     whole = column_features(bars, feature_set, True, True)
@@ -131,7 +131,7 @@ def test_features_do_not_depend_on_how_long_the_series_goes_on(feature_set: str,
 
 
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
-def test_gaps_are_no_days_and_what_is_before_and_after_is_unknown(feature_set: str) -> None:
+def test_gaps_are_no_days_and_what_is_before_and_after_is_unknown(feature_set: FeatureSet) -> None:
     bars = random_walk(250)
     calendar = np.sort(np.random.default_rng(1).choice(np.arange(50, 350), 250, replace=False))
     spread = []

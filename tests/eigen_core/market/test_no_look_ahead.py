@@ -10,7 +10,7 @@ from eigen_core.config import MarketConfig
 from eigen_core.market.build import panel_features
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import feature_names
-from eigen_core.market.headings import PRICE_ROLES
+from eigen_core.market.headings import PRICE_ROLES, Role
 from eigen_core.market.normalisation import LIMIT, normalised
 from eigen_core.market.sources import PriceRows
 
@@ -27,7 +27,9 @@ def random_rows(generator: np.random.Generator) -> PriceRows:
     """
     shape = (DAYS, len(SYMBOLS))
     close = 50.0 * np.exp(np.cumsum(0.02 * generator.standard_normal(shape), axis=0))
-    fields = {role: close * np.exp(0.02 * generator.standard_normal(shape)) for role in PRICE_ROLES}
+    fields: dict[Role, NDArray[np.float64]] = {
+        role: close * np.exp(0.02 * generator.standard_normal(shape)) for role in PRICE_ROLES
+    }
     fields["close"] = close
     fields["volume"] = generator.integers(0, 1_000, shape).astype(np.float64)
     for role, grid in fields.items():
@@ -35,12 +37,12 @@ def random_rows(generator: np.random.Generator) -> PriceRows:
         strange[:, 0] &= role != "close"
         grid[strange] = generator.choice(STRANGE, int(strange.sum()))
     present = generator.random(shape) < 0.95
-    for symbol in range(1, len(SYMBOLS)):
+    for column in range(1, len(SYMBOLS)):
         first, last = np.sort(generator.integers(0, DAYS, 2))
-        present[:first, symbol] = False
-        present[last + 1 :, symbol] = False
+        present[:first, column] = False
+        present[last + 1 :, column] = False
         gap = generator.integers(0, DAYS)
-        present[gap : gap + generator.integers(1, 60), symbol] = False
+        present[gap : gap + generator.integers(1, 60), column] = False
     present[:, 0] = True
     day, symbol = np.nonzero(present)
     again = generator.integers(0, len(day), 20)
@@ -50,7 +52,7 @@ def random_rows(generator: np.random.Generator) -> PriceRows:
     return rows_of(day, symbol, {role: grid[day, symbol] for role, grid in fields.items()})
 
 
-def rows_of(day: NDArray[np.intp], symbol: NDArray[np.intp], prices: dict[str, NDArray[np.float64]]) -> PriceRows:
+def rows_of(day: NDArray[np.intp], symbol: NDArray[np.intp], prices: dict[Role, NDArray[np.float64]]) -> PriceRows:
     days = np.datetime64("2020-01-01") + day.astype("timedelta64[D]")
     return PriceRows("long", SYMBOLS, symbol, days, prices, len(day), 0, 0, 0, ())
 

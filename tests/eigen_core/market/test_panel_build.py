@@ -3,6 +3,7 @@
 import json
 import logging
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,7 @@ def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_
     assert_same_panel(built, fresh)
 
 
-DAMAGE = {
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "flipped byte": lambda path: flip(path, path.stat().st_size // 2),
     "flipped last byte": lambda path: flip(path, path.stat().st_size - 1),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
@@ -295,6 +296,6 @@ def test_panel_of_prices() -> None:
         panel(prices=close[:30])
     with pytest.raises(InputError, match="none to train on"):
         panel_of_prices(
-            features[:14], *[close[:14]] * 4, dates=dates[:14], symbols="ABC", feature_names="wxyz", market=market
+            features[:14], close[:14], close[:14], close[:14], close[:14], dates[:14], "ABC", "wxyz", market
         )
     assert pd.Timestamp(made.dates[0]) == pd.Timestamp("2020-01-01")

@@ -238,7 +238,7 @@ def test_until_the_second_generation_the_process_before_the_run_is_compared_with
 
 def test_a_single_baseline_is_reported_once() -> None:
     baselines = Baselines(HandClock(), dict)
-    assert baselines.taken == ()
+    assert list(baselines.taken) == []
     baselines.begin(1)
     baselines.begin(2)
     assert [baseline.generation for baseline in baselines.taken] == [2]

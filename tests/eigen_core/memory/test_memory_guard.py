@@ -38,7 +38,8 @@ def _steps(meter: HandMeter, sizes: list[int], guard: MemoryGuard, done: list[in
 
 
 def test_the_hard_line_ends_the_phase_between_two_steps() -> None:
-    meter, done = HandMeter(), []
+    meter = HandMeter()
+    done: list[int] = []
     guard = hand_guard(meter, measures=True)
     with guard, pytest.raises(MemoryGuardError) as caught, guard.phase("train", 7):
         _steps(meter, [200, 700, 929, 931, 100, 100], guard, done)
@@ -346,7 +347,8 @@ class _FreesNothing(QuickGuard):
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 1_100), min_size=1, max_size=30))
 def test_the_loop_ends_at_the_first_step_above_the_line_and_at_no_other(sizes: list[int]) -> None:
-    meter, done = HandMeter(), []
+    meter = HandMeter()
+    done: list[int] = []
     guard = _FreesNothing(meter)
     crossing = next((index for index, megabytes in enumerate(sizes) if megabytes >= 800), None)
     with guard:

@@ -1,11 +1,12 @@
 """Time per generation from a piece of one. No test depends on how long anything takes."""
 
+import time
+
 import pytest
 from science_cases import random_panel, small_config
 
 from eigen_core import planning
 from eigen_core.errors import InputError
-from eigen_core.planning import calibration
 
 
 class _Clock:
@@ -21,7 +22,7 @@ class _Clock:
 
 @pytest.fixture
 def one_second_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration.time, "perf_counter", _Clock())
+    monkeypatch.setattr(time, "perf_counter", _Clock())
 
 
 @pytest.mark.usefixtures("one_second_each")

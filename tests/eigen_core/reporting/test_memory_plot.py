@@ -28,9 +28,9 @@ def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, sec
     for index in range(samples):
         curve.add(Point(index * seconds, (300 + index % 90) * MB, device))
     phases = tuple(
-        PhaseUsage(name, generation, began, began + 10.0, 300 * MB, 390 * MB, 310 * MB)
+        PhaseUsage(name, generation, began + later, began + later + 10.0, 300 * MB, 390 * MB, 310 * MB)
         for generation, began in enumerate(range(0, 100, 30), start=1)
-        for name, began in (("evaluate", float(began)), ("train", began + 10.0), ("something else", began + 20.0))
+        for name, later in (("evaluate", 0.0), ("train", 10.0), ("something else", 20.0))
     )
     return replace(
         bare_report(),

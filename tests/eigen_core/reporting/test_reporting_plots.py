@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.typing import RcKeyType
 from PIL import Image
 from synthetic_run import make_run
 
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting import plots, style
-from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_lineage, plot_replay, write_plots
+from eigen_core.reporting.lineage import plot_lineage
+from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_replay, write_plots
 
 NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "memory.png", "lineage.png"]
 Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]
@@ -162,7 +164,13 @@ def test_the_same_history_gives_the_same_bytes_also_from_threads(tmp_path: Path)
 def test_settings_of_the_user_neither_change_a_figure_nor_are_changed(tmp_path: Path) -> None:
     history, _ = make_run(4, 4)
     expected = plot_fitness(history, tmp_path / "expected.png").read_bytes()
-    hostile = {"figure.facecolor": "red", "axes.grid": True, "font.size": 30.0, "text.usetex": True, "savefig.dpi": 10}
+    hostile: dict[RcKeyType, object] = {
+        "figure.facecolor": "red",
+        "axes.grid": True,
+        "font.size": 30.0,
+        "text.usetex": True,
+        "savefig.dpi": 10,
+    }
     with matplotlib.rc_context(hostile):
         before = dict(matplotlib.rcParams)
         assert plot_fitness(history, tmp_path / "hostile.png").read_bytes() == expected

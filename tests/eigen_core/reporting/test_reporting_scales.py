@@ -112,12 +112,11 @@ def test_labels_that_fit_stay_where_they_are() -> None:
 
 def test_end_labels_do_not_overlap_in_the_picture() -> None:
     figure = Figure(figsize=(10, 5))
-    canvas = FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.1, 0.1, 0.6, 0.7))
     axes.set_ylim(0.0, 10.0)
     label_ends(axes, [EndLabel(y, f"line {y}", "black") for y in (5.0, 5.01, 5.02, 0.0, 10.0)])
-    renderer = canvas.get_renderer()
-    boxes = sorted((text.get_window_extent(renderer) for text in axes.texts), key=lambda box: box.y0)
+    boxes = sorted((text.get_window_extent() for text in axes.texts), key=lambda box: box.y0)
     assert all(lower.y1 <= upper.y0 + 0.5 for lower, upper in itertools.pairwise(boxes))
 
 

@@ -83,12 +83,13 @@ def test_a_name_is_given_after_the_content_lasts_and_lasts_itself(
 
     for name in ("fsync", "replace", "link"):
         monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
-    for write, naming in (
+    writes: list[tuple[Callable[[], object], str]] = [
         (lambda: store.put("a", b"1"), "replace"),
         (lambda: store.put_file("b", tmp_path / "source"), "replace"),
         (lambda: store.create("c", b"1"), "link"),
         (lambda: store.fetch("a", tmp_path / "copy"), "replace"),
-    ):
+    ]
+    for write, naming in writes:
         write()
         actions.clear()
         store.delete(["c"])
@@ -210,16 +211,21 @@ def test_errors_of_the_file_system(
     def fail(_: int) -> None:
         raise OSError(code, os.strerror(code))
 
+    def write_after_a_removal() -> None:
+        store.delete(["missing"])
+        store.put("c/d/e", b"")
+
+    writes: list[Callable[[], object]] = [
+        lambda: store.put("a", b"1"),
+        lambda: store.create("b", b"1"),
+        lambda: store.put_file("a", tmp_path / "source"),
+        lambda: store.fetch("a", tmp_path / "copy"),
+        write_after_a_removal,
+        store.check,
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        for write in (
-            lambda: store.put("a", b"1"),
-            lambda: store.create("b", b"1"),
-            lambda: store.put_file("a", tmp_path / "source"),
-            lambda: store.fetch("a", tmp_path / "copy"),
-            lambda: store.delete(["missing"]) or store.put("c/d/e", b""),
-            store.check,
-        ):
+        for write in writes:
             with pytest.raises(error, match=sentence):
                 write()
     assert [found.name for found in store.objects("")] == ["a"]

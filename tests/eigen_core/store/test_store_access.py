@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from fault_proxy import Fault, FaultProxy
+from fault_proxy import Fault, FaultProxy, Kind
 from gcs_emulator import GcsEmulator
 
 from eigen_core.errors import InputError
@@ -182,10 +182,10 @@ def test_an_address_that_does_not_answer(
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 @pytest.mark.parametrize("kind", ["stall", "status", "reset"])
 def test_an_endpoint_that_stops_at_some_step(
-    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, kind: str, method: str
+    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, kind: Kind, method: str
 ) -> None:
     store = open_store(f"gs://{gcs_emulator.make_bucket()}")
-    fault_proxy.add(Fault(kind, method=method, times=None))  # type: ignore[arg-type]  # parametrised
+    fault_proxy.add(Fault(kind, method=method, times=None))
     with pytest.raises(StoreUnavailableError, match="gs://bucket"):
         store.check()
 

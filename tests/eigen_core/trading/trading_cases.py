@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -76,6 +77,22 @@ class Position:
     mark: float = 0.0
 
 
+class SlowTrade(TypedDict):
+    """A trade that has ended."""
+
+    asset: int
+    decision_day: int
+    fill_day: int
+    exit_day: int
+    entry: float
+    exit: float
+    coefficient: float
+    gain: float
+    value: float
+    reason: str
+    fees: float
+
+
 @dataclass
 class SlowEpisode:
     """One episode by the rules, a day at a time; `decide(step, portfolio)` returns coefficients and targets."""
@@ -85,7 +102,7 @@ class SlowEpisode:
     first_day: int
     rewards: list[float] = field(default_factory=list)
     portfolios: list[list[list[float]]] = field(default_factory=list)
-    trades: list[dict[str, float | str]] = field(default_factory=list)
+    trades: list[SlowTrade] = field(default_factory=list)
     idle_days: int = 0
     held: dict[int, Position] = field(default_factory=dict)
     ordered: tuple[int, float, float] | None = None

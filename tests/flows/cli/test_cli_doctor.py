@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 from flow_cases import eigen_environment, run_eigen
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
 from flows import doctor as module

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 from memory_cases import bare_report
+from pydantic import JsonValue
 from record_cases import record, telemetry
 from rich.console import Console
 from store_cases import locked_by_another_process, run_config, save_generations
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import RunPlace, Snapshot, create_run, open_session
 from eigen_core.records import PhaseMemory
@@ -43,7 +43,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
     ]
     entries = [telemetry(number) for number in range(1, 6)]
     entries[3:] = [entry.model_copy(update={"phases": tuple(phases)}) for entry in entries[3:]]
-    documents = {
+    documents: dict[str, JsonValue | bytes] = {
         "history": [record(number).model_dump(mode="json") for number in range(1, 6)],
         "telemetry": [entry.model_dump(mode="json") for entry in entries],
     }
@@ -62,7 +62,7 @@ def document(*arguments: str) -> dict[str, Any]:
     """The JSON of `eigen memory`."""
     ended = eigen("memory", *arguments, "--json")
     assert ended.exit_code == 0, ended.output
-    found = json.loads(ended.stdout)
+    found: dict[str, Any] = json.loads(ended.stdout)
     assert list(found) == MEMORY_KEYS
     assert all(list(entry) == GENERATION_KEYS for entry in found["generations"])
     assert all(list(phase) == PHASE_KEYS for entry in found["generations"] for phase in entry["phases"])
@@ -96,7 +96,7 @@ def test_without_a_report_the_phases_of_the_newest_generations_are_shown(tmp_pat
 def test_the_gpu_has_columns_where_there_was_one(place: RunPlace) -> None:
     config = run_config("runs", Path("runs"))
     phase = PhaseMemory(phase="train", start_bytes=1, peak_bytes=2, end_bytes=3, device_reserved_peak=77 * MB)
-    documents = {
+    documents: dict[str, JsonValue | bytes] = {
         "history": [record(number).model_dump(mode="json") for number in range(1, 7)],
         "telemetry": [
             telemetry(number).model_copy(update={"phases": (phase,)}).model_dump(mode="json") for number in range(1, 7)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from flow_cases import small_flow_config, small_settings
 from operation_cases import answering, record_of, sleeping
 from rich.console import Console
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import RunDirectory
 from flows.cli.app import app

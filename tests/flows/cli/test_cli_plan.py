@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 from flow_cases import eigen_environment, run_eigen, small_settings
 from store_cases import run_config, save_generations
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from flows.cli.app import app
 from flows.prefect_environment import PrefectServer

@@ -13,6 +13,7 @@ import pytest
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_command, eigen_environment, run_eigen, small_flow_config, small_settings
 from gcs_emulator import GcsEmulator
+from pydantic import JsonValue
 from record_cases import record, telemetry
 from rich.console import Console
 from typer.testing import CliRunner
@@ -136,7 +137,7 @@ def finished_here(
     create_run(RunPlace.of(settings, "run"), config.model_dump(mode="json"))
     with open_session(settings, "run") as session:
         for generation in (1, 2):
-            documents = {
+            documents: dict[str, JsonValue | bytes] = {
                 "history": [record(number).model_dump(mode="json") for number in range(1, generation + 1)],
                 "telemetry": [telemetry(number).model_dump(mode="json") for number in range(1, generation + 1)],
             }

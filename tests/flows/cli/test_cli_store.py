@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import Manifest, RunContents, RunPlace, create_run, read_champion
 from eigen_core.store import LocalStore

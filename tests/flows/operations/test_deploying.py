@@ -17,10 +17,15 @@ from prefect.states import Cancelled, Cancelling, Pending, Running
 from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.operations import deploying, launching
-from flows.operations.automations import SILENT_SECONDS, ZOMBIE_NAME, bring_zombie_automation, zombie_automation
+from flows.operations.automations import (
+    DEPLOYMENT,
+    SILENT_SECONDS,
+    ZOMBIE_NAME,
+    bring_zombie_automation,
+    zombie_automation,
+)
 from flows.operations.deploying import (
     CLEANUP,
-    DEPLOYMENT,
     client_of,
     deploy,
     find_deployment,

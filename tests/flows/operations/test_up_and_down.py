@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """A working folder; whatever was started in it has ended afterwards."""
     yield tmp_path
     home = Home(tmp_path / ".eigen")
-    left = [record for part in ("worker", "server") if (record := home.read(part)) is not None]  # type: ignore[arg-type] # mypy widens the words of the tuple
+    left = [record for part in ("worker", "server") if (record := home.read(part)) is not None]
     for record in left:
         record.process.kill()
 
