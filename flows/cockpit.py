@@ -28,6 +28,7 @@ from eigen_core.reporting import (
     data_page,
     holdout_sentence,
     link_to_run,
+    picture_markdown,
     plan_page,
     plots_markdown,
     population_table,
@@ -36,7 +37,7 @@ from eigen_core.reporting import (
     uploads_page,
     uploads_sentence,
 )
-from eigen_core.reporting.overview import SHOWN_GENERATIONS
+from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
 from eigen_core.reporting.units import exact_clock
 from flows.flow_runs import describe_flow_run, flow_run_name, rename_flow_run
@@ -104,8 +105,8 @@ class Cockpit:
         where = link_to_run(session.place.store.url, self._run)
         newest = session.place.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
-        plots = self._earlier_plots(session.directory.plots)
-        self._overview = Overview(self._run, self._course(state), where, checkpoint=written, plots=plots)
+        overview = Overview(self._run, self._course(state), where, checkpoint=written)
+        self._overview = self._with_earlier_plots(overview, session.directory.plots)
         data = data_page(self._run, panel, report.lines())
         self._renew(state, session.uploads(), guard)
         self._tell(self._show_overview, lambda: self._markdown("data", data, f"Data of run {self._run}"))
@@ -132,7 +133,7 @@ class Cockpit:
         """Show the plots that were drawn after a generation."""
         if self._overview is None or not paths:
             return
-        self._overview = replace(self._overview, plots=self._plots(f"drawn after generation {generation}", paths))
+        self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
         self._tell(self._show_overview)
 
     def uploaded(self, session: RunSession) -> None:
@@ -255,20 +256,22 @@ class Cockpit:
     def _markdown(self, kind: str, page: str, description: str) -> None:
         self._pages.show_markdown(artifact_key(self._run, kind), page, description)
 
-    def _earlier_plots(self, folder: Path) -> str:
-        """The plots that an earlier process of the run has left on this machine."""
+    def _with_earlier_plots(self, overview: Overview, folder: Path) -> Overview:
+        """The page with the plots that an earlier process of the run has left on this machine."""
         paths = sorted(folder.glob("*.png"))
         if not paths:
-            return ""
+            return overview
         drawn = datetime.fromtimestamp(paths[0].stat().st_mtime, UTC)
-        return self._plots(f"drawn before this process began, {exact_clock(drawn)}", paths)
+        return self._with_plots(overview, f"drawn before this process began, {exact_clock(drawn)}", paths)
 
-    def _plots(self, when: str, paths: Sequence[Path]) -> str:
+    def _with_plots(self, overview: Overview, when: str, paths: Sequence[Path]) -> Overview:
         try:
-            return f"## Plots, {when}\n\n{plots_markdown(paths, level=3)}"
+            curve = "\n".join(picture_markdown(path) for path in paths if path.name == FITNESS_PLOT)
+            others = plots_markdown([path for path in paths if path.name != FITNESS_PLOT], level=3)
         except OSError as error:
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
-            return ""
+            return overview
+        return replace(overview, curve=curve, plots=f"## Plots, {when}\n\n{others}")
 
     def _tell(self, *pages: Callable[[], None]) -> None:
         """Show pages. What the server does not take is logged; after one that does not answer, pages rest a while."""

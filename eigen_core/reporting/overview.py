@@ -10,6 +10,8 @@ from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
 from eigen_core.reporting.tables import Row, course_rows, markdown_card, markdown_table, population_table
 from eigen_core.reporting.units import clock, count, duration, exact_clock, number, reward, rough_duration
 
+FITNESS_PLOT = "fitness.png"
+"""The plot that stands right below the facts."""
 SHOWN_GENERATIONS = 6
 """So many of the newest generations are shown, and compared with as many before."""
 
@@ -83,7 +85,8 @@ class Overview:
         telemetry: what they took.
         champion: the champion's card; empty before the first generation.
         notes: what else there is to say: title and sentence, markdown.
-        plots: the plots, as markdown.
+        curve: the plot of the fitness, as markdown.
+        plots: the others, as markdown.
     """
 
     run: str
@@ -94,6 +97,7 @@ class Overview:
     telemetry: Sequence[Telemetry] = ()
     champion: Row = field(default_factory=dict)
     notes: Sequence[tuple[str, str]] = ()
+    curve: str = ""
     plots: str = ""
 
     def line(self) -> str:
@@ -103,7 +107,7 @@ class Overview:
 
     def page(self) -> str:
         """The page, as markdown."""
-        return "\n\n".join(filter(None, [*self._head(), *self._body(), self.plots]))
+        return "\n\n".join(filter(None, [*self._head(), self.curve, *self._body(), self.plots]))
 
     def _head(self) -> list[str]:
         course = self.course

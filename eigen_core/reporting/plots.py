@@ -10,6 +10,7 @@ from matplotlib.ticker import PercentFormatter
 
 from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
 from eigen_core.reporting.lineage import plot_lineage
+from eigen_core.reporting.overview import FITNESS_PLOT
 from eigen_core.reporting.phase_memory_plot import plot_phase_memory
 from eigen_core.reporting.scales import clip_top, compress_beyond, linear_part, make_logarithmic
 from eigen_core.reporting.style import (
@@ -62,7 +63,7 @@ def write_plots(history: Sequence[GenerationRecord], telemetry: Sequence[Telemet
         folder: created if need be.
     """
     return [
-        plot_fitness(history, folder / "fitness.png"),
+        plot_fitness(history, folder / FITNESS_PLOT),
         plot_learning(history, folder / "learning.png"),
         plot_replay(history, folder / "replay.png"),
         plot_resources(telemetry, folder / "resources.png"),

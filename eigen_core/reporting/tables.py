@@ -143,12 +143,17 @@ def _cell(name: str, value: float | str | None) -> str:
 
 def plots_markdown(paths: Sequence[Path], level: int = 2) -> str:
     """Return markdown with the pictures inside it (base64), each under the name of its file, a heading of `level`."""
-    sections = []
-    for path in paths:
-        name = path.stem.replace("_", " ")
-        image = base64.b64encode(path.read_bytes()).decode("ascii")
-        sections.append(f"{'#' * level} {name.capitalize()}\n\n![{name}](data:image/png;base64,{image})\n")
-    return "\n".join(sections)
+    return "\n".join(f"{'#' * level} {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
+
+
+def picture_markdown(path: Path) -> str:
+    """Return markdown with a picture inside it (base64)."""
+    image = base64.b64encode(path.read_bytes()).decode("ascii")
+    return f"![{_title(path)}](data:image/png;base64,{image})"
+
+
+def _title(plot: Path) -> str:
+    return plot.stem.replace("_", " ")
 
 
 def holdout_sentence(result: HoldoutResult) -> str:

@@ -115,8 +115,10 @@ def test_what_is_too_wide_for_a_cell_stands_below_the_table() -> None:
     assert f"| **Store** | {linked} |" in page
 
 
-def test_plots_come_last() -> None:
-    assert overview(plots="## Plots, drawn after generation 10").page().endswith("## Plots, drawn after generation 10")
+def test_the_course_of_the_fitness_follows_the_facts_and_other_plots_come_last() -> None:
+    page = overview(curve="![fitness](data:)", plots="## Plots, drawn after generation 10").page()
+    assert page.index("| **Kept in** |") < page.index("![fitness](data:)") < page.index("## Champion")
+    assert page.endswith("## Plots, drawn after generation 10")
 
 
 @pytest.mark.parametrize(
