@@ -13,7 +13,7 @@ from flows.prefect_environment import flow_environment
 HOST = "127.0.0.1"
 """Where the server listens unless it is told otherwise, and where it is asked on its own machine."""
 POOL = "gpu"
-POLL_SECONDS = 5.0
+POLL_SECONDS = 2.0
 """How often the worker asks for work; half of it passes, on average, before a launched run begins."""
 
 _SERVICES = ("SCHEDULER", "LATE_RUNS", "TRIGGERS", "FOREMAN", "TASK_RUN_RECORDER", "EVENT_PERSISTER", "REPOSSESSOR")

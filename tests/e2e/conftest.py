@@ -17,7 +17,7 @@ def settings() -> list[str]:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
     """A folder where `eigen up` was called."""
     found = Operated(tmp_path_factory.mktemp("operated"))
@@ -28,7 +28,7 @@ def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
         found.kill_all()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def undisturbed(operated: Operated, settings: list[str]) -> Undisturbed:
     """What runs with these settings must end with."""
     found = Undisturbed(operated, settings)

@@ -34,6 +34,7 @@ _ACTIVE = ["PENDING", "RUNNING", "CANCELLING"]
 _TAIL = 40
 _TAIL_BYTES = 4096
 _LOG_SECONDS = 0.3
+_BUSY_SECONDS = 60.0
 _TOLD = re.compile(r"Executing task '([a-z]+)'|Task run '[a-z]+-[0-9]+' - [^E]")
 _BEGUN = re.compile(r"Executing task '[a-z]+' for task run '[a-z]+-([0-9]+)'")
 PHASES = ("evaluate", "train", "evolve", "checkpoint")
@@ -156,9 +157,7 @@ class Operated:
 
     def flow_run(self, number: str) -> dict[str, Any]:
         """What the server knows of a flow run."""
-        answer = httpx.get(f"{self.api}/flow_runs/{number}", timeout=30.0)
-        answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
+        found: dict[str, Any] = self._request("GET", f"flow_runs/{number}").json()
         return found
 
     def flow_runs(self, run: str) -> list[dict[str, Any]]:
@@ -174,9 +173,7 @@ class Operated:
 
     def ask(self, path: str, **document: Any) -> Any:
         """The server's answer to a POST."""
-        answer = httpx.post(f"{self.api}/{path}", json=document, timeout=30.0)
-        answer.raise_for_status()
-        return answer.json()
+        return self._request("POST", path, document).json()
 
     def cancel(self, number: str) -> None:
         """Cancel a flow run as its page does."""
@@ -190,7 +187,17 @@ class Operated:
 
     def forget(self, number: str) -> None:
         """Remove a flow run."""
-        httpx.delete(f"{self.api}/flow_runs/{number}", timeout=30.0).raise_for_status()
+        self._request("DELETE", f"flow_runs/{number}")
+
+    def _request(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> httpx.Response:
+        """The server's answer. One that is busy, as SQLite is at times, says so and is asked again: so does Prefect."""
+        end = time.monotonic() + _BUSY_SECONDS
+        while True:
+            answer = httpx.request(method, f"{self.api}/{path}", json=document, timeout=30.0)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                answer.raise_for_status()
+                return answer
+            time.sleep(1.0)
 
     @contextmanager
     def pool_paused(self) -> Iterator[None]:
@@ -202,8 +209,7 @@ class Operated:
             self._pause_pool(False)
 
     def _pause_pool(self, paused: bool) -> None:
-        answer = httpx.patch(f"{self.api}/work_pools/{POOL}", json={"is_paused": paused}, timeout=30.0)
-        answer.raise_for_status()
+        self._request("PATCH", f"work_pools/{POOL}", {"is_paused": paused})
 
     def wait(self, seconds: float, look: Callable[[], T | None], what: str, every: float = 0.1) -> T:
         """What `look` finds, as soon as it finds something."""
@@ -256,8 +262,7 @@ class Operated:
             self._switch(found["id"], True)
 
     def _switch(self, automation: str, enabled: bool) -> None:
-        answer = httpx.patch(f"{self.api}/automations/{automation}", json={"enabled": enabled}, timeout=30.0)
-        answer.raise_for_status()
+        self._request("PATCH", f"automations/{automation}", {"enabled": enabled})
 
     @contextmanager
     def worker_paused(self) -> Iterator[None]:
