@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+TRIGGER_NAME = "resume-after-crash"
+"""Of the trigger in deployments/prefect.yaml."""
 ZOMBIE_NAME = "train/gpu: crashed without a word"
 SILENT_SECONDS = 90.0
 """Three heartbeats (deployments/prefect.yaml sets their time), and less than the 300 s for which a slot is leased."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
 from flows.endings import Stopped
-from flows.operations.automations import DEPLOYMENT, ZOMBIE_NAME, bring_zombie_automation
+from flows.operations.automations import DEPLOYMENT, TRIGGER_NAME, ZOMBIE_NAME, bring_zombie_automation
+from flows.operations.code_version import code_version
 from flows.operations.environment import POOL, client_environment, ui_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def deploy(api: str) -> None:
         InputError: the server has a pool of the same name for something else.
         Stopped: Prefect refuses; its own words say why.
     """
+    from prefect.client.schemas.actions import DeploymentUpdate
+
     with client_of(api) as client:
         require_pool(client)
         before = {name: _activity(client, name) for name in DEPLOYMENTS}
@@ -67,18 +70,30 @@ def deploy(api: str) -> None:
             for name, active in before.items():
                 _restore(client, name, active)
         bring_zombie_automation(client, client.read_deployment_by_name(DEPLOYMENT).id)
+        for name in DEPLOYMENTS:
+            deployment = client.read_deployment_by_name(name)
+            client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
 
 
 def is_deployed(client: "SyncPrefectClient") -> bool:
     """Whether the server has all that `deploy` brings, if perhaps as another version of Eigen has brought it."""
+    automations = (TRIGGER_NAME, ZOMBIE_NAME)
+    return bool(_versions(client)) and all(client.read_automations_by_name(name) for name in automations)
+
+
+def is_up_to_date(client: "SyncPrefectClient") -> bool:
+    """Whether the server has all that `deploy` brings, as this very code has brought it."""
+    return is_deployed(client) and set(_versions(client)) == {code_version()} and resume_schedule(client) is not None
+
+
+def _versions(client: "SyncPrefectClient") -> list[str | None]:
+    """Return the versions of the deployments; none if one of them is missing."""
     from prefect.exceptions import ObjectNotFound
 
     try:
-        for name in DEPLOYMENTS:
-            client.read_deployment_by_name(name)
+        return [client.read_deployment_by_name(name).version for name in DEPLOYMENTS]
     except ObjectNotFound:
-        return False
-    return bool(client.read_automations_by_name(ZOMBIE_NAME))
+        return []
 
 
 def find_deployment(client: "SyncPrefectClient", name: str = DEPLOYMENT) -> "DeploymentResponse":

@@ -8,7 +8,7 @@ from typing import Literal
 
 from eigen_core.errors import InputError
 from flows.endings import Stopped
-from flows.operations.deploying import client_of, deploy, is_deployed, require_pool
+from flows.operations.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
 from flows.operations.environment import HOST, api_at, ui_of
 from flows.operations.home import Home, Part, Record
 from flows.operations.lost import report_lost
@@ -91,14 +91,16 @@ def bring_up(
                     say("bringing the deployments")
                     deploy(server.api)
                 return Up(server, record, running, worker_began=False)
-            say("starting the worker, bringing the deployments")
+            up_to_date = is_up_to_date(client)
+            say("starting the worker" + ("" if up_to_date else ", bringing the deployments"))
             # All that the worker needs: it comes up while Prefect loads the flows for the rest.
             require_pool(client)
             # Before the new worker is there to begin anything.
             report_lost(client, home.read("worker"), worker_name(home))
             worker, started = begin_worker(home, environ, server.api, Path.cwd())
             try:
-                deploy(server.api)
+                if not up_to_date:
+                    deploy(server.api)
                 wait_for_worker(client, home, worker, started)
             except BaseException:
                 # Whatever ends this, Ctrl-C too, leaves no worker behind that nobody remembers.

@@ -14,8 +14,6 @@ from eigen_core.config.sections import CheckpointConfig
 from flows.housekeeping import verify_run
 from flows.runs import run_exists, status_of
 
-_RUN = "bucket"
-
 
 @pytest.fixture
 def elsewhere(
@@ -32,16 +30,35 @@ def elsewhere(
             found.kill_all()
 
 
+def stop_in_checkpoint(operated: Operated, settings: CheckpointConfig, run: str) -> None:
+    """Stop everything while a checkpoint is being written, and start it again."""
+    engine = operated.hold_in("checkpoint")
+    whole = operated.whole_after("checkpoint")
+    with ThreadPoolExecutor(1) as other:
+        down = other.submit(operated.down)
+        operated.wait(60, lambda: is_told_to_stop(engine), "SIGTERM", every=0.01)
+        engine.resume()
+        said = down.result()
+    # What was computed has been committed, and what was on its way has arrived.
+    assert f"its last checkpoint is generation {whole} of" in said
+    newest = RunPlace.of(settings, run).stored.newest_manifest()
+    assert newest is not None
+    assert newest.generation == whole
+    operated.up()
+
+
+@pytest.mark.parametrize("stops", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
-    elsewhere: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
+    elsewhere: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None], stops: int
 ) -> None:
+    run = f"bucket-{stops}"
     store = elsewhere.environment["EIGEN_STORE"]
     settings_there = CheckpointConfig(store=store)
-    said = elsewhere.eigen("launch", "--run", _RUN, "--generations", str(GENERATIONS), *settings).stdout
+    said = elsewhere.eigen("launch", "--run", run, "--generations", str(GENERATIONS), *settings).stdout
     assert "The run fits" in said
 
     def generation() -> int:
-        return status_of(store, _RUN).generation if run_exists(settings_there, _RUN) else 0
+        return status_of(store, run).generation if run_exists(settings_there, run) else 0
 
     elsewhere.wait(120, lambda: generation() >= 1, "generation 1 in the bucket")
     elsewhere.engine().kill()
@@ -50,26 +67,16 @@ def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
     assert known < GENERATIONS
     elsewhere.wait(RESUMED_SECONDS, lambda: generation() > known, "the next generation in the bucket")
     resumed = time.monotonic() - killed
-    engine = elsewhere.hold_in("checkpoint")
-    whole = elsewhere.whole_after("checkpoint")
-    with ThreadPoolExecutor(1) as other:
-        down = other.submit(elsewhere.down)
-        elsewhere.wait(60, lambda: is_told_to_stop(engine), "SIGTERM", every=0.01)
-        engine.resume()
-        said = down.result()
-    # What was computed has been committed, and what was on its way has arrived.
-    assert f"its last checkpoint is generation {whole} of" in said
-    newest = RunPlace.of(settings_there, _RUN).stored.newest_manifest()
-    assert newest is not None
-    assert newest.generation == whole
-    elsewhere.up()
-    assert elsewhere.finish(_RUN, resumes=2) == ["Crashed", "Crashed", "Completed"]
-    assert verify_run(store, _RUN, deep=True).damages == ()
+    for _ in range(stops):
+        stop_in_checkpoint(elsewhere, settings_there, run)
+    resumes = 1 + stops
+    assert elsewhere.finish(run, resumes) == ["Crashed"] * resumes + ["Completed"]
+    assert verify_run(store, run, deep=True).damages == ()
     status = json.loads(elsewhere.eigen("status", "--json").stdout)
-    assert (status["run"]["run"], status["run"]["state"], status["run"]["store"]) == (_RUN, "finished", store)
-    assert outcome(status_of(store, _RUN)) == undisturbed.outcome(GENERATIONS)
+    assert (status["run"]["run"], status["run"]["state"], status["run"]["store"]) == (run, "finished", store)
+    assert outcome(status_of(store, run)) == undisturbed.outcome(GENERATIONS)
     # Without what this machine has of it, too.
-    (local,) = elsewhere.store.rglob(f"runs/{_RUN}")
+    (local,) = elsewhere.store.rglob(f"runs/{run}")
     local.rename(elsewhere.folder / "gone")
-    assert outcome(status_of(store, _RUN)) == undisturbed.outcome(GENERATIONS)
+    assert outcome(status_of(store, run)) == undisturbed.outcome(GENERATIONS)
     measured(f"flow killed -9, runs in a bucket: next generation is there after {resumed:.1f} s")

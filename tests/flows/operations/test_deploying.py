@@ -16,10 +16,11 @@ from prefect.states import Cancelled, Cancelling, Pending, Running
 
 from eigen_core.errors import InputError
 from flows.endings import Stopped
-from flows.operations import deploying, launching
+from flows.operations import code_version, deploying, launching
 from flows.operations.automations import (
     DEPLOYMENT,
     SILENT_SECONDS,
+    TRIGGER_NAME,
     ZOMBIE_NAME,
     bring_zombie_automation,
     zombie_automation,
@@ -30,6 +31,7 @@ from flows.operations.deploying import (
     deploy,
     find_deployment,
     is_deployed,
+    is_up_to_date,
     require_pool,
     resume_schedule,
     set_resuming,
@@ -115,7 +117,7 @@ def test_the_form_describes_every_setting(client: SyncPrefectClient) -> None:
 def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -> None:
     deployment = find_deployment(client)
     found = {automation.name: automation for automation in client.read_automations()}
-    assert set(found) == {"resume-after-crash", ZOMBIE_NAME}
+    assert set(found) == {TRIGGER_NAME, ZOMBIE_NAME}
     trigger = found[ZOMBIE_NAME].trigger
     assert isinstance(trigger, EventTrigger)
     assert trigger.posture == Posture.Proactive
@@ -125,7 +127,7 @@ def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -
     # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
     heartbeat = float(deployment.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
     assert 3 * heartbeat <= SILENT_SECONDS < 300
-    resuming = found["resume-after-crash"]
+    resuming = found[TRIGGER_NAME]
     assert [action.type for action in resuming.actions] == ["run-deployment"]
     assert resuming.actions[0].parameters == {"resume": True}  # type: ignore[union-attr] # of this type
 
@@ -151,6 +153,44 @@ def test_a_second_deploy_changes_no_switch_and_doubles_nothing(client: SyncPrefe
     assert_resuming(client)
     assert [found.active for found in client.read_deployment_by_name(CLEANUP).schedules] == [False]
     assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
+
+
+def test_what_this_code_has_brought_is_not_brought_again_unless_something_is_missing(
+    client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_up_to_date(client)
+    with monkeypatch.context() as patch:
+        patch.setattr(deploying, "code_version", lambda: "another")
+        assert (is_deployed(client), is_up_to_date(client)) == (True, False)
+    deployment = find_deployment(client)
+    client.delete_deployment_schedule(deployment.id, deployment.schedules[0].id)
+    assert (is_deployed(client), is_up_to_date(client)) == (True, False)
+    client.delete_automation(client.read_automations_by_name(TRIGGER_NAME)[0].id)
+    assert (is_deployed(client), is_up_to_date(client)) == (False, False)
+    deploy(deployed)
+    assert is_up_to_date(client)
+
+
+def test_the_version_of_the_code_is_another_after_any_change_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"flows/train.py": "a", "flows/cli/app.py": "b", "deployments/prefect.yaml": "c", "tasks/plot.py": "d"}
+
+    def found() -> str:
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+        return code_version.code_version()
+
+    monkeypatch.setattr(code_version, "files", lambda package: tmp_path / package)
+    (tmp_path / "eigen_core").mkdir()
+    seen = [found()]
+    for name in tuple(files):
+        files[name] += "!"
+        seen.append(found())
+    (tmp_path / "flows" / "readme.txt").write_text("no code")
+    assert found() == seen[-1]
+    assert len(set(seen)) == 1 + len(files)
 
 
 def test_switched_off_and_on_the_schedule_still_resumes(client: SyncPrefectClient) -> None:
