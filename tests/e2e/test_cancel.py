@@ -28,8 +28,8 @@ def test_a_training_cancelled_in_a_phase_is_whole_and_goes_on(
     run = f"cancelled-{len(phases)}"
     names, times = [], []
     for phase in phases:
-        # Each launch goes on with what the cancelled one before has left.
-        number = operated.launch(run, ["--generations", str(_ENOUGH), *settings])
+        # Each flow run goes on with what the cancelled one before has left.
+        number = operated.submit(run, settings, _ENOUGH)
         before = operated.generation(run)
         operated.wait_for_generation(run, before + 1)
         engine = operated.hold_in(phase)

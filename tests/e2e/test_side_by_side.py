@@ -1,8 +1,9 @@
-"""Of several trainings at once one trains, and a training outlives its server."""
+"""Of several trainings at once one trains; a training outlives its server, and makes room while it is suspended."""
 
 import time
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
@@ -41,17 +42,34 @@ def test_of_two_launches_at_once_one_trains(
     assert outcome(trained.status("first")) == undisturbed.outcome(GENERATIONS)
 
 
-def test_a_training_goes_on_while_its_server_is_killed_and_started_again(
+def test_a_training_makes_room_while_it_is_suspended_and_outlives_its_server(
     operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
-    number = operated.launch("served", ["--generations", str(GENERATIONS), *settings])
+    number = operated.submit("served", settings, GENERATIONS)
     operated.wait_for_generation("served", 1)
+    engine = operated.engine()
+    # Held until the server knows it, so that it cannot be faster.
+    engine.suspend()
+    operated.suspend(number)
+    engine.resume()
+    told = time.monotonic()
+    psutil.wait_procs([engine], timeout=60)
+    measured(f"suspended, and the process has ended: {time.monotonic() - told:.1f} s")
+    assert not engine.is_running()
+    assert operated.flow_run(number)["state"]["name"] == "Suspended"
+    generation = operated.generation("served")
+    assert operated.is_resuming()
+    operated.ask(f"flow_runs/{number}/resume")
+
+    operated.wait_for_generation("served", generation + 1)
     engine, server = operated.engine(), operated.process("server")
     server.kill()
     killed = time.monotonic()
     operated.up()
     assert operated.process("server").pid != server.pid
     measured(f"server killed -9: it answers again after {time.monotonic() - killed:.1f} s")
-    assert [process.pid for process in operated.engines()] == [engine.pid]
+    # No other process has taken its place; it may have ended since.
+    assert {process.pid for process in operated.engines()} <= {engine.pid}
     assert operated.wait_for_end(number) == "Completed"
+    assert [found["id"] for found in operated.flow_runs("served")] == [number]
     assert outcome(operated.status("served")) == undisturbed.outcome(GENERATIONS)

@@ -61,7 +61,7 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
     generations: int,
 ) -> None:
     run = f"stopped-{len(phases)}"
-    operated.launch(run, ["--generations", str(generations), *settings])
+    operated.submit(run, settings, generations)
     times = []
     for phase in phases:
         operated.wait_for_generation(run, operated.generation(run) + 1, 180)

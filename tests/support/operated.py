@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ import httpx
 import psutil
 from flow_cases import run_eigen
 
+from eigen_core.config.loading import parse_assignments
 from flows.operations.environment import POOL
 from flows.runs import RunStatus, status_of
 
@@ -126,6 +128,19 @@ class Operated:
     def launch(self, run: str, settings: Sequence[str]) -> str:
         """Launch a run and return the number of its flow run."""
         return number_of(self.eigen("launch", "--run", run, *settings).stdout)
+
+    def submit(self, run: str, settings: Sequence[str], generations: int) -> str:
+        """Ask for a training as the form in Prefect's pages does, and return the number of its flow run."""
+        config = {"preset": "quickstart", "generations": generations, **parse_assignments(settings[1::2])}
+        path = f"deployments/{self.deployment()['id']}/create_flow_run"
+        return str(self.ask(path, name=run, parameters={"config": config, "run": run})["id"])
+
+    def suspend(self, number: str) -> None:
+        """Suspend a flow run as its page does."""
+        end = datetime.now(UTC) + timedelta(minutes=5)
+        details = {"pause_timeout": end.isoformat(), "pause_reschedule": True}
+        state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+        self.ask(f"flow_runs/{number}/set_state", state=state, force=True)
 
     def down(self) -> str:
         """Stop everything, and return what is said."""
