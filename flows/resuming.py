@@ -16,11 +16,10 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import StateType
-from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
 from prefect.logging import get_logger
 
-from flows.tags import SCHEDULED_TAG, run_tag
+from flows.tags import SCHEDULED_TAG
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -63,20 +62,6 @@ def forget_missed() -> None:
         logger.warning("Flow runs that never began are still listed: %s: %s", type(error).__name__, error)
 
 
-def suspension_of(run: str) -> str | None:
-    """Return, as a sentence, that somebody has suspended the training of a run in Prefect's pages; None if not."""
-    if runtime.deployment.id is None:
-        return None
-    trained = _trained(UUID(runtime.deployment.id), run)
-    try:
-        with get_client(sync_client=True) as client:
-            last = client.read_flow_runs(flow_run_filter=trained, sort=FlowRunSort.START_TIME_DESC, limit=1)
-    except (httpx.HTTPError, PrefectException) as error:
-        logger.warning("Whether run %s is suspended cannot be told: %s: %s", run, type(error).__name__, error)
-        return None
-    return next((_suspension(found.name, found.state) for found in last if found.state is not None), None)
-
-
 def stop_resuming(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:  # noqa: ARG001 - what Prefect calls a hook with
     """Switch the schedule off after a cancellation: who cancels a training does not want it back in ten minutes."""
     if flow_run.deployment_id is not None:
@@ -107,21 +92,6 @@ def _switch(deployment_id: UUID, active: bool) -> None:
         logger.warning(
             "The schedule '%s' could not be switched %s: %s: %s", RESUME, turned, type(error).__name__, error
         )
-
-
-def _suspension(flow_run: str, state: "State[Any]") -> str | None:
-    if not state.is_paused():
-        return None
-    end = state.state_details.pause_timeout
-    until = "" if end is None else f" until {end:%d %b %H:%M} UTC"
-    return f"Flow run {flow_run} is suspended{until}: resume or cancel it in its page."
-
-
-def _trained(deployment_id: UUID, run: str) -> FlowRunFilter:
-    """Return what finds the flow runs of a deployment that train, or have trained, a run."""
-    return FlowRunFilter(
-        deployment_id=FlowRunFilterDeploymentId(any_=[deployment_id]), tags=FlowRunFilterTags(all_=[run_tag(run)])
-    )
 
 
 def _asked_by_schedule(deployment_id: UUID) -> FlowRunFilter:

@@ -1,7 +1,10 @@
-"""The tags by which flow runs are found. No Prefect in here."""
+"""The tags and events by which flow runs are known. No Prefect in here."""
 
 SCHEDULED_TAG = "auto-scheduled"
 """Prefect's own tag of a flow run that a schedule has asked for: those here resume."""
+
+SUSPENDED_EVENT = "eigen.flow-run.suspended"
+"""The process of a suspended flow run ends."""
 
 _RUN = "run:"
 

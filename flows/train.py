@@ -27,7 +27,7 @@ from flows.memory_reports import BlockedError
 from flows.memory_watch import BLOCKED_NAME, PLAN_NAME, MemoryWatch
 from flows.observer import observer
 from flows.parameters import FormConfig
-from flows.resuming import forget_missed, is_scheduled, keep_resuming, stop_resuming, suspension_of
+from flows.resuming import forget_missed, is_scheduled, keep_resuming, stop_resuming
 from flows.run_names import default_run_name
 from flows.run_plan import RunTooLargeError, require_room
 from flows.runs import (
@@ -40,6 +40,7 @@ from flows.runs import (
     run_exists,
 )
 from flows.scheduling import newest_unfinished, with_store_of_environment
+from flows.suspension import suspension_of, tell_suspended
 from tasks.checkpoint import checkpoint, checkpoint_before_end
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
@@ -90,6 +91,9 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
         ended = _chosen(config, run, resume=resume)
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))
+    except Pause:
+        tell_suspended()
+        raise
     except BlockedError as error:
         ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
     except InputError:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
+from flows.tags import SUSPENDED_EVENT
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -40,7 +41,7 @@ def zombie_automation(deployment_id: "UUID") -> "AutomationCore":
         enabled=True,
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
-            expect={"prefect.flow-run.*"},
+            expect={"prefect.flow-run.*", SUSPENDED_EVENT},
             match={"prefect.resource.id": "prefect.flow-run.*"},
             match_related={
                 "prefect.resource.role": "deployment",

@@ -1,11 +1,14 @@
 """Of several trainings at once one trains; a training outlives its server, and makes room while it is suspended."""
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 from operated import GENERATIONS, Operated, Undisturbed, outcome
+
+from flows.operations.automations import SILENT_SECONDS
 
 
 @pytest.fixture
@@ -73,3 +76,24 @@ def test_a_training_makes_room_while_it_is_suspended_and_outlives_its_server(
     assert operated.wait_for_end(number) == "Completed"
     assert [found["id"] for found in operated.flow_runs("served")] == [number]
     assert outcome(operated.status("served")) == undisturbed.outcome(GENERATIONS)
+
+
+@pytest.mark.slow
+def test_a_suspended_training_is_not_taken_for_one_whose_process_has_vanished(
+    operated: Operated, settings: list[str]
+) -> None:
+    number = operated.submit("paused", settings, 1_000)
+    operated.wait_for_generation("paused", 1)
+    heartbeat = float(operated.deployment()["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    engine = operated.engine()
+    # Its next heartbeat comes after the suspension, as those of a long phase do, and is the last one.
+    engine.suspend()
+    operated.suspend(number)
+    time.sleep(heartbeat + 1.0)
+    engine.resume()
+    psutil.wait_procs([engine], timeout=60)
+    time.sleep(SILENT_SECONDS + heartbeat)
+    assert operated.flow_run(number)["state"]["name"] == "Suspended"
+    assert [found["id"] for found in operated.flow_runs("paused")] == [number]
+    operated.forget(number)
+    shutil.rmtree(operated.store / "paused")

@@ -22,12 +22,12 @@ from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunPlace, RunSession
 from eigen_core.errors import InputError
-from flows import train
+from flows import suspension, train
 from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from flows.memory_watch import BLOCKED_NAME
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.runs import status_of
-from flows.tags import run_tag
+from flows.tags import SUSPENDED_EVENT, run_tag
 from flows.train import FINISHED_NAME, NOTHING_NAME, SUSPENDED_NAME, train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
@@ -198,6 +198,8 @@ class TestStopped:
     ) -> None:
         config = small_flow_config(tmp_path, generations=3)
         place = RunPlace.of(config.checkpoint, "mine")
+        ends: list[dict[str, Any]] = []
+        monkeypatch.setattr(suspension, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
         begun: list[tuple[Any, str, Callable[[], object]]] = [
             (phases, "train", lambda: train_flow(config, "mine", return_state=True)),
             (RunSession, "save", lambda: scheduled(tmp_path)),
@@ -210,6 +212,12 @@ class TestStopped:
             assert status_of(str(tmp_path), "mine").generation == generation
             assert deployed.is_on
         assert ATTEMPTS.read(place) == []
+        # Only who is suspended has to explain the silence of its process: a crash is one, and seen as one.
+        assert [end["event"] for end in ends] == [SUSPENDED_EVENT] * (2 if isinstance(told, Pause) else 0)
+        for end in ends:
+            assert end["resource"]["prefect.resource.id"].startswith("prefect.flow-run.")
+            (related,) = end["related"]
+            assert related["prefect.resource.id"] == f"prefect.deployment.{deployed.number}"
         assert place.stored.verify() == []
         assert scheduled(tmp_path).is_completed()
         whole = status_of(str(tmp_path), "mine")

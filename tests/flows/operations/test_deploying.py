@@ -41,6 +41,7 @@ from flows.operations.home import Home
 from flows.operations.launching import launch, resume
 from flows.operations.stopping import Down, bring_down
 from flows.operations.worker import worker_name
+from flows.tags import SUSPENDED_EVENT
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,7 @@ def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -
     assert trigger.within.total_seconds() == SILENT_SECONDS
     assert trigger.for_each == {"prefect.resource.id"}
     assert str(deployment.id) in str(trigger.match_related)
+    assert trigger.expect == {"prefect.flow-run.*", SUSPENDED_EVENT}
     # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
     heartbeat = float(deployment.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
     assert 3 * heartbeat <= SILENT_SECONDS < 300
@@ -144,31 +146,28 @@ def test_the_zombie_automation_is_set_right_and_never_doubled(client: SyncPrefec
     assert found.enabled
 
 
-def test_a_second_deploy_changes_no_switch_and_doubles_nothing(client: SyncPrefectClient, deployed: str) -> None:
+def test_what_this_code_has_brought_is_up_to_date(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_up_to_date(client)
+    for name, value in (("code_version", "another"), ("resume_schedule", None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(deploying, name, lambda *_, value=value: value)
+            assert (is_deployed(client), is_up_to_date(client)) == (True, False)
+
+
+def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
+    client: SyncPrefectClient, deployed: str
+) -> None:
     set_resuming(client, True)
     cleanup = client.read_deployment_by_name(CLEANUP)
     client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
     before = {automation.name for automation in client.read_automations()}
-    deploy(deployed)
-    assert_resuming(client)
-    assert [found.active for found in client.read_deployment_by_name(CLEANUP).schedules] == [False]
-    assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
-
-
-def test_what_this_code_has_brought_is_not_brought_again_unless_something_is_missing(
-    client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert is_up_to_date(client)
-    with monkeypatch.context() as patch:
-        patch.setattr(deploying, "code_version", lambda: "another")
-        assert (is_deployed(client), is_up_to_date(client)) == (True, False)
-    deployment = find_deployment(client)
-    client.delete_deployment_schedule(deployment.id, deployment.schedules[0].id)
-    assert (is_deployed(client), is_up_to_date(client)) == (True, False)
     client.delete_automation(client.read_automations_by_name(TRIGGER_NAME)[0].id)
     assert (is_deployed(client), is_up_to_date(client)) == (False, False)
     deploy(deployed)
     assert is_up_to_date(client)
+    assert_resuming(client)
+    assert [found.active for found in client.read_deployment_by_name(CLEANUP).schedules] == [False]
+    assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
 
 
 def test_the_version_of_the_code_is_another_after_any_change_of_it(
