@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from flow_cases import small_settings
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
 from flows.operations.automations import SILENT_SECONDS
+
+_MANY_STEPS = 5_000
 
 
 @pytest.fixture
@@ -79,19 +82,18 @@ def test_a_training_makes_room_while_it_is_suspended_and_outlives_its_server(
 
 
 @pytest.mark.slow
-def test_a_suspended_training_is_not_taken_for_one_whose_process_has_vanished(
-    operated: Operated, settings: list[str]
-) -> None:
-    number = operated.submit("paused", settings, 1_000)
-    operated.wait_for_generation("paused", 1)
-    heartbeat = float(operated.deployment()["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
-    engine = operated.engine()
-    # Its next heartbeat comes after the suspension, as those of a long phase do, and is the last one.
-    engine.suspend()
+def test_a_training_that_is_suspended_in_a_long_phase_is_not_taken_for_crashed(operated: Operated) -> None:
+    settings = small_settings(learner={"gradient_steps": _MANY_STEPS})
+    number = operated.submit("paused", settings, GENERATIONS)
+    operated.wait(120, operated.engines, "its process")
+    engine = operated.hold_in("train")
     operated.suspend(number)
-    time.sleep(heartbeat + 1.0)
     engine.resume()
-    psutil.wait_procs([engine], timeout=60)
+    suspended = time.monotonic()
+    psutil.wait_procs([engine], timeout=600)
+    heartbeat = float(operated.deployment()["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    # Else no heartbeat has come after the suspension, and there was nothing to be mistaken for.
+    assert time.monotonic() - suspended > heartbeat + 1.0
     time.sleep(SILENT_SECONDS + heartbeat)
     assert operated.flow_run(number)["state"]["name"] == "Suspended"
     assert [found["id"] for found in operated.flow_runs("paused")] == [number]
