@@ -3,6 +3,9 @@
 The first form is for every day, the second for the night.
 """
 
+import gc
+from collections.abc import Iterator
+from itertools import chain, compress, starmap, tee
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,23 @@ LONG = [pytest.param(SHORT, id="short"), pytest.param(300, id="300 generations",
 SHORT_LIMIT_MB = 15.0
 
 
+@pytest.fixture
+def others_leftovers() -> Iterator[list[object]]:
+    """What other tests have left of the counted kinds. It is held, or it might be freed in the middle of a count."""
+    gc.collect()
+    counted = tuple(COUNTED.values())
+    kinds = {kind for kind in set(map(type, _all_objects())) if issubclass(kind, counted)}
+    # Lazily, as `live_counts` does and for its reason.
+    objects, same = tee(_all_objects())
+    held = list(compress(objects, map(kinds.__contains__, map(type, same))))
+    yield held
+    held.clear()
+
+
+def _all_objects() -> Iterator[object]:
+    return chain.from_iterable(starmap(gc.get_objects, [()]))
+
+
 def soaked(folder: Path, generations: int) -> Sampler:
     """What was seen of a training of so many generations."""
     with Progress(console=Console(quiet=True), auto_refresh=False) as progress:
@@ -32,7 +52,7 @@ def soaked(folder: Path, generations: int) -> Sampler:
     return sampler
 
 
-@pytest.mark.usefixtures("prefect_api")
+@pytest.mark.usefixtures("prefect_api", "others_leftovers")
 @pytest.mark.parametrize("generations", LONG)
 def test_a_training_with_everything_on_does_not_grow(tmp_path: Path, generations: int) -> None:
     before = live_counts()
@@ -56,7 +76,7 @@ def test_a_training_with_everything_on_does_not_grow(tmp_path: Path, generations
     assert (tmp_path / "local" / RUN / "plots" / "fitness.png").exists()
 
 
-@pytest.mark.usefixtures("prefect_api")
+@pytest.mark.usefixtures("prefect_api", "others_leftovers")
 def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Population] = []
     evolve = phases.evolve

@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -192,10 +193,12 @@ class TestStopped:
         yield
         signal.signal(signal.SIGTERM, former)
 
-    @pytest.mark.parametrize("told", [TerminationSignal(signal.SIGTERM), Pause(state=Suspended())])
+    # Made anew each time: one that was raised holds all that its traceback does.
+    @pytest.mark.parametrize("telling", [partial(TerminationSignal, signal.SIGTERM), partial(Pause, state=Suspended())])
     def test_a_complete_generation_is_kept_and_no_attempt_was_in_vain(
-        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: BaseException
+        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, telling: Callable[[], BaseException]
     ) -> None:
+        told = telling()
         config = small_flow_config(tmp_path, generations=3)
         place = RunPlace.of(config.checkpoint, "mine")
         ends: list[dict[str, Any]] = []
