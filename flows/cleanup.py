@@ -1,13 +1,13 @@
 """The flow that removes from a store what need not stay."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from flows.housekeeping import CleanedRun, clean_runs
-from tasks.artifacts import publish_cleaning
+if TYPE_CHECKING:
+    from flows.housekeeping import CleanedRun
 
 _GRACE_HOURS = 24.0
 
@@ -26,6 +26,10 @@ def cleanup_flow(
         InputError: the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
+    # As in `train_flow`: who reads this file has rarely something to clean.
+    from flows.housekeeping import clean_runs
+    from tasks.artifacts import publish_cleaning
+
     cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
     freed = sum(run.bytes_freed for run in cleaned)
     get_run_logger().info("%d runs in %s, %.1f MB freed", len(cleaned), store, freed / 1e6)
@@ -33,7 +37,7 @@ def cleanup_flow(
     return freed
 
 
-def _row(run: CleanedRun) -> dict[str, str | int | float | None]:
+def _row(run: "CleanedRun") -> dict[str, str | int | float | None]:
     return {
         "run": run.run,
         "generations removed": len(run.stored.generations),

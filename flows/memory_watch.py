@@ -37,11 +37,8 @@ from flows.memory_reports import (
     write_memory_report,
 )
 from flows.run_plan import RunPlan
+from flows.state_names import GUARD_NAME
 from tasks.artifacts import Pages, show_memory
-
-GUARD_NAME = "MemoryGuard"
-PLAN_NAME = "MemoryPlan"
-BLOCKED_NAME = "Blocked"
 
 
 class MemoryWatch:

@@ -24,6 +24,7 @@ from flows.observer import observed_by
 from flows.operations.home import Home
 from flows.operations.server import server_for_training
 from flows.prefect_environment import PrefectServer, prepare_environment
+from flows.state_names import RUNNING_NAME
 
 if TYPE_CHECKING:
     from eigen_core.market import DataReport
@@ -188,7 +189,8 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
     _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     signals.before_leaving(server.stop)
     server.start()
-    from flows.train import RUNNING_NAME, train_flow
+    import flows.training  # noqa: F401 - while the server starts
+    from flows.train import train_flow
     from tasks.phase import run_name
 
     server.wait_until_ready()

@@ -13,7 +13,7 @@ from prefect.artifacts import Artifact
 from store_cases import locked_by_another_process, objects_of, run_config, save_generations
 from upload_cases import whole_generations
 
-import flows.train
+import flows.training
 import tasks.artifacts
 import tasks.evolve
 import tasks.plot
@@ -23,7 +23,8 @@ from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
 from flows.cleanup import cleanup_flow
 from flows.runs import status_of
-from flows.train import FINISHED_NAME, train_flow
+from flows.state_names import FINISHED_NAME
+from flows.train import train_flow
 from tasks.artifacts import artifact_key
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
@@ -136,7 +137,7 @@ def quick(
     """No back-off, no drawing, and a working folder of one's own."""
     monkeypatch.chdir(tmp_path)
     for name in ("evaluate", "train", "evolve", "checkpoint"):
-        monkeypatch.setattr(getattr(flows.train, name), "retry_delay_seconds", [0])
+        monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
     monkeypatch.setattr(tasks.plot, "write_plots", lambda *_: [])
 
 
@@ -176,7 +177,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
         return evolve(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(flows.train, "evolve", going_away)
+        patch.setattr(flows.training, "evolve", going_away)
         ended = train_flow(config, "away", return_state=True)
     error = ended.result(raise_on_failure=False)
     assert isinstance(error, StoreUnavailableError), error

@@ -15,7 +15,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact, FlowRun
 
 import flows.cockpit
-import flows.train
+import flows.training
 import tasks.artifacts
 import tasks.evolve
 from eigen_core.config import Config
@@ -156,7 +156,7 @@ def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pyt
             raise RuntimeError("out of luck")
         evolve(state, guard, generation)
 
-    monkeypatch.setattr(flows.train, "evolve", failing)
+    monkeypatch.setattr(flows.training, "evolve", failing)
     pages = pages_of(flow_run_of(train(small_flow_config(tmp_path), "unlucky")).id)
     assert str(pages["unlucky"].data).startswith(
         "# Ended after generation 1 of 3 (33 %)\n\n**RuntimeError: out of luck.** A resume goes on with generation 2."

@@ -25,11 +25,11 @@ from eigen_core.checkpoint import RunPlace, RunSession
 from eigen_core.errors import InputError
 from flows import suspension, train
 from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt
-from flows.memory_watch import BLOCKED_NAME
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.runs import status_of
+from flows.state_names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, SUSPENDED_NAME
 from flows.tags import SUSPENDED_EVENT, run_tag
-from flows.train import FINISHED_NAME, NOTHING_NAME, SUSPENDED_NAME, train_flow
+from flows.train import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 

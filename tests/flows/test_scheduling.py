@@ -14,10 +14,10 @@ from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
 from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt, has_failed_too_often
 from flows.memory_reports import BlockedError
-from flows.memory_watch import BLOCKED_NAME
 from flows.runs import status_of
 from flows.scheduling import newest_unfinished, with_store_of_environment
-from flows.train import NOTHING_NAME, train_flow
+from flows.state_names import BLOCKED_NAME, NOTHING_NAME
+from flows.train import train_flow
 
 
 @pytest.fixture(autouse=True)

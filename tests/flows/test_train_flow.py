@@ -9,7 +9,7 @@ import pytest
 from flow_cases import small_flow_config
 from prefect import State
 
-import flows.train
+import flows.training
 import tasks.artifacts
 import tasks.plot
 from eigen_core import generation as phases
@@ -20,7 +20,8 @@ from eigen_core.records import GenerationRecord
 from eigen_core.reporting.plots import write_plots
 from flows.observer import SilentObserver, observed_by
 from flows.runs import status_of
-from flows.train import FINISHED_NAME, RUNNING_NAME, train_flow
+from flows.state_names import FINISHED_NAME, RUNNING_NAME
+from flows.train import train_flow
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("prefect_api", "_quick")
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No back-off, no drawing: neither is what most tests are about."""
     for name in ("evaluate", "train", "evolve", "checkpoint"):
-        monkeypatch.setattr(getattr(flows.train, name), "retry_delay_seconds", [0])
+        monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
     monkeypatch.setattr(tasks.plot, "write_plots", lambda *_: [])
 
 
@@ -215,7 +216,7 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
         seen.append(plot(*args, **options))
         return seen[-1]
 
-    monkeypatch.setattr(flows.train, "plot", watched)
+    monkeypatch.setattr(flows.training, "plot", watched)
     config = small_flow_config(tmp_path, reporting={"plot_every": 1})
     assert train(config).is_completed()
     assert [state.is_failed() for state in seen] == [True, True, True]

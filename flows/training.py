@@ -1,0 +1,305 @@
+"""What a training does: evaluate, train, evolve, checkpoint and plot, generation after generation."""
+
+import gc
+import time
+from collections.abc import Callable
+
+import torch
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.logging import get_run_logger
+from prefect.states import Completed, Failed
+
+from eigen_core.checkpoint import LeaseHeldError, RunLockedError, RunPlace, RunSession, open_session
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, start_training
+from eigen_core.market import Panel, build_panel
+from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
+from eigen_core.planning import PanelFacts
+from eigen_core.records import HoldoutResult, Telemetry
+from eigen_core.store import StoreUnavailableError
+from flows.attempts import count_attempt, forget_attempts, withdraw_attempt
+from flows.cockpit import Cockpit
+from flows.flow_runs import name_flow_run
+from flows.memory_reports import BlockedError
+from flows.memory_watch import MemoryWatch
+from flows.observer import observer
+from flows.resuming import forget_missed, is_scheduled, keep_resuming
+from flows.run_names import default_run_name
+from flows.run_plan import RunTooLargeError, require_room
+from flows.runs import (
+    configured_place,
+    holdout_of,
+    keep_request,
+    newest_generation,
+    open_or_create,
+    require_store,
+    run_exists,
+)
+from flows.scheduling import newest_unfinished, with_store_of_environment
+from flows.state_names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME, SUSPENDED_NAME
+from flows.suspension import suspension_of, tell_suspended
+from tasks.checkpoint import checkpoint, checkpoint_before_end
+from tasks.evaluate import evaluate
+from tasks.evolve import evolve
+from tasks.holdout import holdout
+from tasks.plot import plot
+from tasks.train import train
+
+# After these there is nothing that a schedule could go on with, or not without somebody's help.
+_LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
+
+# What somebody has asked for: told to stop, or suspended in Prefect's pages, which it notices between two phases.
+_STOPPED = (TerminationSignal, Pause)
+# Prefect kills a cancelled process 30 s after it was told to stop.
+_GRACE_SECONDS = 15.0
+
+
+def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
+    """Train as `train_flow` is asked to, and return how it ended; None: with all generations trained."""
+    tune_allocator()
+    config = with_store_of_environment(config)
+    resume = resume or (run is None and is_scheduled())
+    try:
+        require_store(config.checkpoint)
+        ended = _chosen(config, run, resume=resume)
+    except (RunLockedError, LeaseHeldError) as error:
+        return Completed(name=RUNNING_NAME, message=str(error))
+    except Pause:
+        tell_suspended()
+        raise
+    except BlockedError as error:
+        ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
+    except InputError:
+        # A run that was trained before can be again, once somebody has seen to its store or its data.
+        if not resume:
+            keep_resuming(False)
+        raise
+    if ended is None or ended.name in _LAST_NAMES:
+        keep_resuming(False)
+    return ended
+
+
+def _chosen(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
+    """Train the run that is meant."""
+    if not resume:
+        return _asked_for(config, run or default_run_name(config))
+    if run is None:
+        return _resume_newest(config)
+    return _asked_for(configured_place(config.checkpoint.store, run)[1], run)
+
+
+def _asked_for(config: Config, run: str) -> State[None] | None:
+    """Train the run that somebody has named."""
+    if run_exists(config.checkpoint, run):
+        forget_attempts(RunPlace.of(config.checkpoint, run))
+    return _watched(config, run)
+
+
+def _resume_newest(config: Config) -> State[None] | None:
+    """Go on with the run of the store that was trained last and lacks generations."""
+    chosen = newest_unfinished(config.checkpoint.store)
+    if chosen is None:
+        name_flow_run("nothing to resume")
+        return Completed(name=NOTHING_NAME, message=f"No run in {config.checkpoint.store} lacks generations.")
+    suspended = suspension_of(chosen.name)
+    if suspended is not None:
+        name_flow_run(f"{chosen.name} is suspended")
+        return Completed(name=SUSPENDED_NAME, message=suspended)
+    place = RunPlace.of(chosen.config.checkpoint, chosen.name)
+    count_attempt(place, chosen.generation)
+    try:
+        return _watched(chosen.config, chosen.name)
+    except (*_STOPPED, RunLockedError, LeaseHeldError, StoreUnavailableError):
+        # Who stops a training, trains it elsewhere or takes its store away says nothing about the run.
+        withdraw_attempt(place)
+        raise
+
+
+def _watched(config: Config, run: str) -> State[None] | None:
+    """Train under the memory guard."""
+    if config.threads > 0:
+        torch.set_num_threads(config.threads)
+    with MemoryWatch(config, RunPlace.of(config.checkpoint, run)) as watch, Cockpit(config, run) as cockpit:
+        try:
+            with watch.guard.exhaustion_reported():
+                return _train(config, run, watch, cockpit)
+        except RunTooLargeError as error:
+            cockpit.planned(error.run_plan)
+            return Failed(name=PLAN_NAME, message=str(error), data=error)
+        except MemoryGuardError as error:
+            ended = watch.ended_by(error)
+            cockpit.ended(str(error))
+            return ended
+
+
+def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> State[None] | None:
+    logger = get_run_logger()
+    begun = run_exists(config.checkpoint, run)
+    newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
+    generation = 1 if newest is None else newest[1].generation + 1
+    cockpit.chosen(generation)
+    watch.require_not_blocked(generation)
+    panel, report = build_panel(config)
+    run_plan = require_room(config, PanelFacts.of(panel))
+    watch.goes_by(run_plan)
+    fresh = None
+    if newest is None:
+        # A configuration that cannot be trained is refused before the run is made.
+        with watch.guard.phase("start", generation):
+            fresh = start_training(config, panel)
+    logger.info("data: %s days, %d columns, %d of them tradable", f"{panel.days:,}", panel.columns, panel.assets)
+    logger.info("plan: %s", run_plan.sentence())
+    open_or_create(config, run)
+    with open_session(config.checkpoint, run) as session:
+        keep_request(config, run)
+        watch.tells_uploads_of(session)
+        state = fresh or _resumed(session, config, panel, watch.guard, generation)
+        del fresh
+        if state.generation >= config.generations:
+            _hold_out(state, session, watch.guard)
+            _finish(state, session, cockpit)
+            return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
+        logger.info(
+            "begin: generations %d to %d on %s, run directory %s, store %s",
+            state.generation + 1,
+            config.generations,
+            state.device,
+            session.directory.path,
+            session.place.store.url,
+        )
+        cockpit.begun(state, session, watch.guard, panel, report)
+        cockpit.planned(run_plan)
+        keep_resuming(True)
+        observer().started(state.generation, config.generations)
+        try:
+            for generation in range(state.generation + 1, config.generations + 1):
+                _run_generation(state, session, watch, cockpit, generation)
+            result = _hold_out(state, session, watch.guard)
+        except MemoryGuardError:
+            _bring_to_the_store(state, session, cockpit)
+            raise
+        except _STOPPED:
+            _bring_to_the_store(state, session, cockpit, _GRACE_SECONDS)
+            raise
+        _finish(state, session, cockpit)
+        cockpit.finished(state, session, watch.guard, result)
+    return None
+
+
+def _resumed(session: RunSession, config: Config, panel: Panel, guard: MemoryGuard, generation: int) -> TrainingState:
+    """Return the state of the newest generation that is whole; that of a run's beginning if there is none."""
+    with guard.phase("resume", generation):
+        loaded = session.load_newest()
+        if loaded is None:
+            return start_training(config, panel)
+        newest = loaded.snapshot.generation
+        get_run_logger().info("resume: generation %d from %s", newest, session.directory.path)
+        # The function keeps what it names: the manifest, not the tensors that were loaded.
+        manifest = loaded.manifest
+        state = restore(config, panel, loaded.snapshot, take_memory=True)
+        remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
+        return state
+
+
+def _run_generation(
+    state: TrainingState, session: RunSession, watch: MemoryWatch, cockpit: Cockpit, generation: int
+) -> None:
+    guard = watch.guard
+    evaluate_seconds = _timed(generation, "evaluate", lambda: evaluate(state, guard, generation))
+    train_seconds = _timed(generation, "train", lambda: train(state, guard, generation))
+    evolve_seconds = _timed(generation, "evolve", lambda: evolve(state, guard, generation))
+    release_free_memory()
+    phases = watch.phases_of(generation)
+    telemetry = Telemetry(
+        generation=generation,
+        evaluate_seconds=evaluate_seconds,
+        train_seconds=train_seconds,
+        evolve_seconds=evolve_seconds,
+        rss_bytes=guard.sample().host,
+        rss_peak_bytes=max(phase.peak_bytes for phase in phases),
+        phases=phases,
+    )
+    record_telemetry(state, telemetry)
+    try:
+        checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, guard, generation))
+    except _STOPPED:
+        checkpoint_before_end(state, session)
+        cockpit.generation_finished(state, session, guard)
+        raise
+    forget_missed()
+    telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
+    record_telemetry(state, telemetry)
+    cockpit.generation_finished(state, session, guard)
+    if _is_due(generation, state.config):
+        _plot(state, session, guard, cockpit, generation)
+        telemetry = _with_all_phases(telemetry, watch)
+        record_telemetry(state, telemetry)
+    observer().generation_finished(state.history[-1], telemetry)
+
+
+def _with_all_phases(telemetry: Telemetry, watch: MemoryWatch) -> Telemetry:
+    """Return the telemetry with the memory of the phases that have ended since."""
+    phases = watch.phases_of(telemetry.generation)
+    return telemetry.model_copy(update={"phases": phases, "rss_peak_bytes": max(phase.peak_bytes for phase in phases)})
+
+
+def _timed(generation: int, phase: str, run_phase: Callable[[], object]) -> float:
+    """Run a phase and return its time with all its retries (seconds)."""
+    observer().phase_started(generation, phase)
+    started = time.perf_counter()
+    run_phase()
+    return time.perf_counter() - started
+
+
+def _is_due(generation: int, config: Config) -> bool:
+    every = config.reporting.plot_every
+    return generation == config.generations or (every > 0 and generation % every == 0)
+
+
+def _plot(state: TrainingState, session: RunSession, guard: MemoryGuard, cockpit: Cockpit, generation: int) -> None:
+    observer().phase_started(generation, "plot")
+    ended = plot(state, session, guard, generation, return_state=True)
+    # Figures and pages are full of circular references, which would stay until the next full collection.
+    gc.collect()
+    if ended.is_completed():
+        cockpit.plotted(generation, ended.result())
+        return
+    error = ended.result(raise_on_failure=False)
+    if isinstance(error, MemoryGuardError):
+        raise error
+    get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
+
+
+def _hold_out(state: TrainingState, session: RunSession, guard: MemoryGuard) -> HoldoutResult | None:
+    """Play the holdout days, unless that was done after this very generation."""
+    known = holdout_of(session.place, state.generation)
+    if known is not None or state.config.market.holdout_days == 0:
+        return known
+    observer().phase_started(state.generation, "holdout")
+    result = holdout(state, guard, state.generation)
+    if result is not None:
+        session.keep_holdout(state.generation, result.model_dump(mode="json"))
+    return result
+
+
+def _finish(state: TrainingState, session: RunSession, cockpit: Cockpit, seconds: float | None = None) -> None:
+    """Wait until everything is in the store, at most `seconds`; None: as long as the run's settings allow."""
+    if session.uploads() is None:
+        return
+    observer().phase_started(state.generation, "upload")
+    try:
+        session.finish(seconds)
+    finally:
+        cockpit.uploaded(session)
+
+
+def _bring_to_the_store(
+    state: TrainingState, session: RunSession, cockpit: Cockpit, seconds: float | None = None
+) -> None:
+    """Wait for the uploads of a training that ends early; what cannot be uploaded is safe on this machine."""
+    try:
+        _finish(state, session, cockpit, seconds)
+    except StoreUnavailableError as error:
+        get_run_logger().warning("The last checkpoint is on this machine, not in the store: %s", error)
