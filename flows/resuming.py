@@ -9,6 +9,7 @@ from prefect import runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterCreatedBy,
     FlowRunFilterDeploymentId,
     FlowRunFilterExpectedStartTime,
     FlowRunFilterState,
@@ -50,14 +51,20 @@ def keep_resuming(active: bool) -> None:
 
 
 def forget_missed() -> None:
-    """Remove what the schedule has asked for in vain while this flow run trains: else there are 144 of them a day."""
+    """Remove what asks for a resume in vain, since this flow run trains.
+
+    The schedule does so 144 times a day, and the trigger more than once a crash if the server's database is busy: its
+    events come at least once. What is left of that would go on with another run of the store, or with this one after
+    somebody has cancelled it.
+    """
     if runtime.deployment.id is None:
         return
     try:
         with get_client(sync_client=True) as client:
-            for asked in client.read_flow_runs(flow_run_filter=_asked_by_schedule(UUID(runtime.deployment.id))):
-                if asked.run_count == 0:
-                    client.delete_flow_run(asked.id)
+            for due in _due(UUID(runtime.deployment.id)):
+                for asked in client.read_flow_runs(flow_run_filter=due):
+                    if asked.run_count == 0 and not asked.parameters.get("run"):
+                        client.delete_flow_run(asked.id)
     except (httpx.HTTPError, PrefectException) as error:
         logger.warning("Flow runs that never began are still listed: %s: %s", type(error).__name__, error)
 
@@ -94,14 +101,18 @@ def _switch(deployment_id: UUID, active: bool) -> None:
         )
 
 
-def _asked_by_schedule(deployment_id: UUID) -> FlowRunFilter:
-    """Return what finds the schedule's flow runs of a deployment whose time has come, and that wait or are cancelled.
+def _due(deployment_id: UUID) -> list[FlowRunFilter]:
+    """Return what finds the flow runs that nobody but the schedule or the trigger has asked of a deployment.
 
-    It is the number of its processes that tells whether one was ever begun: the server sets the times of all that end.
+    Their time has come, and they wait or are cancelled. It is the number of its processes that tells whether one was
+    ever begun: the server sets the times of all that end.
     """
-    return FlowRunFilter(
+    due = FlowRunFilter(
         deployment_id=FlowRunFilterDeploymentId(any_=[deployment_id]),
-        tags=FlowRunFilterTags(all_=[SCHEDULED_TAG]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.CANCELLED])),
         expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
     )
+    return [
+        due.model_copy(update={"tags": FlowRunFilterTags(all_=[SCHEDULED_TAG])}),
+        due.model_copy(update={"created_by": FlowRunFilterCreatedBy(type_=["AUTOMATION"])}),
+    ]

@@ -172,6 +172,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         cockpit.begun(state, session, watch.guard, panel, report)
         cockpit.planned(run_plan)
         keep_resuming(True)
+        forget_missed()
         observer().started(state.generation, config.generations)
         try:
             for generation in range(state.generation + 1, config.generations + 1):

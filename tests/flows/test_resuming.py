@@ -1,5 +1,6 @@
 """The schedule of a deployment: on while a run of it trains, off when nothing is left that it could go on with."""
 
+import base64
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from flow_cases import small_flow_config
@@ -23,7 +24,7 @@ from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunPlace, RunSession
 from eigen_core.errors import InputError
-from flows import suspension, train
+from flows import suspension, training
 from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.runs import status_of
@@ -60,6 +61,15 @@ class Deployed:
         found = self.client.create_flow_run_from_deployment(
             self.number, state=state, tags=["auto-scheduled"] if by_schedule else []
         )
+        return found.id
+
+    def asked_by_automation(self, state: State[Any], **parameters: Any) -> UUID:
+        """A flow run that an automation has asked for, as Prefect's server does for it."""
+        name = base64.b64encode(b"resume-after-crash").decode()
+        headers = {"Prefect-Automation-ID": str(uuid4()), "Prefect-Automation-Name": name}
+        with get_client(sync_client=True, httpx_settings={"headers": headers}) as client:
+            found = client.create_flow_run_from_deployment(self.number, state=state, parameters=parameters)
+        assert found.created_by is not None
         return found.id
 
     def flow_runs(self, run: str) -> list[UUID]:
@@ -146,7 +156,7 @@ def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-    monkeypatch.setattr(train, "newest_unfinished", raising(InputError("the key may not read the bucket")))
+    monkeypatch.setattr(training, "newest_unfinished", raising(InputError("the key may not read the bucket")))
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
     assert deployed.is_on
@@ -251,19 +261,33 @@ def test_what_is_suspended_is_left_alone_until_it_is_resumed(
     assert scheduled(tmp_path).name == "Completed"
 
 
-def test_what_the_schedule_asked_for_in_vain_is_removed(deployed: Deployed, tmp_path: Path) -> None:
+def test_resumes_that_are_asked_for_in_vain_are_removed(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     past = datetime.now(UTC) - timedelta(minutes=20)
     late, cancelled = deployed.asked(Scheduled(scheduled_time=past)), deployed.asked(Scheduled(scheduled_time=past))
+    repeated = deployed.asked_by_automation(Scheduled(scheduled_time=past), resume=True)
     deployed.client.set_flow_run_state(cancelled, Cancelled(), force=True)
     kept = [
         deployed.asked(Scheduled(scheduled_time=datetime.now(UTC) + timedelta(minutes=5))),
         deployed.asked(Scheduled(scheduled_time=past), by_schedule=False),
+        deployed.asked_by_automation(Scheduled(scheduled_time=past), run="other"),
         deployed.asked(Running()),
     ]
     begun = deployed.asked(Running())
     deployed.client.set_flow_run_state(begun, Cancelled(), force=True)
+    removed, meanwhile = (late, cancelled, repeated), []
+    evaluate = phases.evaluate
+
+    def asking(state: phases.TrainingState) -> Any:
+        assert not any(deployed.knows(number) for number in removed)
+        meanwhile.append(deployed.asked(Scheduled(scheduled_time=past)))
+        return evaluate(state)
+
+    monkeypatch.setattr(phases, "evaluate", asking)
     assert train_flow(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_completed()
-    assert [deployed.knows(number) for number in (late, cancelled)] == [False, False]
+    assert len(meanwhile) == 1
+    assert not any(deployed.knows(number) for number in meanwhile)
     assert all(deployed.knows(number) for number in [*kept, begun])
 
 
