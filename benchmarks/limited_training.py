@@ -1,6 +1,6 @@
 """The command `eigen` in a process of its own, under a limit, with a phase that takes memory nobody has planned.
 
-`python -m benchmarks.limited_training LIMITS COMMAND...`, where LIMITS is a file that `benchmarks.limits` writes.
+`python -m benchmarks.limited_training LIMITS COMMAND...`, where LIMITS is a file that `benchmarks.limiter` writes.
 """
 
 import atexit

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from benchmarks.kill import CONFIG
 from benchmarks.limited_training import Appetite, give
-from benchmarks.limits import BEGUN, RUN, Kind, Limiter, Need, below_the_need, run, with_appetite
+from benchmarks.limiter import BEGUN, RUN, Kind, Limiter, Need
+from benchmarks.limits import below_the_need, run, with_appetite
 from eigen_core.checkpoint import RunPlace
 from eigen_core.memory import host_bytes
 from eigen_core.randomness import keyed_generator

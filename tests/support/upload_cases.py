@@ -12,9 +12,12 @@ from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
 from eigen_core.config import CheckpointConfig
+from eigen_core.errors import InputError
 from eigen_core.store import Store
 
 RUN = "run"
+KEEP_UPLOADED = CheckpointConfig(keep_last=100, keep_local=1, queue_generations=3, upload_mb_per_second=0)
+REFUSED = InputError("you may not write there")
 CAPACITY = 12
 ROWS = 5
 

@@ -1,32 +1,15 @@
 """Uploads: a generation is in the store as a whole or not at all; what is kept is never lost; nobody waits in vain."""
 
-import logging
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from memory_store import MemoryStore
-from upload_cases import RUN, Machine, commit, new_directory
+from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
 
 from eigen_core.checkpoint.lease import LeaseLostError
 from eigen_core.checkpoint.names import BLOBS, MANIFESTS
-from eigen_core.checkpoint.upload_status import STATUS_NAME, read_status
-from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader, UploadsEndedError
-from eigen_core.config import CheckpointConfig
-from eigen_core.errors import InputError
+from eigen_core.checkpoint.uploads import NOTHING_TO_DO
 from eigen_core.store import StoreUnavailableError
-
-KEEP_ALL = CheckpointConfig(keep_last=100, keep_local=1, queue_generations=3, upload_mb_per_second=0)
-REFUSED = InputError("you may not write there")
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "here", config=KEEP_ALL)
 
 
 def test_what_is_added_arrives_whole_and_in_order_each_manifest_after_its_blobs(machine: Machine) -> None:
@@ -56,7 +39,7 @@ def test_unchanged_blobs_are_sent_once_by_this_process_and_by_a_later_one(machin
     assert machine.memory.written("holds") == [], "what this object has sent it does not look at again"
     machine.lease.release()
 
-    again = Machine(tmp_path / "here", machine.memory, KEEP_ALL, again=True)
+    again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
     again.train(4)
     again.drain()
     assert len(machine.memory.written("put_file")) == len(sent) + 3
@@ -77,7 +60,7 @@ def test_a_blob_that_is_damaged_in_the_store_is_sent_again_after_a_restart(
         )
         if damage == "remove":
             del content[name]
-    Machine(tmp_path / "here", machine.memory, KEEP_ALL, again=True).drain()
+    Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True).drain()
     assert machine.stored() == [1]
 
 
@@ -98,7 +81,7 @@ def test_while_the_store_is_away_nothing_is_lost_and_pauses_grow(machine: Machin
 
 
 def test_a_store_that_goes_away_at_any_request_leaves_no_manifest_or_a_whole_generation(tmp_path: Path) -> None:
-    config = KEEP_ALL.model_copy(update={"keep_local": 100})
+    config = KEEP_UPLOADED.model_copy(update={"keep_local": 100})
     Machine(tmp_path, config=config).train(1, 2)
     requests = 0
     finished = False
@@ -121,7 +104,7 @@ def test_a_store_that_goes_away_at_any_request_leaves_no_manifest_or_a_whole_gen
 
 def test_a_lost_reply_to_any_write_changes_nothing(tmp_path: Path) -> None:
     for lost in range(1, 6):
-        machine = Machine(tmp_path / f"{lost}", config=KEEP_ALL)
+        machine = Machine(tmp_path / f"{lost}", config=KEEP_UPLOADED)
         machine.memory.lost_replies = lost
         machine.train(1, 2)
         while machine.uploader.step() != NOTHING_TO_DO:
@@ -159,32 +142,6 @@ def test_a_lost_lease_stops_everything_before_the_manifest(machine: Machine) -> 
     assert machine.here() == [1, 2], "what was trained is still on this machine"
 
 
-def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"keep_last": 1, "keep_every": 0}))
-    machine.train(1)
-    machine.drain()
-    machine.train(2)
-    assert machine.uploader.step() == 0
-    machine.memory.create(f"{RUN}/lease/000002", b"?")
-    content = dict(machine.memory.content)
-    with pytest.raises(LeaseLostError):
-        machine.uploader.step()
-    machine.uploader.add_file("plots/x.png", machine.directory.path / "config.json")
-    with pytest.raises(LeaseLostError):
-        machine.uploader.step()
-    assert {name: content[name] for name in content if ".beat" not in name} == {
-        name: machine.memory.content[name] for name in machine.memory.content if ".beat" not in name
-    }
-
-
-def test_retention_in_the_store_has_the_whole_of_the_lease_before_it(machine: Machine) -> None:
-    machine.train(1)
-    machine.drain()
-    beats = [index for index, (how, name) in enumerate(machine.memory.done) if how == "put" and name.endswith(".beat")]
-    created = machine.memory.done.index(("create", f"{RUN}/{machine.target.manifest_names()[0]}"))
-    assert max(beats) > created
-
-
 def test_a_lease_that_lapsed_while_the_store_was_away_is_no_reason_to_stop(machine: Machine) -> None:
     machine.train(1)
     machine.memory.away = True
@@ -194,132 +151,6 @@ def test_a_lease_that_lapsed_while_the_store_was_away_is_no_reason_to_stop(machi
     machine.memory.away = False
     machine.drain()
     assert machine.stored() == [1]
-
-
-def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL)
-    machine.uploader._warn_seconds = 0.01
-    machine.uploader._clock = time.monotonic
-    machine.memory.away = True
-    for generation in (1, 2, 3):
-        machine.uploader.wait_for_room()
-        machine.train(generation)
-        machine.uploader.step()
-    passed = threading.Event()
-
-    def wait() -> None:
-        machine.uploader.wait_for_room()
-        passed.set()
-
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    while caplog.text.count("training waits: 3 generations") < 3:
-        assert not passed.is_set()
-    machine.memory.away = False
-    machine.drain()
-    assert passed.wait(30)
-    assert "the store is away" in caplog.text
-
-
-def test_bytes_bound_the_queue_too_but_one_generation_always_fits(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"queue_mb": 1e-6, "queue_generations": 100}))
-    machine.uploader.wait_for_room()
-    machine.train(1)
-    assert not machine.uploader._queue.has_room(machine.uploader._writer.there)
-    machine.drain()
-    machine.uploader.wait_for_room()
-
-
-def test_a_blob_counts_once_and_not_at_all_once_it_is_there(machine: Machine) -> None:
-    machine.memory.away = True
-    machine.train(1, 2)
-    one, two = sorted(machine.directory.contents.manifests().manifests, key=lambda manifest: manifest.generation)
-    assert machine.uploader.status().pending_mb == pytest.approx(sum({**one.blobs, **two.blobs}.values()) / 1e6)
-    machine.memory.away = False
-    machine.memory.before = lambda operation, name: setattr(
-        machine.memory, "away", operation == "create" and MANIFESTS in name
-    )
-    machine.steps()
-    only_two = {name: size for name, size in two.blobs.items() if name not in one.blobs}
-    assert machine.uploader.status().pending_mb == pytest.approx(sum(only_two.values()) / 1e6)
-
-
-def test_generations_that_retention_no_longer_keeps_leave_the_queue_and_this_machine(tmp_path: Path) -> None:
-    config = CheckpointConfig(keep_last=2, keep_every=5, keep_local=1, queue_generations=50, upload_mb_per_second=0)
-    machine = Machine(tmp_path, config=config)
-    machine.train(1)
-    machine.drain()
-    machine.memory.before = lambda operation, _name: setattr(machine.memory, "away", operation == "put_file")
-    for generation in range(2, 13):
-        machine.train(generation, champion=4 if generation >= 4 else 0)
-        assert machine.steps()[-1] != NOTHING_TO_DO
-    assert machine.uploader._queue.generations() == [4, 5, 10, 11, 12]
-    assert machine.here() == [4, 5, 10, 11, 12]
-    machine.memory.before, machine.memory.away = None, False
-    machine.drain()
-    machine.uploader.finish(0)
-    assert machine.stored() == [4, 5, 10, 11, 12]
-    assert machine.here() == [12]
-
-
-def test_a_generation_that_is_on_its_way_is_not_dropped(tmp_path: Path) -> None:
-    config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
-    machine = Machine(tmp_path, config=config)
-
-    def train_on(operation: str, _name: str) -> None:
-        if operation == "create":
-            machine.memory.before = None
-            machine.train(2)
-            assert machine.here() == [1, 2]
-
-    machine.train(1)
-    machine.memory.before = train_on
-    assert machine.uploader.step() == 0
-    assert machine.stored() == [1]
-    machine.drain()
-    assert machine.stored() == [2]
-    states = {upload.generation: upload.state for upload in machine.uploader.status().generations}
-    assert states == {1: "done", 2: "done"}
-
-
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_at_any_time_what_retention_keeps_is_whole_in_the_store_or_here(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    config = CheckpointConfig(
-        keep_last=data.draw(st.integers(1, 3)),
-        keep_every=data.draw(st.integers(0, 4)),
-        keep_local=data.draw(st.integers(1, 2)),
-        upload_mb_per_second=0,
-    )
-    machine = Machine(tmp_path_factory.mktemp("run"), config=config)
-    generation = champion = 0
-    for event in data.draw(st.lists(st.sampled_from(["train", "train", "step", "away", "back", "cut"]), max_size=20)):
-        if event == "train":
-            generation += 1
-            champion = generation if data.draw(st.booleans()) else champion
-            machine.train(generation, champion=champion)
-        elif event == "step":
-            machine.uploader.step()
-        elif event == "cut":
-            limit = len(machine.memory.done) + data.draw(st.integers(0, 12))
-            machine.memory.before = lambda _operation, _name, limit=limit: setattr(
-                machine.memory, "away", len(machine.memory.done) >= limit
-            )
-            machine.uploader.step()
-            machine.memory.before = None
-        machine.memory.away = event == "away"
-        away, machine.memory.away = machine.memory.away, False
-        kept = {number for number in range(1, generation + 1) if config.keep_every and number % config.keep_every == 0}
-        kept |= {champion} - {0} | set(range(max(1, generation - config.keep_last + 1), generation + 1))
-        assert kept <= {*machine.stored(), *machine.here()}
-        machine.memory.away = away
-    machine.memory.away = False
-    machine.drain()
-    assert machine.stored()[-1:] == ([generation] if generation else [])
 
 
 def test_a_damaged_file_here_never_reaches_the_store_and_the_others_do(
@@ -341,33 +172,6 @@ def test_a_damaged_file_here_never_reaches_the_store_and_the_others_do(
     machine.drain()
     assert machine.stored() == [1, 2]
     machine.uploader.finish(60)
-
-
-def test_at_the_start_only_what_the_store_lacks_and_keeps_is_queued(tmp_path: Path) -> None:
-    config = CheckpointConfig(keep_last=2, keep_every=0, keep_local=2, upload_mb_per_second=0)
-    machine = Machine(tmp_path / "a", config=config)
-    machine.train(1, 2)
-    machine.drain()
-    machine.memory.away = True
-    machine.train(3)
-    machine.memory.away = False
-    machine.lease.release()
-
-    again = Machine(tmp_path / "a", machine.memory, config, again=True)
-    before = len(again.memory.written("put_file"))
-    again.drain()
-    assert again.stored() == [2, 3]
-    assert len(again.memory.written("put_file")) == before + 3
-    again.lease.release()
-
-    left_behind = new_directory(tmp_path / "b")
-    commit(left_behind, 1, epoch=9)
-    commit(left_behind, 3, epoch=9)
-    behind = Machine(tmp_path / "b", machine.memory, config, again=True)
-    creations = len(again.memory.written("create"))
-    behind.drain()
-    assert behind.stored() == [2, 3]
-    assert [name for name in again.memory.written("create")[creations:] if MANIFESTS in name] == []
 
 
 def test_small_files_go_too_and_the_latest_wins(machine: Machine) -> None:
@@ -393,47 +197,8 @@ def test_small_files_go_too_and_the_latest_wins(machine: Machine) -> None:
     assert machine.uploader.status().pending_files == 0
 
 
-def test_neither_generations_nor_files_starve(machine: Machine) -> None:
-    machine.train(1, 2, 3)
-    machine.uploader.add_file("plots/a.png", machine.directory.path / "config.json")
-    machine.drain()
-    order = [
-        name
-        for operation, name in machine.memory.done
-        if (MANIFESTS in name and operation == "create") or ("a.png" in name and operation == "put_file")
-    ]
-    assert ["plots" in name for name in order] == [False, True, False, False]
-
-    machine.memory.before = lambda _operation, name: setattr(
-        machine.memory, "refusal", REFUSED if "plots" in name else None
-    )
-    machine.uploader.add_file("plots/a.png", machine.directory.path / "config.json")
-    machine.train(4, 5)
-    for _ in range(12):
-        machine.uploader.step()
-    assert machine.stored() == [1, 2, 3, 4, 5]
-
-
-def test_retention_in_the_store_that_fails_holds_up_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
-    machine = Machine(machine.directory.root.parent / "other", config=config)
-    machine.memory.before = lambda operation, _name: setattr(
-        machine.memory, "refusal", REFUSED if operation == "delete" else None
-    )
-    machine.train(1)
-    machine.drain()
-    machine.train(2)
-    machine.drain()
-    assert "old generations stay" in caplog.text
-    assert machine.stored() == [1, 2]
-    machine.memory.before, machine.memory.refusal = None, None
-    machine.train(3)
-    machine.drain()
-    assert machine.stored() == [3]
-
-
 def test_rate_stays_below_the_limit(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"upload_mb_per_second": 2.0}))
+    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"upload_mb_per_second": 2.0}))
     machine.uploader.add_file("plots/large", machine.directory.path / "large")
     (machine.directory.path / "large").write_bytes(bytes(40 << 20))
     start = machine.clock()
@@ -444,165 +209,6 @@ def test_rate_stays_below_the_limit(tmp_path: Path) -> None:
     machine.uploader.add_file("plots/large", machine.directory.path / "large")
     machine.drain()
     assert machine.clock() - start == pytest.approx((40 << 20) / 2e6), "idle time is not saved up"
-
-
-def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machine) -> None:
-    large = machine.directory.path / "large"
-    large.write_bytes(bytes(40 << 20))
-    in_the_middle, go_on = threading.Event(), threading.Event()
-
-    def hold(operation: str, _name: str) -> None:
-        if operation == "chunk":
-            in_the_middle.set()
-            assert go_on.wait(30)
-
-    machine.memory.before = hold
-    machine.uploader.add_file("plots/large", large)
-    with machine.uploader:
-        assert in_the_middle.wait(30)
-        machine.uploader._closing.set()
-        go_on.set()
-    assert machine.uploader._thread is not None
-    assert not machine.uploader._thread.is_alive()
-    assert f"{RUN}/plots/large" not in machine.memory.content
-    assert machine.memory.written("chunk") == [f"{RUN}/plots/large"], "no second block"
-    assert machine.uploader.status().state == "ended"
-    for refused in (machine.uploader.wait_for_room, lambda: machine.uploader.finish(1), lambda: machine.train(1)):
-        with pytest.raises(UploadsEndedError, match="closed"):
-            refused()
-
-
-def test_closing_does_not_wait_for_a_pause_or_the_rate_limit(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL)
-    machine.train(1)
-    slow = KEEP_ALL.model_copy(update={"upload_mb_per_second": 1e-6})
-    for away, config in ((True, KEEP_ALL), (False, slow)):
-        machine.memory.away = away
-        uploader = Uploader(machine.directory, machine.target, machine.lease, config)
-        reached = threading.Event()
-        machine.memory.before = lambda operation, _name, reached=reached, away=away: (
-            reached.set() if away or operation == "chunk" else None
-        )
-        with uploader:
-            assert reached.wait(30)
-        assert uploader._thread is not None
-        uploader._thread.join(30)
-        assert not uploader._thread.is_alive()
-
-
-def _add_again_and_again(machine: Machine, uploader: Uploader) -> None:
-    while True:
-        uploader.add(machine.directory.contents.manifests().manifests[0])
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda _machine, uploader: uploader.wait_for_room(),
-        lambda _machine, uploader: uploader.finish(60),
-        _add_again_and_again,
-    ],
-)
-def test_the_death_of_the_thread_is_never_silent(
-    tmp_path: Path, ask: Callable[[Machine, Uploader], None], caplog: pytest.LogCaptureFixture
-) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"queue_generations": 1}))
-    asked = threading.Event()
-
-    def die(operation: str, _name: str) -> None:
-        if operation == "put_file":
-            assert asked.wait(30)
-            raise ZeroDivisionError
-
-    machine.memory.before = die
-    commit(machine.directory, 1)
-    uploader = Uploader(machine.directory, machine.target, machine.lease, machine.config)
-    with uploader:
-        threading.Timer(0.01, asked.set).start()
-        with pytest.raises(UploadsEndedError, match="ZeroDivisionError"):
-            ask(machine, uploader)
-    assert uploader.status().state == "died"
-    assert "ZeroDivisionError" in str(uploader.status().last_error)
-    assert "have ended by an error" in caplog.text
-    assert machine.here() == [1]
-
-
-def test_the_end_waits_for_the_last_generation(machine: Machine) -> None:
-    machine.memory.away = True
-    uploader = Uploader(machine.directory, machine.target, machine.lease, KEEP_ALL)
-    tried = threading.Event()
-    machine.memory.before = lambda _operation, _name: tried.set()
-    with uploader:
-        uploader.add(commit(machine.directory, 1))
-        uploader.add_file("plots/a.png", machine.directory.path / "config.json")
-        assert tried.wait(30)
-        with pytest.raises(StoreUnavailableError, match=r"after 0 s.*generation 1, plots/a.png.*Resume the run here"):
-            uploader.finish(0.0)
-        machine.memory.away = False
-        uploader.finish(60)
-        assert machine.stored() == [1]
-        assert f"{RUN}/plots/a.png" in machine.memory.content
-
-
-def test_whoever_waits_for_the_end_shortens_a_long_pause(machine: Machine) -> None:
-    uploader = Uploader(machine.directory, machine.target, machine.lease, KEEP_ALL)
-    refused = threading.Event()
-    machine.memory.before = lambda operation, _name: refused.set() if operation == "put_file" else None
-    machine.memory.refusal = REFUSED
-    with uploader:
-        uploader.add(commit(machine.directory, 1))
-        assert refused.wait(30)
-        while uploader.status().state != "waiting":
-            pass
-        machine.memory.refusal = None
-        uploader.finish(25)
-    assert machine.stored() == [1]
-
-
-def test_status_is_there_for_other_processes(machine: Machine) -> None:
-    folder = machine.directory.path
-    assert read_status(folder) is None
-    machine.memory.away = True
-    machine.train(1)
-    machine.clock.sleep(7)
-    machine.uploader.step()
-    status = read_status(folder)
-    assert status is not None
-    assert (status.state, status.pending, status.failed, status.oldest_seconds) == ("waiting", 1, 1, 7.0)
-    assert "1 pending" in str(status)
-    assert "the store is away" in status.waiting
-    machine.memory.away = False
-    machine.drain()
-    status = read_status(folder)
-    assert status is not None
-    assert (status.state, status.pending, status.done) == ("idle", 0, 1)
-    assert [(upload.generation, upload.state, upload.attempts) for upload in status.generations] == [(1, "done", 1)]
-    (folder / STATUS_NAME).write_bytes(b"{")
-    assert read_status(folder) is None
-
-
-def test_a_status_that_cannot_be_written_stops_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    (machine.directory.path / STATUS_NAME).mkdir()
-    (machine.directory.path / STATUS_NAME / "x").touch()
-    machine.train(1)
-    machine.drain()
-    assert machine.stored() == [1]
-    assert caplog.text.count("state of its uploads cannot be written") == 1
-
-
-def test_the_last_generations_are_described(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"queue_generations": 100}))
-    machine.train(*range(1, 31))
-    machine.drain()
-    assert [upload.generation for upload in machine.uploader.status().generations] == list(range(11, 31))
-
-
-def test_successes_are_logged_with_size_and_time(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        machine.train(1)
-        machine.drain()
-    assert "Generation 1 is in memory://bucket: 0.0 MB in 0.0 s" in caplog.text
 
 
 def test_an_older_version_of_a_generation_gives_way(machine: Machine) -> None:
@@ -633,45 +239,6 @@ def test_of_two_versions_that_are_found_the_newer_one_is_sent(machine: Machine, 
     commit(machine.directory, 1)
     newer = commit(machine.directory, 1, epoch=2)
     machine.lease.release()
-    again = Machine(tmp_path / "here", machine.memory, KEEP_ALL, again=True)
+    again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
     again.drain()
     assert [manifest.name for manifest in again.target.manifests().manifests] == [newer.name]
-
-
-def test_a_generation_that_is_committed_anew_is_kept_here_until_that_is_safe_too(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL)
-    machine.train(1, 2)
-    machine.drain()
-    machine.memory.away = True
-    machine.uploader.add(commit(machine.directory, 1, champion=1))
-    machine.train(3)
-    assert machine.here() == [1, 1, 3]
-
-
-def test_the_end_waits_for_what_is_being_removed_from_the_store(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_ALL.model_copy(update={"keep_last": 1, "keep_every": 0}))
-    machine.train(1)
-    machine.drain()
-    removing, go_on = threading.Event(), threading.Event()
-
-    def hold(operation: str, _name: str) -> None:
-        if operation == "delete":
-            removing.set()
-            assert go_on.wait(30)
-
-    machine.memory.before = hold
-    ended = threading.Event()
-    with Uploader(machine.directory, machine.target, machine.lease, machine.config) as uploader:
-        uploader.add(commit(machine.directory, 2))
-        assert removing.wait(30)
-
-        def finish() -> None:
-            uploader.finish(60)
-            ended.set()
-
-        waiting = threading.Thread(target=finish, daemon=True)
-        waiting.start()
-        assert not ended.wait(0.05)
-        go_on.set()
-        assert ended.wait(30)
-    assert machine.stored() == [2]

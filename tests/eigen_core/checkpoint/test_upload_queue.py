@@ -1,0 +1,243 @@
+"""What waits for its upload: bounded, without what retention no longer keeps, and never lost."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit, new_directory
+
+from eigen_core.checkpoint.lease import LeaseLostError
+from eigen_core.checkpoint.names import MANIFESTS
+from eigen_core.checkpoint.uploads import NOTHING_TO_DO
+from eigen_core.config import CheckpointConfig
+
+
+def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"keep_last": 1, "keep_every": 0}))
+    machine.train(1)
+    machine.drain()
+    machine.train(2)
+    assert machine.uploader.step() == 0
+    machine.memory.create(f"{RUN}/lease/000002", b"?")
+    content = dict(machine.memory.content)
+    with pytest.raises(LeaseLostError):
+        machine.uploader.step()
+    machine.uploader.add_file("plots/x.png", machine.directory.path / "config.json")
+    with pytest.raises(LeaseLostError):
+        machine.uploader.step()
+    assert {name: content[name] for name in content if ".beat" not in name} == {
+        name: machine.memory.content[name] for name in machine.memory.content if ".beat" not in name
+    }
+
+
+def test_retention_in_the_store_has_the_whole_of_the_lease_before_it(machine: Machine) -> None:
+    machine.train(1)
+    machine.drain()
+    beats = [index for index, (how, name) in enumerate(machine.memory.done) if how == "put" and name.endswith(".beat")]
+    created = machine.memory.done.index(("create", f"{RUN}/{machine.target.manifest_names()[0]}"))
+    assert max(beats) > created
+
+
+def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(tmp_path, config=KEEP_UPLOADED)
+    machine.uploader._warn_seconds = 0.01
+    machine.uploader._clock = time.monotonic
+    machine.memory.away = True
+    for generation in (1, 2, 3):
+        machine.uploader.wait_for_room()
+        machine.train(generation)
+        machine.uploader.step()
+    passed = threading.Event()
+
+    def wait() -> None:
+        machine.uploader.wait_for_room()
+        passed.set()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    while caplog.text.count("training waits: 3 generations") < 3:
+        assert not passed.is_set()
+    machine.memory.away = False
+    machine.drain()
+    assert passed.wait(30)
+    assert "the store is away" in caplog.text
+
+
+def test_bytes_bound_the_queue_too_but_one_generation_always_fits(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"queue_mb": 1e-6, "queue_generations": 100}))
+    machine.uploader.wait_for_room()
+    machine.train(1)
+    assert not machine.uploader._queue.has_room(machine.uploader._writer.there)
+    machine.drain()
+    machine.uploader.wait_for_room()
+
+
+def test_a_blob_counts_once_and_not_at_all_once_it_is_there(machine: Machine) -> None:
+    machine.memory.away = True
+    machine.train(1, 2)
+    one, two = sorted(machine.directory.contents.manifests().manifests, key=lambda manifest: manifest.generation)
+    assert machine.uploader.status().pending_mb == pytest.approx(sum({**one.blobs, **two.blobs}.values()) / 1e6)
+    machine.memory.away = False
+    machine.memory.before = lambda operation, name: setattr(
+        machine.memory, "away", operation == "create" and MANIFESTS in name
+    )
+    machine.steps()
+    only_two = {name: size for name, size in two.blobs.items() if name not in one.blobs}
+    assert machine.uploader.status().pending_mb == pytest.approx(sum(only_two.values()) / 1e6)
+
+
+def test_generations_that_retention_no_longer_keeps_leave_the_queue_and_this_machine(tmp_path: Path) -> None:
+    config = CheckpointConfig(keep_last=2, keep_every=5, keep_local=1, queue_generations=50, upload_mb_per_second=0)
+    machine = Machine(tmp_path, config=config)
+    machine.train(1)
+    machine.drain()
+    machine.memory.before = lambda operation, _name: setattr(machine.memory, "away", operation == "put_file")
+    for generation in range(2, 13):
+        machine.train(generation, champion=4 if generation >= 4 else 0)
+        assert machine.steps()[-1] != NOTHING_TO_DO
+    assert machine.uploader._queue.generations() == [4, 5, 10, 11, 12]
+    assert machine.here() == [4, 5, 10, 11, 12]
+    machine.memory.before, machine.memory.away = None, False
+    machine.drain()
+    machine.uploader.finish(0)
+    assert machine.stored() == [4, 5, 10, 11, 12]
+    assert machine.here() == [12]
+
+
+def test_a_generation_that_is_on_its_way_is_not_dropped(tmp_path: Path) -> None:
+    config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
+    machine = Machine(tmp_path, config=config)
+
+    def train_on(operation: str, _name: str) -> None:
+        if operation == "create":
+            machine.memory.before = None
+            machine.train(2)
+            assert machine.here() == [1, 2]
+
+    machine.train(1)
+    machine.memory.before = train_on
+    assert machine.uploader.step() == 0
+    assert machine.stored() == [1]
+    machine.drain()
+    assert machine.stored() == [2]
+    states = {upload.generation: upload.state for upload in machine.uploader.status().generations}
+    assert states == {1: "done", 2: "done"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_at_any_time_what_retention_keeps_is_whole_in_the_store_or_here(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    config = CheckpointConfig(
+        keep_last=data.draw(st.integers(1, 3)),
+        keep_every=data.draw(st.integers(0, 4)),
+        keep_local=data.draw(st.integers(1, 2)),
+        upload_mb_per_second=0,
+    )
+    machine = Machine(tmp_path_factory.mktemp("run"), config=config)
+    generation = champion = 0
+    for event in data.draw(st.lists(st.sampled_from(["train", "train", "step", "away", "back", "cut"]), max_size=20)):
+        if event == "train":
+            generation += 1
+            champion = generation if data.draw(st.booleans()) else champion
+            machine.train(generation, champion=champion)
+        elif event == "step":
+            machine.uploader.step()
+        elif event == "cut":
+            limit = len(machine.memory.done) + data.draw(st.integers(0, 12))
+            machine.memory.before = lambda _operation, _name, limit=limit: setattr(
+                machine.memory, "away", len(machine.memory.done) >= limit
+            )
+            machine.uploader.step()
+            machine.memory.before = None
+        machine.memory.away = event == "away"
+        away, machine.memory.away = machine.memory.away, False
+        kept = {number for number in range(1, generation + 1) if config.keep_every and number % config.keep_every == 0}
+        kept |= {champion} - {0} | set(range(max(1, generation - config.keep_last + 1), generation + 1))
+        assert kept <= {*machine.stored(), *machine.here()}
+        machine.memory.away = away
+    machine.memory.away = False
+    machine.drain()
+    assert machine.stored()[-1:] == ([generation] if generation else [])
+
+
+def test_at_the_start_only_what_the_store_lacks_and_keeps_is_queued(tmp_path: Path) -> None:
+    config = CheckpointConfig(keep_last=2, keep_every=0, keep_local=2, upload_mb_per_second=0)
+    machine = Machine(tmp_path / "a", config=config)
+    machine.train(1, 2)
+    machine.drain()
+    machine.memory.away = True
+    machine.train(3)
+    machine.memory.away = False
+    machine.lease.release()
+
+    again = Machine(tmp_path / "a", machine.memory, config, again=True)
+    before = len(again.memory.written("put_file"))
+    again.drain()
+    assert again.stored() == [2, 3]
+    assert len(again.memory.written("put_file")) == before + 3
+    again.lease.release()
+
+    left_behind = new_directory(tmp_path / "b")
+    commit(left_behind, 1, epoch=9)
+    commit(left_behind, 3, epoch=9)
+    behind = Machine(tmp_path / "b", machine.memory, config, again=True)
+    creations = len(again.memory.written("create"))
+    behind.drain()
+    assert behind.stored() == [2, 3]
+    assert [name for name in again.memory.written("create")[creations:] if MANIFESTS in name] == []
+
+
+def test_neither_generations_nor_files_starve(machine: Machine) -> None:
+    machine.train(1, 2, 3)
+    machine.uploader.add_file("plots/a.png", machine.directory.path / "config.json")
+    machine.drain()
+    order = [
+        name
+        for operation, name in machine.memory.done
+        if (MANIFESTS in name and operation == "create") or ("a.png" in name and operation == "put_file")
+    ]
+    assert ["plots" in name for name in order] == [False, True, False, False]
+
+    machine.memory.before = lambda _operation, name: setattr(
+        machine.memory, "refusal", REFUSED if "plots" in name else None
+    )
+    machine.uploader.add_file("plots/a.png", machine.directory.path / "config.json")
+    machine.train(4, 5)
+    for _ in range(12):
+        machine.uploader.step()
+    assert machine.stored() == [1, 2, 3, 4, 5]
+
+
+def test_retention_in_the_store_that_fails_holds_up_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
+    machine = Machine(machine.directory.root.parent / "other", config=config)
+    machine.memory.before = lambda operation, _name: setattr(
+        machine.memory, "refusal", REFUSED if operation == "delete" else None
+    )
+    machine.train(1)
+    machine.drain()
+    machine.train(2)
+    machine.drain()
+    assert "old generations stay" in caplog.text
+    assert machine.stored() == [1, 2]
+    machine.memory.before, machine.memory.refusal = None, None
+    machine.train(3)
+    machine.drain()
+    assert machine.stored() == [3]
+
+
+def test_a_generation_that_is_committed_anew_is_kept_here_until_that_is_safe_too(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, config=KEEP_UPLOADED)
+    machine.train(1, 2)
+    machine.drain()
+    machine.memory.away = True
+    machine.uploader.add(commit(machine.directory, 1, champion=1))
+    machine.train(3)
+    assert machine.here() == [1, 1, 3]
