@@ -352,9 +352,11 @@ def outcome(status: RunStatus) -> list[tuple[int, str, str]]:
 
 
 class Undisturbed:
-    """The same training by `eigen train`, in a store of its own; its flow run is on the server that runs there."""
+    """The same training by `eigen train`, in a store of its own; its flow runs are on the server that runs there."""
 
     NAME = "whole"
+    """The run of `GENERATIONS`, whose pages are looked at; another one has more of them."""
+    _LONGER = "longer"
 
     def __init__(self, operated: Operated, settings: Sequence[str]) -> None:
         self._operated = operated
@@ -363,12 +365,13 @@ class Undisturbed:
 
     def outcome(self, generations: int) -> list[tuple[int, str, str]]:
         """What a run has after so many generations."""
-        options = ["--store", str(self._store), "--generations", str(generations)]
-        if not (self._store / self.NAME).exists():
-            self._operated.eigen("train", "--run", self.NAME, *options, *self._settings)
-        elif len(self._outcome()) < generations:
-            self._operated.eigen("resume", self.NAME, *options)
-        return self._outcome()[:generations]
+        run = self.NAME if generations <= GENERATIONS else self._LONGER
+        options = ["--store", str(self._store), "--generations", str(max(generations, GENERATIONS))]
+        if not (self._store / run).exists():
+            self._operated.eigen("train", "--run", run, *options, *self._settings)
+        elif len(self._outcome(run)) < generations:
+            self._operated.eigen("resume", run, *options)
+        return self._outcome(run)[:generations]
 
-    def _outcome(self) -> list[tuple[int, str, str]]:
-        return outcome(status_of(str(self._store), self.NAME))
+    def _outcome(self, run: str) -> list[tuple[int, str, str]]:
+        return outcome(status_of(str(self._store), run))
