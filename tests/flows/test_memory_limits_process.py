@@ -47,7 +47,7 @@ def need(limiter: Limiter) -> Need:
         pytest.param("evaluate", "memory.limit_gb", marks=pytest.mark.slow),
         ("train", "RLIMIT_AS"),
         pytest.param("evolve", "memory.limit_gb", marks=pytest.mark.slow),
-        ("checkpoint", "memory.limit_gb"),
+        pytest.param("checkpoint", "memory.limit_gb", marks=pytest.mark.slow),
     ],
 )
 def test_a_phase_that_takes_what_no_plan_knows_is_ended_by_the_guard(
