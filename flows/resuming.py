@@ -50,7 +50,7 @@ def keep_resuming(active: bool) -> None:
         _switch(UUID(runtime.deployment.id), active)
 
 
-def forget_missed() -> None:
+def remove_needless_resumes() -> None:
     """Remove what asks for a resume in vain, since this flow run trains.
 
     The schedule does so 144 times a day, and the trigger more than once a crash if the server's database is busy: its

@@ -25,7 +25,7 @@ from flows.flow_runs import name_flow_run
 from flows.memory_reports import BlockedError
 from flows.memory_watch import MemoryWatch
 from flows.observer import observer
-from flows.resuming import forget_missed, is_scheduled, keep_resuming
+from flows.resuming import is_scheduled, keep_resuming, remove_needless_resumes
 from flows.run_names import default_run_name
 from flows.run_plan import RunTooLargeError, require_room
 from flows.runs import (
@@ -172,7 +172,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         cockpit.begun(state, session, watch.guard, panel, report)
         cockpit.planned(run_plan)
         keep_resuming(True)
-        forget_missed()
+        remove_needless_resumes()
         observer().started(state.generation, config.generations)
         try:
             for generation in range(state.generation + 1, config.generations + 1):
@@ -229,7 +229,7 @@ def _run_generation(
         checkpoint_before_end(state, session)
         cockpit.generation_finished(state, session, guard)
         raise
-    forget_missed()
+    remove_needless_resumes()
     telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
     record_telemetry(state, telemetry)
     cockpit.generation_finished(state, session, guard)

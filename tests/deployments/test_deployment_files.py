@@ -61,6 +61,13 @@ def test_the_entrypoints_are_flows_of_the_installed_package(document: dict[str, 
     assert getattr(importlib.import_module(module), function).name == flow
 
 
+def test_what_prefect_reads_for_hooks_and_forms_loads_neither_torch_nor_pandas(document: dict[str, Any]) -> None:
+    modules = {entry["entrypoint"].rpartition(".")[0] for entry in document["deployments"]}
+    code = f"import sys, {', '.join(sorted(modules))}; print(*{{'torch', 'pandas', 'matplotlib'}} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert loaded.stdout.split() == []
+
+
 def test_the_step_before_a_flow_is_there(document: dict[str, Any]) -> None:
     for entry in document["deployments"]:
         (step,) = entry["pull"]
