@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench soak kill limits
+.PHONY: help setup run test lint bench soak kill limits fuzz
 
 help:
 	@echo "make run    train the preset quickstart on the bundled prices"
@@ -11,6 +11,7 @@ help:
 	@echo "make bench  measure, and write benchmarks/RESULTS.md"
 	@echo "make kill   100 kills on each store, with all ends compared"
 	@echo "make limits 20 runs under memory limits below their need, with all ends looked at"
+	@echo "make fuzz   inputs drawn at random whose right treatment is known"
 	@echo "make soak   300 small generations with everything on, resident memory fitted"
 
 setup: .venv/installed
@@ -42,3 +43,6 @@ soak: setup
 
 limits: setup
 	$(BIN)/python -m benchmarks.limits
+
+fuzz: setup
+	$(BIN)/python -m benchmarks.fuzz

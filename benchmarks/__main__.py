@@ -26,8 +26,8 @@ BENCHMARKS = (
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "limits")
-"""All sections of the file of results; `benchmarks.soak`, `.kill` and `.limits` write the last three."""
+ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "limits", "fuzz")
+"""All sections of the file of results; `benchmarks.soak`, `.kill`, `.limits` and `.fuzz` write the last four."""
 
 
 class _Benchmark(Protocol):

@@ -1,0 +1,1 @@
+"""Inputs drawn at random whose right treatment is known: `make fuzz`, or `python -m benchmarks.fuzz NAME`."""
