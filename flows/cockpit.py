@@ -74,6 +74,7 @@ class Cockpit:
         self._champion: Row = {}
         self._silent_until = 0.0
         self._closed = False
+        self._holdout_is_left = config.market.holdout_days > 0
 
     def __enter__(self) -> Self:
         _TASK_LOGGER.addFilter(_says_more_than_completed)
@@ -150,6 +151,7 @@ class Cockpit:
         summary = summary_page(
             self._run, state.history, state.telemetry, result, link_to_run(session.place.store.url, self._run), now
         )
+        self._holdout_is_left = False
         self._overview = replace(self._overview, course=self._course(state))
         self._renew(state, session.uploads(), guard)
         if result is not None:
@@ -222,6 +224,7 @@ class Cockpit:
             began=self._began,
             seconds_each=self._seconds_each(state),
             took=sum(entry.seconds for entry in looked_at),
+            holdout_is_left=self._holdout_is_left,
         )
 
     def _seconds_each(self, state: TrainingState) -> float | None:

@@ -48,8 +48,8 @@ class RunStatus:
 
     Attributes:
         run: its name.
-        state: running (a process holds its lock or lease), finished, unfinished, or blocked: the memory guard, or
-            whatever ended scheduled resumes, has ended its next generation too often.
+        state: running (a process holds its lock or lease), finished (`is_complete`), unfinished, or blocked: the memory
+            guard, or whatever ended scheduled resumes, has ended its next generation too often.
         generation: last completed generation; 0: none.
         config: the configuration with which it was last started or continued.
         store: absolute path or URL of the place that holds the runs.
@@ -71,9 +71,20 @@ class RunStatus:
     uploads: UploadStatus | None
 
     @property
-    def holdout_is_played(self) -> bool:
-        """Whether the holdout days were played after the last generation, or there are none."""
-        return self.holdout is not None or self.config.market.holdout_days == 0
+    def is_complete(self) -> bool:
+        """Whether nothing is left to do, as `is_complete` says."""
+        return is_complete(self.config, self.generation, self.holdout)
+
+
+def is_complete(config: Config, generation: int, holdout: HoldoutResult | None) -> bool:
+    """Whether a run has all its generations, and the holdout days, if there are any, were played after the newest.
+
+    Args:
+        config: the run's.
+        generation: its newest complete generation.
+        holdout: the holdout's result after that generation; None if it was not played.
+    """
+    return generation >= config.generations and (holdout is not None or config.market.holdout_days == 0)
 
 
 def require_store(settings: CheckpointConfig) -> None:
@@ -202,10 +213,11 @@ def status_of(store: str, name: str) -> RunStatus:
     place, config = _configured(_reachable(RunPlace.of(CheckpointConfig(store=store), name)), store)
     history, telemetry = _records_of(place)
     generation = history[-1].generation if history else 0
+    holdout = holdout_of(place, generation)
     state: RunState = "unfinished"
     if _is_running(place):
         state = "running"
-    elif generation >= config.generations:
+    elif is_complete(config, generation, holdout):
         state = "finished"
     elif is_blocked(place, generation + 1) or has_failed_too_often(place, generation + 1):
         state = "blocked"
@@ -219,7 +231,7 @@ def status_of(store: str, name: str) -> RunStatus:
         folder=folder,
         history=history,
         telemetry=telemetry,
-        holdout=holdout_of(place, generation),
+        holdout=holdout,
         uploads=read_status(folder) if is_remote(store) else None,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.store import store_from_environment
-from flows.runs import configured_place, newest_generation, runs_in
+from flows.runs import configured_place, holdout_of, is_complete, newest_generation, runs_in
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ChosenRun:
     Attributes:
         name: the run.
         config: the configuration it had last, with the store in which it was found.
-        generation: the generation that comes next.
+        generation: the generation that comes next; one more than the last if only the holdout days are left.
     """
 
     name: str
@@ -37,7 +37,7 @@ def with_store_of_environment(config: Config) -> Config:
 
 
 def newest_unfinished(store: str) -> ChosenRun | None:
-    """Return the run of a store that was trained last among those that lack generations; None if there is none.
+    """Return the run of a store that was trained last among those that are not complete; None if there is none.
 
     Raises:
         InputError: the store cannot be used, or a run's configuration cannot be read.
@@ -48,6 +48,6 @@ def newest_unfinished(store: str) -> ChosenRun | None:
         place, config = configured_place(store, name)
         newest = newest_generation(place)
         generation, written = (0, "") if newest is None else (newest[1].generation, newest[1].created)
-        if generation < config.generations:
+        if not is_complete(config, generation, holdout_of(place, generation)):
             candidates.append((written, name, ChosenRun(name, config, generation + 1)))
     return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None

@@ -12,8 +12,8 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
     Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
-    the run, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and `NothingToDo` if no
-    run lacks generations; as `Failed`, with the exception as its data, named
+    the run, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and `NothingToDo` if every
+    run is complete; as `Failed`, with the exception as its data, named
     `MemoryPlan` if the run cannot fit into memory and nothing was begun, `MemoryGuard` if the guard ended it, and
     `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is allowed.
 
@@ -21,7 +21,7 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
         config: Everything that determines the run. What is left alone comes from the preset. With resume, only the
             store counts: a run goes on as it was configured.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
-            with resume, the run of the store that was trained last and lacks generations.
+            with resume, the run of the store that was trained last and is not complete.
         resume: Go on with a run that exists. Otherwise it is begun if it is missing.
 
     Raises:

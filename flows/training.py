@@ -31,6 +31,7 @@ from flows.run_plan import RunTooLargeError, require_room
 from flows.runs import (
     configured_place,
     holdout_of,
+    is_complete,
     keep_request,
     newest_generation,
     open_or_create,
@@ -98,11 +99,11 @@ def _asked_for(config: Config, run: str) -> State[None] | None:
 
 
 def _resume_newest(config: Config) -> State[None] | None:
-    """Go on with the run of the store that was trained last and lacks generations."""
+    """Go on with the run of the store that was trained last and is not complete."""
     chosen = newest_unfinished(config.checkpoint.store)
     if chosen is None:
         name_flow_run("nothing to resume")
-        return Completed(name=NOTHING_NAME, message=f"No run in {config.checkpoint.store} lacks generations.")
+        return Completed(name=NOTHING_NAME, message=f"Every run in {config.checkpoint.store} is complete.")
     suspended = suspension_of(chosen.name)
     if suspended is not None:
         name_flow_run(f"{chosen.name} is suspended")
@@ -157,14 +158,13 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         watch.tells_uploads_of(session)
         state = fresh or _resumed(session, config, panel, watch.guard, generation)
         del fresh
-        if state.generation >= config.generations:
-            _hold_out(state, session, watch.guard)
+        if is_complete(config, state.generation, holdout_of(session.place, state.generation)):
             _finish(state, session, cockpit)
             return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
+        left = range(state.generation + 1, config.generations + 1)
         logger.info(
-            "begin: generations %d to %d on %s, run directory %s, store %s",
-            state.generation + 1,
-            config.generations,
+            "begin: %s on %s, run directory %s, store %s",
+            f"generations {left[0]} to {left[-1]}" if left else "plots and holdout",
             state.device,
             session.directory.path,
             session.place.store.url,
@@ -175,8 +175,10 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         remove_needless_resumes()
         observer().started(state.generation, config.generations)
         try:
-            for generation in range(state.generation + 1, config.generations + 1):
+            for generation in left:
                 _run_generation(state, session, watch, cockpit, generation)
+            if not left:
+                _plot(state, session, watch.guard, cockpit, state.generation)
             result = _hold_out(state, session, watch.guard)
         except MemoryGuardError:
             _bring_to_the_store(state, session, cockpit)
@@ -274,10 +276,9 @@ def _plot(state: TrainingState, session: RunSession, guard: MemoryGuard, cockpit
 
 
 def _hold_out(state: TrainingState, session: RunSession, guard: MemoryGuard) -> HoldoutResult | None:
-    """Play the holdout days, unless that was done after this very generation."""
-    known = holdout_of(session.place, state.generation)
-    if known is not None or state.config.market.holdout_days == 0:
-        return known
+    """Play the holdout days, if there are any."""
+    if state.config.market.holdout_days == 0:
+        return None
     observer().phase_started(state.generation, "holdout")
     result = holdout(state, guard, state.generation)
     if result is not None:

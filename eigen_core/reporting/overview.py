@@ -31,6 +31,7 @@ class Course:
         seconds_each: what a generation takes, the newest ones together (seconds); None: not known yet.
         took: what all generations took (seconds).
         ended: why the training ended before it was done, a sentence; None while it goes on.
+        holdout_is_left: the holdout days are to be played after the last generation.
     """
 
     done: int
@@ -40,11 +41,17 @@ class Course:
     seconds_each: float | None = None
     took: float = 0.0
     ended: str | None = None
+    holdout_is_left: bool = False
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether all generations are complete."""
+        return self.done >= self.generations
 
     @property
     def is_finished(self) -> bool:
-        """Whether all generations are complete."""
-        return self.done >= self.generations
+        """Whether nothing is left to do."""
+        return self.is_trained and not self.holdout_is_left
 
     @property
     def share(self) -> float:
@@ -62,10 +69,19 @@ class Course:
             return f"ended {clock(self.now, self.now)}"
         if self.is_finished:
             return f"finished {clock(self.now, self.now)}, took {duration(self.took)}"
+        if self.is_trained:
+            return "the holdout days are left"
         if self.seconds_left is None:
             return f"began {clock(self.began, self.now)}"
         until = clock(self.now + timedelta(seconds=self.seconds_left), self.now)
         return f"about {rough_duration(self.seconds_left)} left, until {until}"
+
+    def goes_on(self) -> str:
+        """What a resume does, a sentence; empty if nothing is left to do."""
+        if self.is_finished:
+            return ""
+        next_step = "plays the holdout days" if self.is_trained else f"goes on with generation {self.done + 1}"
+        return f"A resume {next_step}."
 
     def line(self) -> str:
         """One line with the numbers first: "14 of 25, about 37 min left, until 04:12 UTC"."""
@@ -118,8 +134,12 @@ class Overview:
         )
         wide = [f"**{name}**: {told}" for name, told in facts if not _fits(told)]
         if course.ended is not None:
-            goes_on = f"A resume goes on with generation {course.done + 1}." if not course.is_finished else ""
-            return [f"# Ended after generation {share}", f"**{course.ended}** {goes_on}".rstrip(), glance, *wide]
+            return [
+                f"# Ended after generation {share}",
+                f"**{course.ended}** {course.goes_on()}".rstrip(),
+                glance,
+                *wide,
+            ]
         pace = "" if course.seconds_each is None else f"{duration(course.seconds_each)} each, "
         told = f"{pace}{course.left()}" if not course.is_finished else course.left()
         title = f"# Generation {share}" if not course.is_finished else f"# Finished: generation {share}"

@@ -117,8 +117,7 @@ def _is_finished(config: Config, name: str) -> bool:
     if not run_exists(config.checkpoint, name):
         return False
     status = status_of(config.checkpoint.store, name)
-    trained = status.generation >= config.generations and status.holdout_is_played
-    return trained and is_in_store(config.checkpoint, name)
+    return status.is_complete and is_in_store(config.checkpoint, name)
 
 
 @contextmanager

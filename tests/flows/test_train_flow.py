@@ -20,7 +20,8 @@ from eigen_core.records import GenerationRecord
 from eigen_core.reporting.plots import write_plots
 from flows.observer import SilentObserver, observed_by
 from flows.runs import status_of
-from flows.state_names import FINISHED_NAME, RUNNING_NAME
+from flows.scheduling import newest_unfinished
+from flows.state_names import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.train import train_flow
 
 T = TypeVar("T")
@@ -181,17 +182,43 @@ def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Pa
     assert status.holdout is not None
     assert status.holdout.generation == 2
     assert len(status.holdout.random_rewards) == config.population.size
-    # Killed after its last checkpoint: what is missing is made up for, and is the same.
-    note = tmp_path / "run" / "holdout" / "000002.json"
-    note.unlink()
-    assert not status_of(str(tmp_path), "run").holdout_is_played
+    assert status.state == "finished"
     assert train(config).name == FINISHED_NAME
-    assert status_of(str(tmp_path), "run").holdout == status.holdout
     # More generations make the result one of an earlier champion.
     assert train(config.model_copy(update={"generations": 3})).is_completed()
     later = status_of(str(tmp_path), "run").holdout
     assert later is not None
     assert later.generation == 3
+
+
+def _interrupted(*_: object, **__: object) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("killed_in", ["plot", "holdout"])
+def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str
+) -> None:
+    config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
+    assert train(config, "undisturbed").is_completed()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(flows.training, killed_in, _interrupted)
+        train(config)
+    status = status_of(str(tmp_path), "run")
+    assert (status.state, status.generation, status.holdout) == ("unfinished", 2, None)
+    chosen = newest_unfinished(str(tmp_path))
+    assert chosen is not None
+    assert chosen.name == "run"
+    drawn: list[object] = []
+    monkeypatch.setattr(tasks.plot, "write_plots", lambda *arguments: drawn.append(arguments) or [])
+    for phase in ("evaluate", "train", "evolve"):
+        monkeypatch.setattr(phases, phase, _interrupted)
+    ended = train_flow(config, resume=True, return_state=True)
+    assert (ended.is_completed(), ended.name) == (True, "Completed")
+    assert len(drawn) == 1
+    status = status_of(str(tmp_path), "run")
+    assert (status.state, status.holdout) == ("finished", status_of(str(tmp_path), "undisturbed").holdout)
+    assert train_flow(config, resume=True, return_state=True).name == NOTHING_NAME
 
 
 def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:

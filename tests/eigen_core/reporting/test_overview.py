@@ -94,6 +94,15 @@ def test_a_training_that_was_ended_says_why_and_what_comes_next() -> None:
     assert "**The store is away.**\n" in last
 
 
+def test_a_run_without_its_holdout_is_not_finished() -> None:
+    course = replace(COURSE, done=25, holdout_is_left=True)
+    page = Overview("mine", course, "there").page()
+    assert page.startswith("# Generation 25 of 25 (100 %)")
+    assert "the holdout days are left" in page
+    page = Overview("mine", replace(course, ended="It was told to stop."), "there").page()
+    assert "A resume plays the holdout days." in page
+
+
 def test_a_run_that_has_nothing_yet_has_a_page() -> None:
     page = Overview("mine", replace(COURSE, done=0, seconds_each=None), "`/runs/mine`").page()
     assert page.startswith("# Generation 0 of 25 (0 %)\n\n**Began 02:36 UTC.**")
