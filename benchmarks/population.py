@@ -1,6 +1,7 @@
 """Learning with all agents in one bank, in groups, and one agent after the other."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.measure import take_turns
@@ -79,7 +80,7 @@ def _learn_in_groups(state: TrainingState, plan: LearningPlan, group_size: int) 
     population = state.population.clone()
     learner = DdpgLearner(state.network, state.config, state.replay)
     for agents in agent_groups(population.size, group_size):
-        part = LearningPlan(plan.slots[agents], plan.first_days, plan.block_days)
+        part = replace(plan, slots=plan.slots[agents])
         learner.learn(population.rows(agents), part, lambda: None)
     return population
 

@@ -189,7 +189,7 @@ class LearnerConfig(Section):
     twin_critics: bool = False
     """Learn two critics and trust the lower (TD3)."""
     policy_delay: Count = 1
-    """The actor and the targets move once in this many critic steps (TD3: 2)."""
+    """The actor and the targets move once in this many critic steps, counted over generations (TD3: 2)."""
 
 
 class EvolutionConfig(Section):

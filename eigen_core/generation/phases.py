@@ -4,6 +4,8 @@ Each reads committed state, computes beside it, and commits in one step at its e
 again and leaves what it would have left; a phase that has committed returns its result when called again.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -137,6 +139,7 @@ def learning_plan(state: TrainingState) -> LearningPlan | None:
         slots=torch.tensor(slots, device=state.device),
         first_days=tuple(tuple(int(day) for day in row) for row in first_days),
         block_days=block_days,
+        earlier_steps=state.generation * learner.gradient_steps,
     )
 
 
@@ -175,7 +178,7 @@ def _learn(state: TrainingState, population: Population, plan: LearningPlan) -> 
         report_progress("train", done, total)
 
     for agents in groups:
-        part = LearningPlan(plan.slots[agents], plan.first_days, plan.block_days)
+        part = replace(plan, slots=plan.slots[agents])
         curves.append(learner.learn(population.rows(agents), part, count_step))
     statistics = _learning_statistics(LearningCurves.of_groups(curves))
     if not bool(population.weights.isfinite().all()):

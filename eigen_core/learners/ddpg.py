@@ -27,11 +27,13 @@ class LearningPlan:
         slots: slots in the replay, int64 `[agents, gradient steps, accumulation steps, batch]`.
         first_days: first day of each batch's block, `[gradient steps][accumulation steps]`.
         block_days: days of a block.
+        earlier_steps: gradient steps of all generations before this one; `policy_delay` counts on from them.
     """
 
     slots: Tensor
     first_days: tuple[tuple[int, ...], ...]
     block_days: int
+    earlier_steps: int = 0
 
     @property
     def gradient_steps(self) -> int:
@@ -103,7 +105,7 @@ class DdpgLearner:
             critic_counts = [count + 1 for count in critic_counts]
             sights, critic_loss, value, critic_norm = self._critic_step(group, batches, plan.block_days, critic_counts)
             actor_loss, actor_norm = resting, resting
-            if (step + 1) % self._learner.policy_delay == 0:
+            if (plan.earlier_steps + step + 1) % self._learner.policy_delay == 0:
                 actor_counts = [count + 1 for count in actor_counts]
                 actor_loss, actor_norm = self._actor_step(group, batches, sights, actor_counts)
                 group.targets.add_((group.weights - group.targets).mul_(self._learner.tau))

@@ -1,5 +1,6 @@
 """The learner of stacked agents equals a plain one for each agent; targets, delay, accumulation, bounds."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from training_cases import random_episodes
 
 from eigen_core.config import Config
-from eigen_core.generation import start_training
+from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.phases import learning_plan
 from eigen_core.learners import DdpgLearner, LearningCurves, LearningPlan
 from eigen_core.market import Panel
@@ -184,19 +185,20 @@ def test_tau_one_copies() -> None:
     torch.testing.assert_close(case.population.targets, case.population.weights, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("delay", [1, 2, 3])
-def test_actor_and_targets_move_only_every_nth_step(delay: int) -> None:
+@pytest.mark.parametrize(("delay", "earlier_steps"), [(1, 0), (2, 0), (3, 0), (2, 5), (3, 7)])
+def test_actor_and_targets_move_only_every_nth_step(delay: int, earlier_steps: int) -> None:
     case = Case(learner={"policy_delay": delay, "twin_critics": True})
     case.population.critic_steps.copy_(torch.tensor([10, 0, 7]))
     case.population.actor_steps.copy_(torch.tensor([5, 0, 7]))
     size, steps = case.network.critic_layout.size, 5
     seen = [case.population.clone()]
     learner = DdpgLearner(case.network, case.config, case.replay)
-    curves = learner.learn(case.population, case.plan(steps, 2, 5), lambda: seen.append(case.population.clone()))
+    plan = replace(case.plan(steps, 2, 5), earlier_steps=earlier_steps)
+    curves = learner.learn(case.population, plan, lambda: seen.append(case.population.clone()))
     assert len(seen) == steps + 1
     for step in range(1, steps + 1):
         before, after = seen[step - 1], seen[step]
-        actor_moves = step % delay == 0
+        actor_moves = (earlier_steps + step) % delay == 0
         assert (before.weights[:, :size] != after.weights[:, :size]).any(dim=1).all()
         for name, columns in (
             ("weights", slice(size, None)),
@@ -214,7 +216,23 @@ def test_actor_and_targets_move_only_every_nth_step(delay: int) -> None:
     for name in ("critic_loss", "value", "critic_gradient_norm"):
         assert getattr(curves, name).isfinite().all()
     assert case.population.critic_steps.tolist() == [10 + steps, steps, 7 + steps]
-    assert case.population.actor_steps.tolist() == [5 + steps // delay, steps // delay, 7 + steps // delay]
+    moves = (earlier_steps + steps) // delay - earlier_steps // delay
+    assert case.population.actor_steps.tolist() == [5 + moves, moves, 7 + moves]
+
+
+def test_policy_delay_counts_over_generations() -> None:
+    """With one gradient step a generation and a delay of two, the actor learns in every second generation."""
+    config = small_config(learner={"gradient_steps": 1, "policy_delay": 2}, evolution={"enabled": False})
+    state = start_training(config, random_panel(config))
+    actor = slice(state.network.critic_layout.size, None)
+    moved = []
+    for _ in range(4):
+        evaluate(state)
+        before = state.population.weights[:, actor].clone()
+        assert train(state) is not None
+        moved.append(bool((state.population.weights[:, actor] != before).any()))
+        evolve(state)
+    assert moved == [False, True, False, True]
 
 
 def gradient_after_one_step(case: Case, plan: LearningPlan) -> tuple[Tensor, LearningCurves]:
