@@ -58,6 +58,11 @@ class TradingConfig(Section):
     credit: Literal["decision", "realized", "marked"] = "decision"
     """Day to which a trade's reward is booked: the decision's, the closing's (the classic rule), or day by day as the
     position is marked to market."""
+    bookkeeping: Literal["exact", "classic"] = "exact"
+    """`exact`: only assets with a price are chosen, a position without a price on its last day closes at the last known
+    one, a gain of zero is no win, a day that ends without a position is idle. `classic`, the replaced system's: the
+    choice of an asset without a price buys nothing, a position closes at its entry price on the first day without any
+    price or on its last day without a close, a gain of zero is a win, a day on which a position closes is not idle."""
     cost_bps: NonNegative = 5.0
     """Transaction cost of each side of a trade (basis points of its value)."""
     slippage_bps: NonNegative = 2.0

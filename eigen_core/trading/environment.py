@@ -77,9 +77,9 @@ class TradingEnvironment:
     `trading.credit` says when that is booked: `decision` at the step of the decision, `realized` at the step whose day
     is the exit's, `marked` day by day from the fill to the exit, the change of what closing at the day's last known
     close would be worth. Each of the T days that ends without an open position (after the exits, the fills and a
-    purchase at the close of that day) takes `trading.idle_penalty`; an episode without a trade takes
-    `trading.no_trade_penalty` at its last step. The sum over an episode does not depend on `trading.credit`, up to
-    rounding.
+    purchase at the close of that day) takes `trading.idle_penalty`, with classic bookkeeping unless a position closed
+    on it; an episode without a trade takes `trading.no_trade_penalty` at its last step. The sum over an episode does
+    not depend on `trading.credit`, up to rounding.
 
     Nothing is read back from the device except at `reset` and at the last step. Nothing is kept of an episode but its
     summary, unless `record_trades`.
@@ -178,8 +178,9 @@ class TradingEnvironment:
             )
         step = self._step_index
         rewards = self._book_open_positions()
-        held = self._state[_EXIT_STEP, :, :-1] > step
-        active = held.any(dim=1)
+        exit_step = self._state[_EXIT_STEP, :, :-1]
+        held = exit_step > step
+        active = (exit_step >= step if self.trading.bookkeeping == "classic" else held).any(dim=1)
         if step < self.trading.trading_days:
             orders = place_orders(self.prices, self.trading, self._days, coefficients, targets)
             bought = orders.placed & ~held.gather(1, orders.asset.unsqueeze(1)).squeeze(1)

@@ -71,6 +71,8 @@ def fill_offset(trading: TradingConfig) -> int:
 def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
     """Choose the asset that each decision is about: the tradable one with the highest coefficient, the first of equals.
 
+    With classic bookkeeping assets that are not tradable take part.
+
     Args:
         prices: prices of all days.
         trading: the rules.
@@ -78,11 +80,13 @@ def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coeffici
         coefficients: any float dtype `[..., assets]`, clipped to 0 and `trading.max_coefficient`.
 
     Returns:
-        The asset, int64 `[...]`, and its coefficient, float64 `[...]`: -1 if no asset is tradable, not a number if the
-        coefficient of any tradable asset is not a number, so that it cannot go unseen.
+        The asset, int64 `[...]`, and its coefficient, float64 `[...]`: -1 if no asset takes part, not a number if the
+        coefficient of any asset that does is not a number, so that it cannot go unseen.
     """
     bounded = coefficients.to(torch.float64).clamp(min=0.0, max=trading.max_coefficient)
-    best, asset = torch.where(prices.tradable[days], bounded, -1.0).max(dim=-1)
+    if trading.bookkeeping == "exact":
+        bounded = torch.where(prices.tradable[days], bounded, -1.0)
+    best, asset = bounded.max(dim=-1)
     return asset, best
 
 
@@ -100,11 +104,12 @@ def place_orders(prices: Prices, trading: TradingConfig, days: Tensor, coefficie
     target = targets.gather(-1, asset.unsqueeze(-1)).squeeze(-1).to(torch.float64)
     trades = resolve_orders(prices, trading, days, asset, target)
     gain = net_gain(trading, trades.entry, trades.exit)
+    tradable = prices.tradable.take(days * prices.assets + asset)
     return Orders(
         asset=asset,
         coefficient=coefficient,
         target=target,
-        placed=(coefficient >= trading.buy_threshold) & trades.filled,
+        placed=(coefficient >= trading.buy_threshold) & tradable & trades.filled,
         exit_offset=trades.exit_offset,
         entry=trades.entry,
         exit=trades.exit,
@@ -132,7 +137,8 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         Exit: at the target price, entry price times (1 + target), on the first day whose high reaches it, counted
         from the day of the fill if that was at the open, else from the day after it; days without a high are
         skipped. If the target is not reached by day t + `holding_days`, at that day's last known close times
-        (1 - slippage): a series in a gap or at its end closes at its last known price.
+        (1 - slippage): a series in a gap or at its end closes at its last known price. With classic bookkeeping
+        the first day without any price ends the holding time, and a last day without a close closes at the entry price.
     """
     holding, columns = trading.holding_days, prices.assets
     slippage = trading.slippage_bps / BASIS_POINTS
@@ -153,11 +159,18 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     elif trading.fill == "next_close":
         reached[..., 0] = False
     first_reached = torch.where(reached, offsets, holding + 1).amin(dim=-1)
-    at_target = first_reached <= holding
-    at_the_latest = prices.last_close.take(cell + holding * columns) * (1.0 - slippage)
+    if trading.bookkeeping == "classic":
+        missing = prices.missing.take(cell.unsqueeze(-1) + offsets * columns)
+        latest = torch.where(missing, offsets, holding).amin(dim=-1)
+        last_close = prices.close.take(cell + latest * columns)
+        at_the_latest = torch.where(torch.isnan(last_close), entry, last_close * (1.0 - slippage))
+    else:
+        latest = torch.full_like(first_reached, holding)
+        at_the_latest = prices.last_close.take(cell + holding * columns) * (1.0 - slippage)
+    at_target = first_reached <= latest
     return Trades(
-        filled=~torch.isnan(price),
-        exit_offset=first_reached.clamp(max=holding),
+        filled=price > 0.0,
+        exit_offset=torch.minimum(first_reached, latest),
         entry=entry,
         exit=torch.where(at_target, target, at_the_latest),
         at_target=at_target,
@@ -179,6 +192,11 @@ def trade_value(trading: TradingConfig, coefficient: Tensor, gain: Tensor) -> Te
     """Return the reward of a trade: coefficient times gain in percent, a loss times `trading.loss_multiplier`."""
     plain = coefficient * gain * PERCENT
     return torch.where(gain < 0.0, plain * trading.loss_multiplier, plain)
+
+
+def is_win(trading: TradingConfig, gain: Tensor) -> Tensor:
+    """Return which trades count as won, bool: those with a net gain, with classic bookkeeping those without a loss."""
+    return gain >= 0.0 if trading.bookkeeping == "classic" else gain > 0.0
 
 
 def trade_fees(trading: TradingConfig, coefficient: Tensor, entry: Tensor, exit_price: Tensor) -> Tensor:

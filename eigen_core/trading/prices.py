@@ -24,7 +24,8 @@ class Prices:
     Attributes:
         open, high, close: prices of the day.
         last_close: the last known close at the end of the day; NaN before the first.
-        tradable: bool, the asset has a close on the day.
+        tradable: bool, the asset has a close above zero on the day.
+        missing: bool, the asset has no price at all on the day.
     """
 
     open: Tensor
@@ -32,6 +33,7 @@ class Prices:
     close: Tensor
     last_close: Tensor
     tradable: Tensor
+    missing: Tensor
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
@@ -41,12 +43,14 @@ class Prices:
             return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
 
         close = on_device(panel.close)
+        of_day = (panel.open, panel.high, panel.low, panel.close)
         return cls(
             open=on_device(panel.open),
             high=on_device(panel.high),
             close=close,
             last_close=on_device(_last_known(np.asarray(panel.close))),
-            tradable=~torch.isnan(close),
+            tradable=close > 0.0,
+            missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
         )
 
     @property

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.orders import Orders, trade_fees
+from eigen_core.trading.orders import Orders, is_win, trade_fees
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,10 @@ class EpisodeSummary:
 
     Attributes:
         trades: int64, orders that were filled.
-        wins: int64, trades with a net gain above zero.
+        wins: int64, trades with a net gain above zero; with classic bookkeeping also those with one of zero.
         losses: int64, trades with a net gain below zero.
-        idle_days: int64, days of the whole episode that ended without an open position.
+        idle_days: int64, days of the whole episode that ended without an open position; with classic bookkeeping only
+            those that also began without one.
         fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
         reward: float64, sum of the episode's rewards.
     """
@@ -63,7 +64,7 @@ def account(
     fees = trade_fees(trading, orders.coefficient, orders.entry, orders.exit)
     return EpisodeSummary(
         trades=bought.sum(dim=1),
-        wins=(bought & (orders.gain > 0.0)).sum(dim=1),
+        wins=(bought & is_win(trading, orders.gain)).sum(dim=1),
         losses=(bought & (orders.gain < 0.0)).sum(dim=1),
         idle_days=idle_days,
         fees=torch.where(bought, fees, 0.0).sum(dim=1),

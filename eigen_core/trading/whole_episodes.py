@@ -49,7 +49,7 @@ def trade_whole_episodes(
     orders = _place_all(prices, trading, days, coefficients[:, :decisions], targets[:, :decisions])
     bought = _leave_out_held(orders, steps, prices.assets)
     rewards = _book(prices, trading, days, orders, bought)
-    idle = ~_open_at_day_end(trading, orders, bought)
+    idle = ~_active(trading, orders, bought)
     rewards -= idle.to(torch.float64) * trading.idle_penalty
     rewards[:, -1] -= (~bought.any(dim=1)).to(torch.float64) * trading.no_trade_penalty
     return rewards, account(trading, orders, bought, idle.sum(dim=1), rewards.sum(dim=1))
@@ -98,10 +98,11 @@ def _book(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, 
     return rewards
 
 
-def _open_at_day_end(trading: TradingConfig, orders: Orders, bought: Tensor) -> Tensor:
-    """Return whether a position is open at the end of each day, bool `[E, T]`."""
+def _active(trading: TradingConfig, orders: Orders, bought: Tensor) -> Tensor:
+    """Return which days are not idle, bool `[E, T]`: a position is open at the end or, classic, closes on the day."""
     episodes, decisions = bought.shape
-    is_open = torch.zeros((episodes, trading.episode_days), dtype=torch.bool, device=bought.device)
-    for offset in range(fill_offset(trading), trading.holding_days):
-        is_open[:, offset : offset + decisions] |= bought & (orders.exit_offset > offset)
-    return is_open
+    last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
+    active = torch.zeros((episodes, trading.episode_days), dtype=torch.bool, device=bought.device)
+    for offset in range(fill_offset(trading), trading.holding_days + 1):
+        active[:, offset : offset + decisions] |= bought & (last_offset >= offset)
+    return active

@@ -37,25 +37,30 @@ def play(environment: TradingEnvironment, first_days: Tensor, coefficients: Tens
     return torch.stack([environment.step(coefficients[:, step], targets[:, step]) for step in steps], dim=1)
 
 
-def classic_rules() -> TradingConfig:
+def classic_rules(bookkeeping: str = "classic") -> TradingConfig:
     """The rules of the classic preset, in a week."""
     trading = Config(preset="eigen2-classic").trading
-    return trading.model_copy(update={"trading_days": 4, "settlement_days": 3, "holding_days": 3})
+    week = {"trading_days": 4, "settlement_days": 3, "holding_days": 3}
+    return trading.model_copy(update={**week, "bookkeeping": bookkeeping})
 
 
-def test_classic_rules_by_hand() -> None:
-    """Two assets, seven days; every number below is worked out by hand from the classic rules.
+@pytest.mark.parametrize("bookkeeping", ["classic", "exact"])
+def test_classic_rules_by_hand(bookkeeping: str) -> None:
+    """Two assets, seven days; every number below is worked out by hand from the rules.
 
     Day 0: asset 0 has the coefficient 2 and is bought at the close, 100, target 25 %: sold at 125 on day 2, whose
     high is exactly that (day 0's own high of 150 came before the purchase): +25 % x 2 = 50, booked on day 2.
     Day 1: asset 0 is wanted again, is held, and there is no second choice: no order.
     Day 2: asset 0 closed today, so it is bought again, at 108, target 50 % (asked: 70 %), coefficient 1. The highs
-    after day 2 do not reach 162; day 5 is the last: it closes at 54, its last known price, as the series ended on day
-    3: -50 %, times the loss multiplier of 10: -500, booked on day 5.
+    after day 2 do not reach 162, and the series ends on day 3. Exact bookkeeping closes it on day 5, its last, at 54,
+    its last known price: -50 %, times the loss multiplier of 10: -500, booked on day 5. Classic bookkeeping closes it
+    on day 4, the first without a price, at 108: 0 %, a win.
     Day 3: asset 1 has 5 and is bought at 40, target 10 % (asked: 1 %): the high of day 4 is above 44: sold at 44,
     +10 % x 5 = 50, booked on day 4.
-    Days 0 and 1 end with asset 0, as days 2 to 4 do; days 5 and 6 are idle: -2 each.
+    Days 0 and 1 end with asset 0, as days 2 and 3 do. On day 4 a position closes, which counts by classic bookkeeping;
+    by the exact one it ends with asset 0. Days 5 and 6 are idle: -2 each.
     """
+    classic = bookkeeping == "classic"
     nan = np.nan
     close = np.array([[100, 40], [101, 40], [108, 40], [54, 40], [nan, 41], [nan, 41], [nan, 41]], dtype=float)
     high = np.array([[150, 90], [124.99, 90], [125, 90], [130, 90], [nan, 47], [nan, 90], [nan, 90]], dtype=float)
@@ -66,17 +71,19 @@ def test_classic_rules_by_hand() -> None:
     targets[0, 2, 0] = 0.7
     targets[0, 3, 1] = 0.01
 
-    environment = TradingEnvironment(prices, classic_rules(), record_trades=True)
+    environment = TradingEnvironment(prices, classic_rules(bookkeeping), record_trades=True)
     rewards = play(environment, torch.tensor([0]), coefficients, targets)
-    expected = torch.tensor([[0.0, 0.0, 50.0, 0.0, 50.0, -502.0, -2.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.0, 0.0, 50.0, 0.0, 50.0, -2.0 if classic else -502.0, -2.0]], dtype=torch.float64)
     torch.testing.assert_close(rewards, expected, rtol=0.0, atol=1e-9)
     account = environment.summary()
-    assert (int(account.trades), int(account.wins), int(account.losses), int(account.idle_days)) == (3, 2, 1, 2)
+    wins = 3 if classic else 2
+    assert (int(account.trades), int(account.wins), int(account.losses)) == (3, wins, 3 - wins)
+    assert int(account.idle_days) == 2
     assert float(account.fees) == 0.0
-    assert float(account.win_rate) == pytest.approx(2 / 3)
+    assert float(account.win_rate) == pytest.approx(wins / 3)
     table = environment.trades()
     assert table["reason"].tolist() == ["target", "time", "target"]
-    assert table["exit_day"].tolist() == [2, 5, 4]
+    assert table["exit_day"].tolist() == [2, 4 if classic else 5, 4]
     assert table["entry"].tolist() == [100.0, 108.0, 40.0]
 
 

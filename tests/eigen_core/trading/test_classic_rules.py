@@ -1,0 +1,111 @@
+"""With the rules of preset eigen2-classic, both forms of the environment equal the replaced system's."""
+
+import numpy as np
+import pytest
+import torch
+from replaced_episode import ReplacedEpisode
+from trading_cases import panel_of, prices_of, random_panel
+
+from eigen_core.config import Config, TradingConfig
+from eigen_core.market import Panel
+from eigen_core.trading.environment import TradingEnvironment
+from eigen_core.trading.summary import EpisodeSummary
+from eigen_core.trading.whole_episodes import trade_whole_episodes
+
+CLASSIC = Config(preset="eigen2-classic").trading
+EPISODES = 320
+ASSETS = 7
+DAYS = 600
+
+
+def panel_without_gaps(seed: int) -> Panel:
+    random = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.03, (DAYS, ASSETS)), axis=0))
+    # Prices in whole halves stay where they are now and then, so that gains of exactly zero occur.
+    close = np.maximum(np.round(2.0 * close) / 2.0, 0.5)
+    return panel_of(close.copy(), close * np.exp(np.abs(random.normal(0.0, 0.02, close.shape))), close)
+
+
+def panel_with_gaps(seed: int) -> Panel:
+    panel = random_panel(seed, DAYS, ASSETS)
+    random = np.random.default_rng(seed)
+    panel.close[random.random(panel.close.shape) < 0.02] = 0.0
+    no_close = random.random(panel.close.shape) < 0.1
+    panel.close[no_close] = np.nan
+    return panel
+
+
+def actions(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of which about half reach the threshold, in whole episodes or now and then; some episodes idle."""
+    random = np.random.default_rng(seed)
+    shape = (EPISODES, CLASSIC.episode_days, ASSETS)
+    coefficients = np.maximum(random.normal(-0.5, 1.0, shape), 0.0)
+    coefficients[random.random(shape[:2]) < np.linspace(0.0, 1.0, EPISODES)[:, None]] = 0.0
+    coefficients[:2] = 0.0
+    return coefficients, random.uniform(0.05, 0.6, shape)
+
+
+def played(panel: Panel, trading: TradingConfig, seed: int) -> tuple[list[np.ndarray], list[EpisodeSummary]]:
+    """Rewards and summaries of both forms."""
+    coefficients, targets = (torch.tensor(values) for values in actions(seed))
+    first_days = torch.tensor(first_days_of(seed))
+    environment = TradingEnvironment(prices_of(panel), trading)
+    environment.reset(first_days)
+    rewards = [
+        environment.step(coefficients[:, step], targets[:, step]).numpy().copy() for step in range(trading.episode_days)
+    ]
+    whole, summary = trade_whole_episodes(prices_of(panel), trading, first_days, coefficients, targets)
+    return [np.stack(rewards, axis=1), whole.numpy()], [environment.summary(), summary]
+
+
+def first_days_of(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, DAYS - CLASSIC.episode_days + 1, EPISODES)
+
+
+@pytest.mark.parametrize(
+    ("panel", "corners"),
+    [
+        (panel_without_gaps(5), {"target", "time", "closed all"}),
+        (
+            panel_with_gaps(6),
+            {"target", "time", "closed all", "no data", "no last close", "no price", "price of zero"},
+        ),
+    ],
+    ids=["without gaps", "with gaps"],
+)
+def test_both_forms_equal_the_replaced_system(panel: Panel, corners: set[str]) -> None:
+    coefficients, targets = actions(7)
+    slow = [
+        ReplacedEpisode(panel, CLASSIC, int(first_day)).run(coefficients[index], targets[index])
+        for index, first_day in enumerate(first_days_of(7))
+    ]
+    assert set.union(*(episode.corners for episode in slow)) == corners
+    expected = np.array([episode.rewards for episode in slow])
+    all_rewards, summaries = played(panel, CLASSIC, 7)
+    for rewards in all_rewards:
+        np.testing.assert_allclose(rewards, expected, rtol=1e-9, atol=1e-9)
+    for summary in summaries:
+        for name in ("trades", "wins", "losses", "idle_days"):
+            assert getattr(summary, name).tolist() == [getattr(episode, name) for episode in slow], name
+        assert not summary.fees.any()
+        np.testing.assert_allclose(summary.reward, expected.sum(axis=1), rtol=1e-9, atol=1e-9)
+
+
+def test_exact_bookkeeping_is_another() -> None:
+    panel = panel_with_gaps(6)
+    _, (classic, _) = played(panel, CLASSIC, 7)
+    _, (exact, _) = played(panel, CLASSIC.model_copy(update={"bookkeeping": "exact"}), 7)
+    for name in ("trades", "wins", "idle_days", "reward"):
+        assert (getattr(classic, name) != getattr(exact, name)).any(), name
+
+
+def test_a_gain_of_zero_is_a_win_by_classic_bookkeeping_alone() -> None:
+    close = np.full((200, 1), 50.0)
+    panel = panel_of(close.copy(), close.copy(), close)
+    action = torch.full((1, CLASSIC.episode_days, 1), 2.0)
+    for bookkeeping, wins in (("classic", True), ("exact", False)):
+        trading = CLASSIC.model_copy(update={"bookkeeping": bookkeeping})
+        _, summary = trade_whole_episodes(prices_of(panel), trading, torch.tensor([0]), action, action)
+        assert summary.trades > 0
+        assert summary.wins == (summary.trades if wins else 0)
+        assert summary.losses == 0
