@@ -12,10 +12,10 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
     Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
-    the run, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and `NothingToDo` if every
-    run is complete; as `Failed`, with the exception as its data, named
-    `MemoryPlan` if the run cannot fit into memory and nothing was begun, `MemoryGuard` if the guard ended it, and
-    `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is allowed.
+    the run, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and `NothingToDo` if
+    every run is complete; as `Failed`, with the exception as its data, named `MemoryPlan` if the run cannot fit into
+    memory and nothing was begun, `MemoryGuard` if the guard ended it, and `Blocked` if the guard, or whatever ended
+    scheduled resumes, has ended this generation as often as is allowed.
 
     Args:
         config: Everything that determines the run. What is left alone comes from the preset. With resume, only the

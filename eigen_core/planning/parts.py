@@ -125,8 +125,8 @@ def _market(scale: Scale, tensors: _Tensors) -> list[Part]:
         tensors.part(
             "prices",
             (4 * DOUBLE + 2) * traded + cells,
-            "Open, high, close and last known close of the tradable columns, 8 bytes each, where they can be bought and "
-            "where there are none.",
+            "Open, high, close and last known close of the tradable columns, 8 bytes each, where they can be bought "
+            "and where there are none.",
         ),
     ]
     if scale.config.network.encoder == "tcn":

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -201,21 +202,22 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
 ) -> None:
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     assert train(config, "undisturbed").is_completed()
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(flows.training, killed_in, _interrupted)
-        train(config)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
     status = status_of(str(tmp_path), "run")
     assert (status.state, status.generation, status.holdout) == ("unfinished", 2, None)
     chosen = newest_unfinished(str(tmp_path))
     assert chosen is not None
     assert chosen.name == "run"
-    drawn: list[object] = []
-    monkeypatch.setattr(tasks.plot, "write_plots", lambda *arguments: drawn.append(arguments) or [])
+    draw = Mock(return_value=[])
+    monkeypatch.setattr(tasks.plot, "write_plots", draw)
     for phase in ("evaluate", "train", "evolve"):
         monkeypatch.setattr(phases, phase, _interrupted)
     ended = train_flow(config, resume=True, return_state=True)
     assert (ended.is_completed(), ended.name) == (True, "Completed")
-    assert len(drawn) == 1
+    draw.assert_called_once()
     status = status_of(str(tmp_path), "run")
     assert (status.state, status.holdout) == ("finished", status_of(str(tmp_path), "undisturbed").holdout)
     assert train_flow(config, resume=True, return_state=True).name == NOTHING_NAME
