@@ -1,10 +1,9 @@
-"""The automation for runs whose process has vanished without a word: it takes them for crashed.
+"""The automations that heal: what has crashed is resumed, what has lost its process is taken for crashed.
 
-`python -m flows.operations.automations` brings it to the server that PREFECT_API_URL names; `eigen up` and
+`python -m flows.operations.automations` brings them to the server that PREFECT_API_URL names; `eigen up` and
 `eigen deploy` do so too.
 """
 
-import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,17 +14,36 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.events import AutomationCore
+    from prefect.events import Automation, AutomationCore
 
-logger = logging.getLogger(__name__)
-
-TRIGGER_NAME = "resume-after-crash"
-"""Of the trigger in deployments/prefect.yaml."""
+RESUME_NAME = "resume-after-crash"
 ZOMBIE_NAME = "train/gpu: crashed without a word"
 SILENT_SECONDS = 90.0
 """Three heartbeats (deployments/prefect.yaml sets their time), and less than the 300 s for which a slot is leased."""
 
 DEPLOYMENT = "train/gpu"
+
+
+def resume_automation(deployment_id: "UUID") -> "AutomationCore":
+    """Return the automation that asks for a resume when a run of a deployment has crashed."""
+    from prefect.events import AutomationCore
+    from prefect.events.actions import RunDeployment
+    from prefect.events.schemas.automations import EventTrigger, Posture
+
+    return AutomationCore(
+        name=RESUME_NAME,
+        description=f"After a crash of {DEPLOYMENT}, its newest unfinished run goes on. Made by `eigen deploy`.",
+        enabled=True,
+        trigger=EventTrigger(
+            expect={"prefect.flow-run.Crashed"},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related=_related_to(deployment_id),
+            posture=Posture.Reactive,
+            threshold=1,
+            within=timedelta(0),
+        ),
+        actions=[RunDeployment(deployment_id=deployment_id, parameters={"resume": True})],
+    )
 
 
 def zombie_automation(deployment_id: "UUID") -> "AutomationCore":
@@ -43,10 +61,7 @@ def zombie_automation(deployment_id: "UUID") -> "AutomationCore":
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.*", SUSPENDED_EVENT},
             match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={
-                "prefect.resource.role": "deployment",
-                "prefect.resource.id": f"prefect.deployment.{deployment_id}",
-            },
+            match_related=_related_to(deployment_id),
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
@@ -61,10 +76,29 @@ def zombie_automation(deployment_id: "UUID") -> "AutomationCore":
     )
 
 
-def bring_zombie_automation(client: "SyncPrefectClient", deployment_id: "UUID") -> bool:
-    """Make the automation, or set it right, and return whether anything was to do."""
-    wanted = zombie_automation(deployment_id)
-    found = client.read_automations_by_name(ZOMBIE_NAME)
+def bring_automations(client: "SyncPrefectClient", deployment_id: "UUID") -> bool:
+    """Make the automations of a deployment, or set them right, and return whether anything was to do."""
+    resuming = _bring(client, deployment_id, resume_automation(deployment_id))
+    return _bring(client, deployment_id, zombie_automation(deployment_id)) or resuming
+
+
+def automations_of(client: "SyncPrefectClient", deployment_id: "UUID") -> "dict[str, list[Automation]]":
+    """Return the automations of these names that concern a deployment; others may have automations of such names."""
+    return {
+        name: [
+            found for found in client.read_automations_by_name(name) if str(deployment_id) in found.model_dump_json()
+        ]
+        for name in (RESUME_NAME, ZOMBIE_NAME)
+    }
+
+
+def _related_to(deployment_id: "UUID") -> dict[str, str | list[str]]:
+    """Return what matches events of a deployment's flow runs. Its name would match others, of other flows, too."""
+    return {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
+
+
+def _bring(client: "SyncPrefectClient", deployment_id: "UUID", wanted: "AutomationCore") -> bool:
+    found = automations_of(client, deployment_id)[wanted.name]
     for superfluous in found[1:]:
         client.delete_automation(superfluous.id)
     if not found:
@@ -92,7 +126,7 @@ def _plain(automation: "AutomationCore", fields: set[str]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Bring the automation to the server that the environment or the profile names."""
+    """Bring the automations to the server that the environment or the profile names."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -101,7 +135,7 @@ def main() -> None:
             deployment = client.read_deployment_by_name(DEPLOYMENT)
         except ObjectNotFound:
             raise InputError(f"There is no deployment {DEPLOYMENT}: deploy it first.") from None
-        bring_zombie_automation(client, deployment.id)
+        bring_automations(client, deployment.id)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
 from flows.endings import Stopped
-from flows.operations.automations import DEPLOYMENT, TRIGGER_NAME, ZOMBIE_NAME, bring_zombie_automation
+from flows.operations.automations import DEPLOYMENT, automations_of, bring_automations
 from flows.operations.code_version import code_version
 from flows.operations.environment import POOL, client_environment, ui_of
 
@@ -69,7 +69,7 @@ def deploy(api: str) -> None:
             # It may have got half-way: a schedule that is off by mistake would let a crash cost the night.
             for name, active in before.items():
                 _restore(client, name, active)
-        bring_zombie_automation(client, client.read_deployment_by_name(DEPLOYMENT).id)
+        bring_automations(client, client.read_deployment_by_name(DEPLOYMENT).id)
         for name in DEPLOYMENTS:
             deployment = client.read_deployment_by_name(name)
             client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
@@ -77,8 +77,7 @@ def deploy(api: str) -> None:
 
 def is_deployed(client: "SyncPrefectClient") -> bool:
     """Whether the server has all that `deploy` brings, if perhaps as another version of Eigen has brought it."""
-    automations = (TRIGGER_NAME, ZOMBIE_NAME)
-    return bool(_versions(client)) and all(client.read_automations_by_name(name) for name in automations)
+    return bool(_versions(client)) and all(automations_of(client, find_deployment(client).id).values())
 
 
 def is_up_to_date(client: "SyncPrefectClient") -> bool:

@@ -12,7 +12,8 @@ from flows.prefect_environment import flow_environment
 
 HOST = "127.0.0.1"
 """Where the server listens unless it is told otherwise, and where it is asked on its own machine."""
-POOL = "gpu"
+POOL = "eigen-gpu"
+"""A name that no pool has which a user has made for other flows."""
 POLL_SECONDS = 2.0
 """How often the worker asks for work; half of it passes, on average, before a launched run begins."""
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from flows.operations.environment import POOL
 from flows.tags import SCHEDULED_TAG, tagged_run
 
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ def next_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
     from prefect.client.schemas.objects import StateType
     from prefect.client.schemas.sorting import FlowRunSort
 
-    found = _flow_runs(client, [StateType.SCHEDULED], FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC, 1)
-    return found[0] if found else None
+    found = _flow_runs(client, [StateType.SCHEDULED], FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC, 10)
+    # No worker of ours takes what waits in the pool that an earlier version of Eigen has used.
+    return next((run for run in found if run.work_pool_name == POOL), None)
 
 
 def trained_run(flow_run: "FlowRun") -> str | None:

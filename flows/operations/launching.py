@@ -144,7 +144,7 @@ def _create(client: "SyncPrefectClient", deployment_id: "UUID", parameters: dict
     except PrefectHTTPStatusError as error:
         detail = error.response.json().get("detail", error.response.text) if error.response.content else str(error)
         raise InputError(
-            f"The server refuses the run: {detail} If Eigen was updated since, `eigen deploy` tells the server."
+            f"The server refuses the run: {detail} After an update of Eigen: `eigen down`, then `eigen up`."
         ) from error
 
 

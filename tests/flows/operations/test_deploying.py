@@ -1,16 +1,22 @@
 """Pool, deployments and automations reach a server, as often as they are brought there; runs are launched on it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from flow_cases import SMALL
 from operation_cases import record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events import AutomationCore
 from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.server.events.schemas import automations as server_automations
+from prefect.server.events.schemas import events as server_events
+from prefect.server.events.schemas.events import ReceivedEvent
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Pending, Running
 
@@ -19,10 +25,12 @@ from flows.endings import Stopped
 from flows.operations import code_version, deploying, launching
 from flows.operations.automations import (
     DEPLOYMENT,
+    RESUME_NAME,
     SILENT_SECONDS,
-    TRIGGER_NAME,
     ZOMBIE_NAME,
-    bring_zombie_automation,
+    automations_of,
+    bring_automations,
+    resume_automation,
     zombie_automation,
 )
 from flows.operations.deploying import (
@@ -36,6 +44,7 @@ from flows.operations.deploying import (
     resume_schedule,
     set_resuming,
 )
+from flows.operations.environment import POOL
 from flows.operations.flow_runs import begun_by_hand, last_flow_run, next_flow_run, running_flow_run, trained_run
 from flows.operations.home import Home
 from flows.operations.launching import launch, resume
@@ -88,12 +97,12 @@ def assert_resuming(client: SyncPrefectClient) -> None:
 
 def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     assert is_deployed(client)
-    assert client.read_work_pool("gpu").type == "process"
+    assert client.read_work_pool(POOL).type == "process"
     # A limit of the pool would be held for ever by a run whose process has vanished.
-    assert client.read_work_pool("gpu").concurrency_limit is None
+    assert client.read_work_pool(POOL).concurrency_limit is None
     train = client.read_deployment_by_name(DEPLOYMENT)
     assert train.entrypoint == "flows.train.train_flow"
-    assert train.work_pool_name == "gpu"
+    assert train.work_pool_name == POOL
     assert train.global_concurrency_limit is not None
     assert train.global_concurrency_limit.limit == 1
     assert train.concurrency_options is not None
@@ -118,7 +127,7 @@ def test_the_form_describes_every_setting(client: SyncPrefectClient) -> None:
 def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -> None:
     deployment = find_deployment(client)
     found = {automation.name: automation for automation in client.read_automations()}
-    assert set(found) == {TRIGGER_NAME, ZOMBIE_NAME}
+    assert set(found) == {RESUME_NAME, ZOMBIE_NAME}
     trigger = found[ZOMBIE_NAME].trigger
     assert isinstance(trigger, EventTrigger)
     assert trigger.posture == Posture.Proactive
@@ -129,21 +138,66 @@ def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -
     # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
     heartbeat = float(deployment.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
     assert 3 * heartbeat <= SILENT_SECONDS < 300
-    resuming = found[TRIGGER_NAME]
+    resuming = found[RESUME_NAME]
     assert [action.type for action in resuming.actions] == ["run-deployment"]
     assert resuming.actions[0].parameters == {"resume": True}  # type: ignore[union-attr] # of this type
 
 
-def test_the_zombie_automation_is_set_right_and_never_doubled(client: SyncPrefectClient) -> None:
+@pytest.mark.parametrize(
+    ("make", "event"),
+    [(resume_automation, "prefect.flow-run.Crashed"), (zombie_automation, "prefect.flow-run.heartbeat")],
+)
+@pytest.mark.parametrize("ours", [True, False])
+def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
+    client: SyncPrefectClient, make: Callable[[UUID], AutomationCore], event: str, ours: bool
+) -> None:
     deployment = find_deployment(client).id
-    assert not bring_zombie_automation(client, deployment)
-    changed = zombie_automation(deployment).model_copy(update={"enabled": False})
-    client.update_automation(client.read_automations_by_name(ZOMBIE_NAME)[0].id, changed)
-    client.create_automation(zombie_automation(deployment))
-    assert bring_zombie_automation(client, deployment)
-    assert bring_zombie_automation(client, deployment) is False
-    (found,) = client.read_automations_by_name(ZOMBIE_NAME)
-    assert found.enabled
+    found = server_automations.AutomationCore.model_validate(make(deployment).model_dump(mode="json"))
+    number = deployment if ours else uuid4()
+    role, name = {"prefect.resource.role": "deployment"}, {"prefect.resource.name": "gpu"}
+    crash = ReceivedEvent(
+        occurred=datetime.now(UTC),
+        event=event,
+        resource=server_events.Resource({"prefect.resource.id": f"prefect.flow-run.{uuid4()}"}),
+        related=[
+            server_events.RelatedResource({"prefect.resource.id": f"prefect.deployment.{number}", **role, **name})
+        ],
+        id=uuid4(),
+    )
+    trigger = found.trigger
+    assert isinstance(trigger, server_automations.EventTrigger)
+    assert trigger.covers_resources(crash.resource, crash.related) is ours
+
+
+def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClient) -> None:
+    deployment = find_deployment(client).id
+    assert not bring_automations(client, deployment)
+    for name, make in ((ZOMBIE_NAME, zombie_automation), (RESUME_NAME, resume_automation)):
+        changed = make(deployment).model_copy(update={"enabled": False})
+        client.update_automation(client.read_automations_by_name(name)[0].id, changed)
+        client.create_automation(make(deployment))
+    others = client.create_automation(resume_automation(uuid4()))
+    assert bring_automations(client, deployment)
+    assert bring_automations(client, deployment) is False
+    for found in automations_of(client, deployment).values():
+        assert [automation.enabled for automation in found] == [True]
+        assert all(automation.description for automation in found)
+    assert others in [automation.id for automation in client.read_automations_by_name(RESUME_NAME)]
+    client.delete_automation(others)
+
+
+def test_what_waits_in_the_pool_of_an_earlier_version_holds_nothing_up(
+    client: SyncPrefectClient, deployed: str
+) -> None:
+    client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
+    deployment = find_deployment(client).id
+    client.update_deployment(deployment, DeploymentUpdate(work_pool_name="gpu"))
+    earlier = create(client, {"run": "earlier"})
+    client.update_deployment(deployment, DeploymentUpdate(work_pool_name=POOL))
+    assert next_flow_run(client) is None
+    set_resuming(client, True)
+    assert resume(deployed) is not None
+    client.delete_flow_run(earlier.id)
 
 
 def test_what_this_code_has_brought_is_up_to_date(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +215,7 @@ def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_no
     cleanup = client.read_deployment_by_name(CLEANUP)
     client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
     before = {automation.name for automation in client.read_automations()}
-    client.delete_automation(client.read_automations_by_name(TRIGGER_NAME)[0].id)
+    client.delete_automation(client.read_automations_by_name(RESUME_NAME)[0].id)
     assert (is_deployed(client), is_up_to_date(client)) == (False, False)
     deploy(deployed)
     assert is_up_to_date(client)

@@ -103,7 +103,7 @@ def test_prefects_own_command_deploys_too(folder: Path, eigen: Callable[..., sub
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
-    prefect("prefect", "work-pool", "create", "gpu", "--type", "process", "--overwrite")
+    prefect("prefect", "work-pool", "create", "eigen-gpu", "--type", "process", "--overwrite")
     prefect("prefect", "--no-prompt", "deploy", "--prefect-file", "deployments/prefect.yaml", "--all")
     prefect("flows.operations.automations")
     listed = prefect("prefect", "deployment", "ls")
