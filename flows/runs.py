@@ -1,7 +1,8 @@
 """Opening, continuing and describing the runs of a store. No Prefect in here."""
 
+import heapq
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -271,9 +272,16 @@ def no_such_run(place: RunPlace) -> InputError:
 
 def newest_generation(place: RunPlace) -> tuple[RunContents, Manifest] | None:
     """Return the newest manifest, and where it is; of two that are as new, that on this machine."""
-    found = [(contents, contents.newest_manifest()) for contents in place.contents()]
-    whole = [(contents, manifest) for contents, manifest in found if manifest is not None]
-    return max(whole, key=lambda pair: (pair[1].generation, pair[1].epoch), default=None)
+    return next(_newest_first(place), None)
+
+
+def _newest_first(place: RunPlace) -> Iterator[tuple[RunContents, Manifest]]:
+    """Yield all manifests and where they are, the newest first; none is read long before it is its turn."""
+
+    def of(contents: RunContents) -> Iterator[tuple[RunContents, Manifest]]:
+        return ((contents, manifest) for group in contents.newest_first() for manifest in group.manifests)
+
+    return heapq.merge(*map(of, place.contents()), key=lambda pair: (-pair[1].generation, -pair[1].epoch))
 
 
 def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
@@ -286,8 +294,7 @@ def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
 
 
 def _records_of(place: RunPlace) -> tuple[tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
-    found = [(contents, manifest) for contents in place.contents() for manifest in contents.manifests().manifests]
-    for contents, manifest in sorted(found, key=lambda pair: (-pair[1].generation, -pair[1].epoch)):
+    for contents, manifest in _newest_first(place):
         try:
             history = [GenerationRecord.model_validate(row) for row in _rows(contents, manifest, "history")]
             telemetry = [Telemetry.model_validate(row) for row in _rows(contents, manifest, "telemetry")]

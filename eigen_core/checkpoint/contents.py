@@ -2,10 +2,9 @@
 
 import logging
 import tempfile
-import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -346,7 +345,7 @@ class RunContents:
         gone_manifests = [stored for stored in listed if self._relative(stored) not in kept]
         unneeded = [stored for stored in blobs if self._relative(stored) not in needed]
         if grace_seconds > 0 and unneeded:
-            born_before = self._now(dry_run) - timedelta(seconds=grace_seconds)
+            born_before = self.store.time() - timedelta(seconds=grace_seconds)
             unneeded = [stored for stored in unneeded if stored.modified <= born_before]
         if not dry_run:
             self.store.delete([stored.name for stored in gone_manifests])
@@ -373,16 +372,6 @@ class RunContents:
                 return None
             self._known[stored] = ManifestSummary.of(found)
         return self._known[stored]
-
-    def _now(self, dry_run: bool) -> datetime:
-        """Return the time by the store's clock, or by ours if nothing may be written."""
-        if dry_run:
-            return datetime.now(UTC)
-        name = self.object_name(f"clock-{uuid.uuid4().hex}")
-        self.store.put(name, b"?")
-        stored = self.store.stat(name)
-        self.store.delete([name])
-        return stored.modified if stored is not None else datetime.now(UTC)
 
 
 def parts_of(manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
     <run>/lease/<epoch>        created once, by whoever takes the lease: who that is
     <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it lives
-    <run>/lease/clock          written by whoever wants to know the store's time
 
 No clock but the store's is ever compared with another one's.
 """
@@ -15,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -293,8 +291,6 @@ class Lease:
 def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:
     """Return the lease on a run as the store shows it, None if nobody ever took one.
 
-    Unless the lease is free this writes to the store, to learn its time.
-
     Args:
         store: where the run is.
         run: its name.
@@ -314,12 +310,12 @@ def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState 
         return LeaseState(epoch, owner, True, math.inf, lease_seconds)
     names = (_record_name(run, epoch), _beat_name(run, epoch))
     heard = max(thing.modified for thing in found if thing.name in names)
-    age = max(0.0, (_store_time(store, run) - heard).total_seconds())
+    age = max(0.0, (store.time() - heard).total_seconds())
     return LeaseState(epoch, owner, False, age, lease_seconds)
 
 
 def is_live(store: Store, run: str) -> bool:
-    """Whether some process may be writing to a run, by its lease; it writes to the store to learn its time.
+    """Whether some process may be writing to a run, by its lease.
 
     Raises:
         InputError, StoreUnavailableError: see `Store`.
@@ -336,16 +332,6 @@ def _is_free(store: Store, run: str, epoch: int, record: _Record) -> bool:
         return True
     beat = _parsed(_Beat, store, _beat_name(run, epoch))
     return beat is not None and beat.token == record.token and beat.released
-
-
-def _store_time(store: Store, run: str) -> datetime:
-    """Return what the store's clock shows."""
-    name = f"{_folder(run)}clock"
-    store.put(name, b"")
-    written = store.stat(name)
-    if written is None:
-        raise StoreUnavailableError(f"{store.url} lost {name}, which was just written")
-    return written.modified
 
 
 def _parsed(kind: type[_Part], store: Store, name: str) -> _Part | None:

@@ -57,6 +57,10 @@ class Bucket(Protocol):
         """Find out whether this process may ask anything at all, and list."""
         ...
 
+    def time(self) -> datetime:
+        """Return what the service's clock shows (UTC), to the second at least."""
+        ...
+
     def entry(self, name: str) -> Entry | None:
         """Return what is known of an object, None if there is none."""
         ...

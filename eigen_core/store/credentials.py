@@ -18,7 +18,7 @@ from google.auth.transport.requests import Request
 
 from eigen_core.errors import InputError
 
-_SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _LARGEST_FILE = 1 << 20
 _LONGEST = 300

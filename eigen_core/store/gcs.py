@@ -12,7 +12,8 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
@@ -26,7 +27,7 @@ from eigen_core.store.bucket import Entry, LostUploadError
 from eigen_core.store.checksums import crc32c, from_base64, to_base64
 from eigen_core.store.credentials import NOBODY, Identity, process_identity
 from eigen_core.store.failures import OutOfRangeError, missing_bucket, translated
-from eigen_core.store.interface import MissingObjectError, Progress
+from eigen_core.store.interface import MissingObjectError, Progress, StoreUnavailableError
 from eigen_core.store.location import RemotePlace
 from eigen_core.store.patience import SECONDS, TransientError, insist
 
@@ -104,7 +105,18 @@ class GcsBucket:
 
     def check_access(self) -> None:
         """See `Bucket.check_access`."""
-        self._list({"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"})
+        self._page(self._least_listing())
+
+    def time(self) -> datetime:
+        """See `Bucket.time`. Every answer says when it was given."""
+        answer = self._page(self._least_listing())
+        try:
+            return parsedate_to_datetime(answer.headers["Date"]).astimezone(UTC)
+        except (KeyError, ValueError) as error:
+            raise StoreUnavailableError(f"{self.url} does not say what time it is") from error
+
+    def _least_listing(self) -> dict[str, str]:
+        return {"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"}
 
     def entry(self, name: str) -> Entry | None:
         """See `Bucket.entry`."""
@@ -242,18 +254,22 @@ class GcsBucket:
 
     def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:
         """Return the pages of a listing."""
-        path = f"{self._connect().endpoint}/storage/v1/b/{_quoted(self._place.bucket)}/o"
         pages: list[dict[str, Any]] = []
         token: dict[str, str] = {}
         while True:
-            try:
-                page = self._ask("GET", path, query=query | token).document(self.url)
-            except MissingObjectError as error:
-                raise missing_bucket(self.url, self._place.bucket) from error
+            page = self._page(query | token).document(self.url)
             pages.append(page)
-            if "maxResults" in query or not page.get("nextPageToken"):
+            if not page.get("nextPageToken"):
                 return pages
             token = {"pageToken": str(page["nextPageToken"])}
+
+    def _page(self, query: dict[str, str]) -> _Answer:
+        """Return one page of a listing."""
+        path = f"{self._connect().endpoint}/storage/v1/b/{_quoted(self._place.bucket)}/o"
+        try:
+            return self._ask("GET", path, query=query)
+        except MissingObjectError as error:
+            raise missing_bucket(self.url, self._place.bucket) from error
 
     def _entry(self, item: dict[str, Any]) -> Entry:
         """Return what the service says of an object."""
@@ -312,6 +328,7 @@ class GcsBucket:
             identity = NOBODY if endpoint else process_identity()
             client = GCSFileSystem(
                 project="",
+                access="read_write",
                 token="anon" if endpoint else identity.credentials,
                 endpoint_url=endpoint,
                 requests_timeout=_TIMEOUTS,

@@ -53,6 +53,10 @@ class Store(Protocol):
         """Where it is, as a user would write it."""
         ...
 
+    def time(self) -> datetime:
+        """Return what the clock shows by which objects are dated (UTC); nothing is written."""
+        ...
+
     def check(self) -> None:
         """Find out within 15 seconds whether objects can be listed, written and read here."""
         ...

@@ -95,6 +95,10 @@ class LocalStore:
         """Return where an object's file is, or would be."""
         return self.folder / checked_name(name)
 
+    def time(self) -> datetime:
+        """See `Store.time`. It is this machine's clock: one machine at a time writes to a run in a folder."""
+        return datetime.now(UTC)
+
     def check(self) -> None:
         """See `Store.check`."""
         late = f"The store {self.folder} did not answer within {_CHECK_SECONDS:.0f} seconds: is its disk attached?"

@@ -35,6 +35,10 @@ class MemoryBucket:
     def check_access(self) -> None:
         """See `Bucket.check_access`."""
 
+    def time(self) -> datetime:
+        """See `Bucket.time`."""
+        return datetime.now(UTC)
+
     def entry(self, name: str) -> Entry | None:
         """See `Bucket.entry`."""
         with _lock:

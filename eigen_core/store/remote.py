@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 from eigen_core.store import patience
@@ -48,6 +49,10 @@ class RemoteStore:
     def url(self) -> str:
         """Such as gs://bucket/prefix."""
         return self._bucket.url
+
+    def time(self) -> datetime:
+        """See `Store.time`."""
+        return self._bucket.time()
 
     def check(self) -> None:
         """See `Store.check`. A small object is written, read and removed."""

@@ -1,6 +1,9 @@
 """Continuing a run with other settings, and telling how far it is, whatever happened to its files."""
 
+import uuid
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,11 +14,15 @@ from pydantic import JsonValue
 from record_cases import record, telemetry
 
 from eigen_core.checkpoint import Manifest, RunDirectory, RunPlace, Snapshot, open_session
+from eigen_core.checkpoint.lease import Lease
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
-from eigen_core.store import StoreUnavailableError
+from eigen_core.store import LocalStore, StoreUnavailableError, remote
+from eigen_core.store.location import RemotePlace
+from eigen_core.store.memory_bucket import MemoryBucket
 from flows.cli.tables import resume_command
+from flows.operations.status import newest_run
 from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
 
 
@@ -128,6 +135,80 @@ def test_the_status_follows_the_run(config: Config) -> None:
     assert status_of(store, "run").state == "finished"
     save(config.model_copy(update={"generations": 5}), 4)
     assert status_of(store, "run").state == "unfinished"
+
+
+class CountedBucket:
+    """A bucket in memory that notes what it is asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, place: RemotePlace) -> None:
+        self._bucket = MemoryBucket(place)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "url":
+            self.asked.append(name)
+        return getattr(self._bucket, name)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_looking_at_a_run_in_a_bucket_writes_nothing_and_asks_as_much_for_many_generations_as_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    def requests() -> list[str]:
+        if elsewhere:
+            monkeypatch.chdir(tmp_path)
+        CountedBucket.asked.clear()
+        assert newest_run(store) == "run"
+        assert status_of(store, "run").state == ("running" if running else "unfinished")
+        return list(CountedBucket.asked)
+
+    monkeypatch.setattr(remote, "MemoryBucket", CountedBucket)
+    for running in (False, True):
+        counts = []
+        for generations in (1, 9):
+            folder = tmp_path / f"{running}{generations}"
+            folder.mkdir()
+            monkeypatch.chdir(folder)
+            store = f"memory://{uuid.uuid4().hex}"
+            config = small_flow_config(
+                Path("runs"), generations=20, checkpoint={"store": store, "keep_last": 20, "keep_local": 20}
+            )
+            place = open_or_create(config, "run")
+            for generation in range(1, generations + 1):
+                save(config, generation)
+            assert len(place.stored.manifest_names()) == generations
+            with Lease.acquire(place.store, "run", 90.0) if running else nullcontext():
+                counts.append(requests())
+        assert counts[0] == counts[1]
+        assert not {"upload", "upload_file", "remove"} & set(counts[0])
+        assert 0 < len(counts[0]) < 40
+
+
+def test_looking_at_a_run_in_a_folder_reads_as_much_of_many_generations_as_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_flow_config(tmp_path / "store", generations=20, checkpoint={"keep_last": 20})
+    store = config.checkpoint.store
+    read: list[str] = []
+    read_object = LocalStore.read
+
+    def counted(store: LocalStore, name: str, limit: int) -> bytes:
+        read.append(name)
+        return read_object(store, name, limit)
+
+    monkeypatch.setattr(LocalStore, "read", counted)
+    open_or_create(config, "run")
+    counts = []
+    for generation in range(1, 10):
+        save(config, generation)
+        before = sorted(path for path in Path(store).rglob("*"))
+        read.clear()
+        assert newest_run(store) == "run"
+        assert status_of(store, "run").generation == generation
+        counts.append(len(read))
+        assert sorted(path for path in Path(store).rglob("*")) == before
+    assert len(set(counts)) == 1
 
 
 def test_a_store_can_be_moved(config: Config, tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ class MemoryStore:
         """Names to which an operation was applied, in order."""
         return [name for done, name in self.done if done == operation]
 
+    def time(self) -> datetime:
+        self._ask("time", "")
+        return self.now
+
     def check(self) -> None:
         self._ask("check", "")
 

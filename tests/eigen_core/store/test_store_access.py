@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from fault_proxy import Fault, FaultProxy, Kind
 from gcs_emulator import GcsEmulator
+from google.oauth2.service_account import Credentials
 
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, credentials, deadline, open_store, remote
@@ -119,6 +120,16 @@ def test_a_folder_in_the_place_of_the_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))
     with pytest.raises(InputError, match="cannot be read"):
         open_store("gs://bucket").check()
+
+
+def test_no_more_is_asked_for_than_to_read_and_write(
+    tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = service_account(tmp_path, private_key, "http://127.0.0.1:1")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+    found = credentials.process_identity().credentials
+    assert isinstance(found, Credentials)
+    assert found.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
 
 
 @pytest.mark.parametrize("metadata", ["127.0.0.1:1", "silent"])

@@ -53,6 +53,14 @@ def test_a_new_store_is_empty_and_passes_its_check(store: Store) -> None:
     assert store.stat("first/config.json") is None
 
 
+def test_the_time_is_that_by_which_objects_are_dated_and_asking_writes_nothing(store: Store) -> None:
+    store.put("a", b"")
+    dated = store.objects("")
+    shown = store.time()
+    assert dated[0].modified - timedelta(seconds=1) <= shown <= datetime.now(UTC)
+    assert store.objects("") == dated
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"x", b"\0\r\n\r\n", BOUNDARY, bytes(range(256)) * 40], ids=["empty", "x", "lines", "mime", "all"]
 )
