@@ -155,4 +155,4 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 
 def _number(bound: float) -> str:
-    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"

@@ -4,15 +4,17 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from eigen_core.config.explain import Setting, flatten, section_names, settings
 from eigen_core.config.model import Config
+from eigen_core.config.plain import plain_value, shown
 from eigen_core.config.presets import merge
 from eigen_core.errors import InputError
 
-_SHOWN_CHARACTERS = 40
+_SHOWN_KEYS = 5
+_NAMED_CHARACTERS = 60
+_BRACKETS_AND_QUOTES = frozenset("[]{}\"'")
 
 
 def load_config(preset: str | None = None, assignments: Iterable[str] = ()) -> Config:
@@ -20,7 +22,8 @@ def load_config(preset: str | None = None, assignments: Iterable[str] = ()) -> C
 
     Args:
         preset: one of `eigen_core.config.PRESET_NAMES`; None: the model's default.
-        assignments: settings as `key=value`, for example `learner.batch_size=64`; the value is read as YAML.
+        assignments: settings as `key=value`, for example `learner.batch_size=64`: numbers, truth values and lists of
+            numbers as JSON has them, text and lists of names as they stand.
 
     Raises:
         InputError: an assignment or the configuration they make together cannot be used.
@@ -28,7 +31,9 @@ def load_config(preset: str | None = None, assignments: Iterable[str] = ()) -> C
     values = parse_assignments(assignments)
     if preset is not None:
         if values.get("preset", preset) != preset:
-            raise InputError(f"preset is given twice, as {preset} and as {values['preset']}: give it once.")
+            raise InputError(
+                f"preset is given twice, as {shown(preset)} and as {shown(values['preset'])}: give it once."
+            )
         values["preset"] = preset
     return config_from_values(values)
 
@@ -49,7 +54,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     """Return `key=value` settings as nested dictionaries.
 
     Raises:
-        InputError: an assignment has no `=`, names no setting, repeats a key, or its value is no YAML.
+        InputError: an assignment has no `=`, names no setting, or repeats a key.
     """
     values: dict[str, Any] = {}
     seen: set[str] = set()
@@ -57,7 +62,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         key, equals, text = assignment.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise InputError(f"'{assignment}' is no setting: write it as key=value, for example learner.batch_size=64.")
+            raise InputError(
+                f"{shown(assignment)} is no setting: write it as key=value, for example learner.batch_size=64."
+            )
         if key in seen:
             raise InputError(f"{key} is given twice: give it once.")
         seen.add(key)
@@ -90,46 +97,49 @@ def _unknown(key: str) -> str:
         last_names = {name.rsplit(".", 1)[-1]: name for name in known}
         near = [last_names[name] for name in difflib.get_close_matches(key.rsplit(".", 1)[-1], last_names, n=1)]
     if near:
-        return f"{key}: unknown setting; did you mean {near[0]}?"
-    return f"{key}: unknown setting; `eigen presets quickstart` lists all settings."
+        return f"{_named(key)}: unknown setting; did you mean {near[0]}?"
+    return f"{_named(key)}: unknown setting; `eigen presets quickstart` lists all settings."
+
+
+def _named(key: str) -> str:
+    return key if len(key) <= _NAMED_CHARACTERS and key.isprintable() else shown(key)
 
 
 def _parse_value(setting: Setting, text: str) -> object:
-    is_list = setting.kind in ("integers", "strings")
-    if is_list and not text.lstrip().startswith("["):
-        text = f"[{text}]"
-    # The base loader leaves words alone: ON, NO and 123 are symbols, not truth values and numbers.
-    loader = yaml.BaseLoader if setting.kind == "strings" else yaml.SafeLoader
-    try:
-        value = yaml.load(text, Loader=loader)
-    except yaml.YAMLError:
-        raise InputError(_refusal(setting, text)) from None
-    if value is None and setting.optional:
+    text = text.strip()
+    if setting.optional and text in ("", "null"):
         return None
     if setting.kind == "string":
-        return text.strip()
-    if isinstance(value, bool) and setting.kind != "boolean":
-        # pydantic would read true as 1.
-        raise InputError(_refusal(setting, text))
-    return value
+        return text
+    if setting.kind == "strings":
+        return _names(text)
+    if setting.kind == "integers" and not text.startswith("["):
+        text = f"[{text}]"
+    return plain_value(text)
+
+
+def _names(text: str) -> list[str] | str:
+    """Return the names in a list with or without brackets and quotes; the text itself if it is no such list."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    names = [_unquoted(name.strip()) for name in inner.split(",")] if inner.strip() else []
+    return names if all(name and not _BRACKETS_AND_QUOTES & set(name) for name in names) else text
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] in "\"'" else name
 
 
 def _refusal(setting: Setting, value: object) -> str:
-    return f"{setting.key}: {_shown(value)} cannot be used; give {setting.accepts}."
-
-
-def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else "" if value is None else repr(value)
-    text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-    return f"'{text}'"
+    return f"{setting.key}: {shown(value)} cannot be used; give {setting.accepts}."
 
 
 def _sentence(error: ValidationError) -> str:
     details = error.errors(include_url=False)
     first = details[0]
     message = _sentence_of(first["loc"], first["type"], first["msg"], first["input"])
-    elsewhere = sorted({_key(detail["loc"]) for detail in details[1:]} - {_key(first["loc"]), ""})
-    return f"{message} Also wrong: {', '.join(elsewhere)}." if elsewhere else message
+    elsewhere = [_named(key) for key in sorted({_key(detail["loc"]) for detail in details} - {_key(first["loc"]), ""})]
+    more = f" and {len(elsewhere) - _SHOWN_KEYS} more" if len(elsewhere) > _SHOWN_KEYS else ""
+    return f"{message} Also wrong: {', '.join(elsewhere[:_SHOWN_KEYS])}{more}." if elsewhere else message
 
 
 def _key(location: tuple[int | str, ...]) -> str:
@@ -145,5 +155,5 @@ def _sentence_of(location: tuple[int | str, ...], kind: str, message: str, value
     if key in settings():
         return _refusal(settings()[key], value)
     if key in section_names():
-        return f"{key}: {_shown(value)} cannot be used; it is a section of settings and takes keys and values."
-    return f"The configuration is {_shown(value)}; it must be keys and values."
+        return f"{key}: {shown(value)} cannot be used; it is a section of settings and takes keys and values."
+    return f"The configuration is {shown(value)}; it must be keys and values."

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from eigen_core.config.plain import shown
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.sections import (
     CheckpointConfig,
@@ -19,6 +20,7 @@ from eigen_core.config.sections import (
     ReplayConfig,
     ReportingConfig,
     Section,
+    Text,
     TradingConfig,
 )
 from eigen_core.errors import InputError
@@ -27,7 +29,7 @@ from eigen_core.errors import InputError
 class Config(Section):
     """Everything that determines a run. What is not given comes from the preset, then from the defaults."""
 
-    preset: str = "quickstart"
+    preset: Text = "quickstart"
     """Preset whose values stand in for those not given; `eigen presets` lists them."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random draw of the run."""
@@ -64,7 +66,7 @@ class Config(Section):
     @classmethod
     def _preset_exists(cls, preset: str) -> str:
         if preset not in PRESET_NAMES:
-            raise ValueError(f"there is no preset '{preset}': use one of {', '.join(PRESET_NAMES)}")
+            raise ValueError(f"there is no preset {shown(preset)}: use one of {', '.join(PRESET_NAMES)}")
         return preset
 
     @model_validator(mode="after")

@@ -8,6 +8,9 @@ from typing import Any
 
 import yaml
 
+from eigen_core.config.plain import plain_value, shown
+from eigen_core.errors import InputError
+
 _FOLDER = files("eigen_core.config") / "presets"
 
 PRESET_NAMES: tuple[str, ...] = tuple(sorted(entry.name.removesuffix(".yaml") for entry in _FOLDER.iterdir()))
@@ -21,8 +24,53 @@ def preset_values(name: str) -> dict[str, Any]:
 @cache
 def _overrides(name: str) -> dict[str, Any]:
     # The form in Prefect's pages asks for each setting of each preset.
-    found: dict[str, Any] = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-    return found
+    return parse_preset((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def parse_preset(text: str) -> dict[str, Any]:
+    """Return what the text of a preset's file overrides, as nested dictionaries.
+
+    The file is YAML of sections, settings and lists; a value is what `plain_value` makes of it, unless it is quoted.
+
+    Raises:
+        InputError: it is something else, or names a section or a setting twice.
+    """
+    try:
+        root = yaml.compose(text, yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError("The preset is no YAML of sections and settings.") from error
+    values = {}
+    for key, node in _entries(root).items():
+        is_section = isinstance(node, yaml.MappingNode)
+        values[key] = (
+            {name: _value(name, one) for name, one in _entries(node).items()} if is_section else _value(key, node)
+        )
+    return values
+
+
+def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError("The preset is no YAML of sections and settings.")
+    entries: dict[str, yaml.Node] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise InputError("The preset has a key that is no name.")
+        if key.value in entries:
+            raise InputError(f"The preset gives {shown(key.value)} twice: give it once.")
+        entries[key.value] = value
+    return entries
+
+
+def _value(name: str, node: yaml.Node) -> object:
+    if isinstance(node, yaml.SequenceNode):
+        return [_scalar(name, item) for item in node.value]
+    return _scalar(name, node)
+
+
+def _scalar(name: str, node: yaml.Node) -> object:
+    if not isinstance(node, yaml.ScalarNode):
+        raise InputError(f"The preset nests more in {shown(name)} than a list of values.")
+    return node.value if node.style else plain_value(node.value)
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,25 +4,33 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+# Every bound is far above what is of use, and low enough that no arithmetic on a setting overflows.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0.0, le=1e9)]
+NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
+Rows = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+# Apart, so that the type checker lets a dictionary stand for a section as pydantic does.
+_STRICT = ConfigDict(strict=True)
 
 
 class Section(BaseModel):
-    """A frozen part of the configuration that refuses unknown keys."""
+    """A frozen part of the configuration that refuses unknown keys, and values of another type than a setting's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, **_STRICT)
 
 
 class MarketConfig(Section):
     """Which prices, which features, which days."""
 
-    data: str | None = None
+    data: Text | None = None
     """Price file or folder: a long CSV/Parquet, a wide CSV of closes, or a folder with one file a symbol. Empty: the
     bundled 20 S&P 500 stocks, 1990-2022."""
-    context: tuple[str, ...] = ()
+    context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents see but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic"] = "returns"
     """Feature set: `returns` is free of the price level; `classic` is the nine price-level features of the replaced
@@ -31,7 +39,7 @@ class MarketConfig(Section):
     """Days an agent sees before and including today (days)."""
     validation_days: Count = 252
     """Days kept for choosing the champion (days)."""
-    holdout_days: Annotated[int, Field(ge=0)] = 251
+    holdout_days: CountOrZero = 251
     """Last days of the data, touched once at the end (days)."""
 
 
@@ -40,7 +48,7 @@ class TradingConfig(Section):
 
     trading_days: Count = 125
     """Days of an episode on which positions may be opened (days)."""
-    settlement_days: Annotated[int, Field(ge=0)] = 20
+    settlement_days: CountOrZero = 20
     """Days after them on which positions may only close (days)."""
     holding_days: Count = 20
     """A position closes at the latest this many days after its decision (days)."""
@@ -107,17 +115,22 @@ class NetworkConfig(Section):
     encoder: Literal["filter_bank", "tcn"] = "filter_bank"
     """`filter_bank`: a fixed bank of causal linear filters and a small MLP (fast); `tcn`: learned dilated causal
     convolutions."""
-    scales: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 5, 20, 60)
+    scales: Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail_fast=True, strict=False)] = (
+        1,
+        5,
+        20,
+        60,
+    )
     """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
-    channels: Count = 32
+    channels: Width = 32
     """Width of the encoder's hidden layers."""
-    embedding: Count = 16
+    embedding: Width = 16
     """Values that the encoder gives per column and day."""
-    queries: Count = 4
+    queries: Width = 4
     """Learned queries that pool all columns into the market context."""
-    head_width: Count = 32
+    head_width: Width = 32
     """Width of the hidden layers of actor and critic."""
-    column_chunk: Annotated[int, Field(ge=0)] = 0
+    column_chunk: CountOrZero = 0
     """Columns encoded at a time, recomputed in the backward pass; bounds the memory of `tcn`. 0: all at once."""
 
 
@@ -126,7 +139,7 @@ class PopulationConfig(Section):
 
     size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Agents in the population."""
-    group_size: Annotated[int, Field(ge=0)] = 0
+    group_size: Annotated[int, Field(ge=0, le=4_096)] = 0
     """Agents computed at a time; changes speed and memory, never a bit. 0: all (best on a GPU, and for small ones)."""
 
 
@@ -144,9 +157,9 @@ class ExplorationConfig(Section):
 class ReplayConfig(Section):
     """The buffer of transitions that all agents share."""
 
-    capacity: Count = 50_000
+    capacity: Rows = 50_000
     """Transitions kept; the oldest are overwritten."""
-    minimum: Count = 10_000
+    minimum: Rows = 10_000
     """Learning starts once this many transitions are stored."""
     compression: Literal["none", "gzip", "zstd"] = "zstd"
     """How the replay's shards are stored; all three can be read, whatever is chosen here."""
@@ -166,13 +179,13 @@ class LearnerConfig(Section):
 
     algorithm: Literal["ddpg"] = "ddpg"
     """Update rule."""
-    gradient_steps: Annotated[int, Field(ge=0)] = 32
+    gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution alone."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
     """Transitions in a batch, all of different days."""
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
-    block_days: Annotated[int, Field(ge=0)] = 1_000
+    block_days: CountOrZero = 1_000
     """Days that `tcn` encodes at once to learn from; a batch is drawn from one random block. 0: the whole training
     range."""
     gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
@@ -220,7 +233,7 @@ class EvolutionConfig(Section):
     """Generations without progress after which mutation grows."""
     plateau_improvement: NonNegative = 0.02
     """Relative improvement of the validation fitness that counts as progress."""
-    mutation_growth: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.5
+    mutation_growth: Annotated[float, Field(ge=1.0, le=1e9)] = 1.5
     """Factor on mutation rate and standard deviation on a plateau."""
     mutation_rate_limit: Fraction = 0.4
     """Bound of the grown rate."""
@@ -280,38 +293,38 @@ class EvaluationConfig(Section):
 class CheckpointConfig(Section):
     """Where generations are kept, and which."""
 
-    store: str = "runs"
+    store: Text = "runs"
     """Where runs are kept: a folder, or a URL such as gs://bucket/prefix."""
     keep_last: Count = 3
     """Newest generations kept."""
-    keep_every: Annotated[int, Field(ge=0)] = 5
+    keep_every: CountOrZero = 5
     """Every so many generations one is kept for good; 0: none."""
-    local: str = "runs"
+    local: Text = "runs"
     """Folder on this machine for what is on its way to a store elsewhere."""
     keep_local: Count = 2
     """Newest generations that also stay on this machine when the store is elsewhere."""
     queue_generations: Count = 8
     """Generations that may wait for upload; training waits when more would."""
-    queue_mb: Annotated[float, Field(gt=0)] = 8_192.0
+    queue_mb: Positive = 8_192.0
     """Most that may wait for upload (MB)."""
-    upload_mb_per_second: Annotated[float, Field(ge=0)] = 50.0
+    upload_mb_per_second: NonNegative = 50.0
     """Rate that uploads keep below, so that they take no time from training (MB/s); 0: no limit."""
-    finish_seconds: Annotated[float, Field(gt=0)] = 900.0
+    finish_seconds: Annotated[float, Field(gt=0.0, le=1e6)] = 900.0
     """How long a run's end waits for the last upload (seconds)."""
-    lease_seconds: Annotated[float, Field(ge=10)] = 90.0
+    lease_seconds: Annotated[float, Field(ge=10, le=1e6)] = 90.0
     """A run whose process has not been heard of for so long may be taken over from another machine (seconds)."""
 
 
 class MemoryConfig(Section):
     """How much memory a run may take, and when it stops by itself."""
 
-    limit_gb: Positive | None = None
+    limit_gb: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
     """Most that the run may take on the host, if less than the machine allows (GB); null: no limit of its own."""
     soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
     """Share of the limit at which caches are given back and a warning is written."""
     hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
     """Share of the limit at which the phase under way is aborted; the last checkpoint stays good."""
-    sample_seconds: Annotated[float, Field(gt=0, le=60)] = 0.2
+    sample_seconds: Annotated[float, Field(ge=0.001, le=60)] = 0.2
     """Time between two looks at the memory (seconds)."""
     trace: bool = False
     """Follow where Python allocates, for the report of a guard that aborted; costs time and memory."""
@@ -326,5 +339,5 @@ class MemoryConfig(Section):
 class ReportingConfig(Section):
     """What is shown, and how often."""
 
-    plot_every: Annotated[int, Field(ge=0)] = 5
+    plot_every: CountOrZero = 5
     """Generations between two pages of plots; the last generation always has one. 0: only the last."""

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from eigen_core.errors import InputError
 
-_RUN_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,100}")
+_RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SLIP = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -59,12 +59,13 @@ def check_run_name(name: str) -> str:
     """Return `name` if a run may be called so.
 
     Raises:
-        InputError: it may not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot first.
+        InputError: it may not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot or
+            dash first.
     """
     if not _RUN_NAME.fullmatch(name):
         raise InputError(
             f"A run cannot be named {name[:120]!r}: use 1 to 100 letters (a to z), digits, dots, dashes and "
-            "underscores, and no dot first."
+            "underscores, and no dot or dash first."
         )
     return name
 

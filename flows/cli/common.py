@@ -50,8 +50,8 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
 
 def config_of(
     preset: str | None,
-    generations: int | None,
-    seed: int | None,
+    generations: str | None,
+    seed: str | None,
     assignments: Sequence[str] | None,
     data: str | None,
     store: str | None,
@@ -63,8 +63,8 @@ def config_of(
 
 
 def given_settings(
-    generations: int | None,
-    seed: int | None,
+    generations: str | None,
+    seed: str | None,
     assignments: Sequence[str] | None,
     data: str | None,
     store: str | None,

@@ -17,8 +17,8 @@ Device = Annotated[
     str | None, typer.Option(help="Where tensors live: auto, cpu or cuda.", show_default="auto", metavar="KIND")
 ]
 Preset = Annotated[str | None, typer.Option(help="Preset to start from.", show_default="quickstart", metavar="NAME")]
-Generations = Annotated[int | None, typer.Option(help="Generations to train.", metavar="N")]
-Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.", metavar="N")]
+Generations = Annotated[str | None, typer.Option(help="Generations to train.", metavar="N")]
+Seed = Annotated[str | None, typer.Option(help="Seed of every random draw.", metavar="N")]
 Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting; `eigen presets NAME` lists them. May be repeated.", metavar="KEY=VALUE"),

@@ -2,15 +2,15 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from eigen_core.config import Config
-from eigen_core.config.loading import config_from_values
+from eigen_core.config import Config, merge
+from eigen_core.config.loading import config_from_values, parse_assignments
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
@@ -57,8 +57,8 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
         _train(config, name, signals)
 
 
-def continue_run(name: str, store: str, *, generations: int | None = None, device: str | None = None) -> None:
-    """Train the run `name` from its newest checkpoint on, with the configuration it had last.
+def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
+    """Train the run `name` from its newest checkpoint on, with `assignments` laid over the configuration it had last.
 
     Raises:
         InputError: there is no such run, or it cannot be continued so.
@@ -73,11 +73,7 @@ def continue_run(name: str, store: str, *, generations: int | None = None, devic
         from flows.runs import configured_place
 
         values = configured_place(store, name)[1].model_dump()
-        if generations is not None:
-            values["generations"] = generations
-        if device is not None:
-            values["device"] = device
-        _train(config_from_values(values), name, signals)
+        _train(config_from_values(merge(values, parse_assignments(assignments))), name, signals)
 
 
 def _prepare() -> None:

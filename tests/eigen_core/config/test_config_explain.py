@@ -1,6 +1,7 @@
 """Every setting is explained: value, default, bounds, unit, meaning."""
 
 import math
+import re
 
 import pytest
 from pydantic import ValidationError
@@ -42,11 +43,11 @@ def test_units_leave_the_meaning() -> None:
     [
         ("preset", f"one of {', '.join(PRESET_NAMES)}"),
         ("learner.batch_size", "a whole number from 1 to 65,536"),
-        ("trading.max_coefficient", "a number above 0, or null"),
+        ("trading.max_coefficient", "a number above 0 and of at most 1,000,000,000, or null"),
         ("learner.gamma", "a number of at least 0 and below 1"),
         ("learner.twin_critics", "true or false"),
         ("trading.fill", "one of next_open, next_close, same_close"),
-        ("network.scales", "a list of whole numbers of at least 1, for example [1, 5]"),
+        ("network.scales", "a list of whole numbers from 1 to 1,000,000, for example [1, 5]"),
         ("market.context", "a list of names"),
         ("market.data", "text, or null"),
     ],
@@ -62,19 +63,27 @@ def _refused(key: str, value: object) -> bool:
     try:
         Config.model_validate(values)
     except ValidationError as error:
-        return any(".".join(map(str, detail["loc"])) == key for detail in error.errors())
+        return any(".".join(map(str, detail["loc"][:2])) == key for detail in error.errors())
     return False
 
 
-@pytest.mark.parametrize("setting", [one for one in settings().values() if " at least " in one.bounds])
-def test_the_bounds_said_are_the_bounds_enforced(setting: Setting) -> None:
-    low = float(setting.bounds.split(" at least ")[1].split(" ")[0].replace(",", ""))
-    below: object = low - 1 if setting.kind != "number" else math.nextafter(low, -math.inf)
-    if setting.kind == "integers":
-        assert not _refused(setting.key, [int(low)])
-        return
-    assert _refused(setting.key, int(low) - 1 if setting.kind == "integer" else below)
-    assert not _refused(setting.key, int(low) if setting.kind == "integer" else low)
+NUMBERS = [setting for setting in settings().values() if setting.kind in ("integer", "number", "integers")]
+
+
+@pytest.mark.parametrize("setting", NUMBERS)
+def test_every_number_is_bounded_as_its_bounds_say(setting: Setting) -> None:
+    words = r"(from|of at least|above) ([\d,.]+) (to|and of at most|and below) ([\d,.]+)"
+    found = re.fullmatch(words, setting.bounds)
+    assert found is not None
+    low, high = (float(found[place].replace(",", "")) for place in (2, 4))
+    low_is_inside, high_is_inside = found[1] != "above", found[3] != "and below"
+    if setting.kind == "number":
+        outside: list[float] = [math.nextafter(low, -math.inf), math.nextafter(high, math.inf)]
+        edges: list[float] = [low, high]
+    else:
+        outside, edges = [int(low) - 1, int(high) + 1], [int(low), int(high)]
+    for value, refused in zip([*outside, *edges], [True, True, not low_is_inside, not high_is_inside], strict=True):
+        assert _refused(setting.key, [value] if setting.kind == "integers" else value) == refused
 
 
 def test_sections_are_no_settings() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, differing_keys, load_config, parse_assignments
+from eigen_core.config.presets import parse_preset
 from eigen_core.errors import InputError
 
 
@@ -29,10 +31,10 @@ def test_without_anything_the_configuration_is_the_models_default() -> None:
     ("assignment", "key", "value"),
     [
         ("learner.batch_size=128", "learner.batch_size", 128),
-        ("replay.capacity=60_000", "replay.capacity", 60_000),
+        ("replay.capacity=60000", "replay.capacity", 60_000),
         ("learner.actor_learning_rate=1e-4", "learner.actor_learning_rate", 1e-4),
         ("learner.gamma=0.5", "learner.gamma", 0.5),
-        ("evolution.enabled=no", "evolution.enabled", False),
+        ("evolution.enabled=false", "evolution.enabled", False),
         ("learner.twin_critics=true", "learner.twin_critics", True),
         ("trading.max_coefficient=null", "trading.max_coefficient", None),
         ("market.data=", "market.data", None),
@@ -44,6 +46,10 @@ def test_without_anything_the_configuration_is_the_models_default() -> None:
         ("network.scales=5", "network.scales", (5,)),
         ("market.context=ON,NO,123", "market.context", ("ON", "NO", "123")),
         ("market.context=[]", "market.context", ()),
+        ("market.context=", "market.context", ()),
+        ("market.context=['^VIX', \"BRK B\", 007]", "market.context", ("^VIX", "BRK B", "007")),
+        ("market.data=~/prices", "market.data", "~/prices"),
+        ("market.data=0x10", "market.data", "0x10"),
         (" seed = 7 ", "seed", 7),
     ],
 )
@@ -72,13 +78,53 @@ BAD_ASSIGNMENTS = {
     "learner.batch_size=": "give a whole number from 1 to 65,536",
     "learner.batch_size=yes": "'yes' cannot be used",
     "learner.batch_size=[1]": "give a whole number",
-    "generations=0": "give a whole number of at least 1",
+    "generations=0": "give a whole number from 1 to 1,000,000",
     "seed=-1": "give a whole number of at least 0",
     "seed=99999999999999999999": "below 9,223,372,036,854,775,808",
-    "trading.cost_bps=-1": "give a number of at least 0",
-    "trading.cost_bps=.nan": "'nan' cannot be used",
+    "trading.cost_bps=-1": "give a number from 0 to 1,000,000,000",
+    "trading.cost_bps=.nan": "'.nan' cannot be used",
     "trading.cost_bps=nan": "'nan' cannot be used",
-    "trading.loss_multiplier=.inf": "'inf' cannot be used",
+    "trading.cost_bps=NaN": "'NaN' cannot be used",
+    "trading.cost_bps=Infinity": "'Infinity' cannot be used",
+    "trading.loss_multiplier=.inf": "'.inf' cannot be used",
+    "trading.loss_multiplier=1e400": "'inf' cannot be used",
+    # What YAML 1.1 reads as 8, 90, 10, 16, true and a value that is repeated.
+    "population.size=010": "'010' cannot be used",
+    "learner.actor_learning_rate=1:30": "'1:30' cannot be used",
+    "population.size=1_0": "'1_0' cannot be used",
+    "population.size=0x10": "'0x10' cannot be used",
+    "population.size=0o10": "'0o10' cannot be used",
+    "population.size=0b10": "'0b10' cannot be used",
+    "population.size=+10": "'+10' cannot be used",
+    "population.size=10.0": "'10.0' cannot be used",
+    "population.size=1e1": "'10.0' cannot be used",
+    "population.size=\u0661\u0660": "'\u0661\u0660' cannot be used",
+    "population.size=true": "'True' cannot be used",
+    "learner.gamma=true": "'True' cannot be used",
+    "learner.twin_critics=yes": "'yes' cannot be used",
+    "learner.twin_critics=on": "'on' cannot be used",
+    "learner.twin_critics=1": "'1' cannot be used",
+    "learner.twin_critics=": "give true or false",
+    "network.scales=[01]": "'[01]' cannot be used",
+    "network.scales=[1, [2]]": "'[2]' cannot be used",
+    "network.scales=[&a 1, *a]": "'[&a 1, *a]' cannot be used",
+    "market.context=[A, [B]]": "'[A, [B]]' cannot be used",
+    "market.context=A,,B": "'A,,B' cannot be used",
+    "replay.capacity=1e20": "give a whole number from 1 to 1,000,000,000",
+    f"generations={10**30}": "give a whole number from 1 to 1,000,000",
+    "memory.limit_gb=1e308": "give a number above 0 and of at most 1,000,000, or null",
+    "checkpoint.queue_mb=inf": "give a number above 0 and of at most 1,000,000,000",
+    f"seed={'9' * 5_000}": "give a whole number of at least 0",
+    f"seed={'9' * 4_000}": "'a number of 13,288 bits' cannot be used",
+    f"{'x' * 5_000}=1": "lists all settings",
+    f"{'x' * 5_000}": "write it as key=value",
+    f"network.scales={'[' * 100_000}": "give a list of whole numbers",
+    f"network.scales={'[' * 500}1{']' * 500}": "give a list of whole numbers",
+    f"market.data={'x' * 5_000}": "give text, or null",
+    "market.data=a\0b": "'a\\x00b' cannot be used",
+    "market.data=a\nb": "'a\\nb' cannot be used",
+    "market.data=\udcff": "'\\udcff' cannot be used",
+    f"preset={'x' * 5_000}": "give one of eigen2",
     "evolution.elite_share=.nan": "above 0 and of at most 1",
     "evolution.elite_share=1.5": "above 0 and of at most 1",
     "learner.gamma=1": "below 1",
@@ -106,7 +152,8 @@ def test_a_bad_setting_is_refused_in_at_most_two_sentences(assignment: str, part
     message = str(refused.value)
     assert part in message
     assert message[-1] in ".?"
-    assert "\n" not in message
+    assert message.isprintable()
+    assert len(message) < 300
     assert len(re.findall(r"[.?](?:\s|$)", message)) <= 2
 
 
@@ -126,10 +173,97 @@ def test_several_errors_name_the_first_in_full_and_the_others_by_key() -> None:
     assert message.endswith("Also wrong: foo, learner.steps.")
 
 
-@pytest.mark.parametrize("values", [{"learner": 5}, {"learner": None}, {"preset": ["a"]}, {"preset": None}, {3: 4}])
+def nested(depth: int) -> list[Any]:
+    """A list in a list in a list."""
+    values: list[Any] = []
+    for _ in range(depth):
+        values = [values]
+    return values
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"learner": 5},
+        {"learner": None},
+        {"preset": ["a"]},
+        {"preset": None},
+        {3: 4},
+        {"learner": {3: 4}},
+        {"population": {"size": "10"}},
+        {"population": {"size": True}},
+        {"population": {"size": 10.0}},
+        {"population": {"size": 10**5_000}},
+        {"learner": {"gamma": "0.5"}},
+        {"learner": {"gamma": False}},
+        {"learner": {"gamma": 10**400}},
+        {"learner": {"twin_critics": 1}},
+        {"learner": {"twin_critics": "true"}},
+        {"market": {"data": 2024}},
+        {"market": {"context": "SPY"}},
+        {"market": {"context": [1]}},
+        {"network": {"scales": {1: 2}}},
+        {"network": {"scales": nested(100_000)}},
+        {"network": {"scales": ["x"] * 1_000_000}},
+        {"network": {"scales": [1] * 1_000_000}},
+        {"x" * 5_000: nested(100_000)},
+        {f"x{number}": 1 for number in range(1_000)},
+    ],
+)
 def test_values_of_the_wrong_shape_are_refused(values: dict[Any, Any]) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError) as refused:
         config_from_values(values)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("seed: 7  # seven", {"seed": 7}),
+        ("market: {data: '7', window: 90}", {"market": {"data": "7", "window": 90}}),
+        ("network:\n  scales: [1, 5]\ntrading:\n  max_coefficient: null", None),
+        ("market:\n  context:\n  - 'ON'\n  - NO\n  data:", {"market": {"context": ["ON", "NO"], "data": None}}),
+    ],
+)
+def test_a_preset_is_sections_settings_and_lists(text: str, values: dict[str, Any] | None) -> None:
+    found = parse_preset(text)
+    assert found == (values or {"network": {"scales": [1, 5]}, "trading": {"max_coefficient": None}})
+    config_from_values(found)
+
+
+BOMB = "a: &a [x, x]\n" + "".join(f"{one}: &{one} [*{two}, *{two}]\n" for two, one in pairwise("abcdefghijklmno"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "7",
+        "[seed]",
+        "seed: 7\nseed: 8",
+        "learner: {gamma: 0.5, gamma: 0.6}",
+        "{[1]: 2}",
+        "learner: {gamma: {a: 1}}",
+        "learner: {gamma: [[1]]}",
+        "learner: &a {gamma: *a}",
+        "seed: [",
+        "seed: " + "[" * 5_000,
+        "{a: " * 10_000,
+        BOMB,
+        "population: {size: 010}",
+        "population: {size: 0x10}",
+        "population: {size: 1_0}",
+        "population: {size: '10'}",
+        "learner: {gamma: 0:30}",
+        "learner: {twin_critics: yes}",
+        "seed: !!python/name:os.system",
+    ],
+)
+def test_a_preset_that_is_something_else_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as refused:
+        config_from_values(parse_preset(text))
+    assert len(str(refused.value)) < 300
 
 
 def test_unreadable_text_is_shortened_in_the_message() -> None:

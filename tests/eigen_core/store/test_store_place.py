@@ -145,7 +145,7 @@ def test_names_of_runs(name: str) -> None:
     assert check_run_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".a", "a/b", "a b", "..", "ä", "a\n", "x" * 101])
+@pytest.mark.parametrize("name", ["", ".a", "-x", "--help", "-", "a/b", "a b", "..", "ä", "a\n", "x" * 101])
 def test_names_that_no_run_has(name: str) -> None:
     with pytest.raises(InputError, match="cannot be named"):
         check_run_name(name)
