@@ -41,6 +41,7 @@ from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
 from eigen_core.reporting.units import exact_clock
 from flows.flow_runs import describe_flow_run, flow_run_name, rename_flow_run
+from flows.goodput import Start, goodput
 from flows.run_plan import RunPlan
 from tasks.artifacts import REFUSALS, Pages, artifact_key
 
@@ -72,6 +73,7 @@ class Cockpit:
         self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
         self._overview: Overview | None = None
         self._champion: Row = {}
+        self._starts: Sequence[Start] = ()
         self._silent_until = 0.0
         self._closed = False
         self._holdout_is_left = config.market.holdout_days > 0
@@ -98,10 +100,17 @@ class Cockpit:
         self._tell(lambda: self._markdown("plan", page, f"Memory plan of run {self._run}"))
 
     def begun(
-        self, state: TrainingState, session: RunSession, guard: MemoryGuard, panel: Panel, report: DataReport
+        self,
+        state: TrainingState,
+        session: RunSession,
+        guard: MemoryGuard,
+        panel: Panel,
+        report: DataReport,
+        starts: Sequence[Start],
     ) -> None:
         """Say that training begins, or goes on."""
         self._began = self._now()
+        self._starts = starts
         self._stamps.append(time.monotonic())
         where = link_to_run(session.place.store.url, self._run)
         newest = session.place.local.newest_manifest() if state.generation else None
@@ -184,7 +193,7 @@ class Cockpit:
             history=history,
             telemetry=telemetry,
             champion=self._card(state),
-            notes=[*sent, *self._memory(guard, telemetry)],
+            notes=[*sent, *self._memory(guard, telemetry), *self._goodput()],
         )
 
     def _card(self, state: TrainingState) -> Row:
@@ -212,6 +221,11 @@ class Cockpit:
             if last.device_peak_bytes and guard.device_limit is not None:
                 facts.append(("GPU", f"at most {size(last.device_peak_bytes)} of {guard.device_limit}"))
         return facts
+
+    def _goodput(self) -> list[tuple[str, str]]:
+        assert self._overview is not None
+        found = goodput(self._starts, self._overview.checkpoint)
+        return [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
 
     def _course(self, state: TrainingState) -> Course:
         generations = max(self._config.generations, state.generation)

@@ -4,6 +4,7 @@ import heapq
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
 from flows.attempts import has_failed_too_often
+from flows.goodput import Goodput, goodput, starts_of
 from flows.memory_reports import is_blocked
 from flows.requested import remember_request, requested_config
 
@@ -57,6 +59,7 @@ class RunStatus:
         folder: the run's folder on this machine, for its plots; it need not exist if the store is elsewhere.
         history, telemetry: one record per completed generation.
         holdout: the champion on the holdout days, once the run has all its generations.
+        goodput: what its time was used for; None: not known.
         uploads: how far its uploads are; None if the store is this machine, or nothing was uploaded from here.
     """
 
@@ -69,6 +72,7 @@ class RunStatus:
     history: tuple[GenerationRecord, ...]
     telemetry: tuple[Telemetry, ...]
     holdout: HoldoutResult | None
+    goodput: Goodput | None
     uploads: UploadStatus | None
 
     @property
@@ -212,7 +216,7 @@ def status_of(store: str, name: str) -> RunStatus:
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
     place, config = _configured(_reachable(RunPlace.of(CheckpointConfig(store=store), name)), store)
-    history, telemetry = _records_of(place)
+    written, history, telemetry = _records_of(place)
     generation = history[-1].generation if history else 0
     holdout = holdout_of(place, generation)
     state: RunState = "unfinished"
@@ -233,6 +237,7 @@ def status_of(store: str, name: str) -> RunStatus:
         history=history,
         telemetry=telemetry,
         holdout=holdout,
+        goodput=goodput(starts_of(place), written),
         uploads=read_status(folder) if is_remote(store) else None,
     )
 
@@ -293,7 +298,8 @@ def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
         ) from error
 
 
-def _records_of(place: RunPlace) -> tuple[tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
+def _records_of(place: RunPlace) -> tuple[datetime | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
+    """Return when the newest generation whose records are whole was written, and its records."""
     for contents, manifest in _newest_first(place):
         try:
             history = [GenerationRecord.model_validate(row) for row in _rows(contents, manifest, "history")]
@@ -301,8 +307,8 @@ def _records_of(place: RunPlace) -> tuple[tuple[GenerationRecord, ...], tuple[Te
         except (DamagedGenerationError, ValidationError) as error:
             logger.warning("Run '%s': generation %d is skipped (%s).", place.name, manifest.generation, error)
             continue
-        return tuple(history), tuple(telemetry)
-    return (), ()
+        return datetime.fromisoformat(manifest.created), tuple(history), tuple(telemetry)
+    return None, (), ()
 
 
 def _rows(contents: RunContents, manifest: Manifest, stem: str) -> list[Any]:

@@ -3,6 +3,8 @@
 import gc
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
 
 import torch
 from prefect.client.schemas.objects import State
@@ -22,6 +24,7 @@ from eigen_core.store import StoreUnavailableError
 from flows.attempts import count_attempt, forget_attempts, withdraw_attempt
 from flows.cockpit import Cockpit
 from flows.flow_runs import name_flow_run
+from flows.goodput import work_recorded
 from flows.memory_reports import BlockedError
 from flows.memory_watch import MemoryWatch
 from flows.observer import observer
@@ -153,7 +156,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
     logger.info("data: %s days, %d columns, %d of them tradable", f"{panel.days:,}", panel.columns, panel.assets)
     logger.info("plan: %s", run_plan.sentence())
     open_or_create(config, run)
-    with open_session(config.checkpoint, run) as session:
+    with open_session(config.checkpoint, run) as session, ExitStack() as ending:
         keep_request(config, run)
         watch.tells_uploads_of(session)
         state = fresh or _resumed(session, config, panel, watch.guard, generation)
@@ -169,7 +172,9 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
             session.directory.path,
             session.place.store.url,
         )
-        cockpit.begun(state, session, watch.guard, panel, report)
+        written = None if newest is None else datetime.fromisoformat(newest[1].created)
+        starts = ending.enter_context(work_recorded(session.place, written, (*_STOPPED, KeyboardInterrupt)))
+        cockpit.begun(state, session, watch.guard, panel, report, starts)
         cockpit.planned(run_plan)
         keep_resuming(True)
         remove_needless_resumes()

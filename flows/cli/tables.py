@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,8 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
         from eigen_core.reporting import holdout_sentence
 
         console.print(holdout_sentence(status.holdout), highlight=False, soft_wrap=True)
+    if status.goodput:
+        console.print(f"  {status.goodput}", highlight=False, soft_wrap=True)
     if status.uploads:
         console.print(f"  {escape(str(status.uploads))}", highlight=False, soft_wrap=True)
     show = show_command(status.config, status.run)
@@ -130,6 +133,7 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
             }
             for record in status.history
         ],
+        "goodput": None if status.goodput is None else {"share": status.goodput.share, **asdict(status.goodput)},
         "uploads": None if status.uploads is None else status.uploads.model_dump(mode="json"),
     }
 

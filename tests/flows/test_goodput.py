@@ -1,0 +1,115 @@
+"""What the time of a run was used for: kept, lost and waiting add up, whatever ended its processes."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from flow_cases import small_flow_config
+
+import flows.goodput
+import flows.training
+from eigen_core.checkpoint import RunDirectory, RunPlace
+from eigen_core.progress import report_progress
+from flows.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
+from flows.runs import open_or_create, status_of
+from flows.train import train_flow
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class AskedToEndError(Exception):
+    """Raised where a training is asked to end."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> RunPlace:
+    """A run without generations."""
+    return open_or_create(small_flow_config(tmp_path), "run")
+
+
+def at(minutes: float) -> datetime:
+    return NOON + timedelta(minutes=minutes)
+
+
+def test_useful_lost_and_waiting_add_up() -> None:
+    starts = [
+        Start(moment=at(1), waited_seconds=60),
+        Start(moment=at(13), waited_seconds=120, kept_seconds=540, lost_seconds=60),
+        Start(moment=at(20), waited_seconds=30, kept_seconds=300),
+        Start(moment=at(31), waited_seconds=240, kept_seconds=360, lost_seconds=60),
+    ]
+    assert goodput(starts, at(41)) == Goodput(
+        useful_seconds=1_800, lost_seconds=120, waiting_seconds=450, interruptions=2, recovery_seconds=180
+    )
+    assert goodput(starts, None) is None
+    assert goodput([], at(41)) is None
+    assert goodput(starts[:1], at(0)) is None
+
+
+def interrupted_at(place: RunPlace, moment: datetime) -> None:
+    sign = place.root / place.name / SIGN_OF_LIFE
+    os.utime(sign, (moment.timestamp(), moment.timestamp()))
+
+
+@pytest.mark.parametrize("checkpoint", [None, 4.0])
+def test_an_interruption_is_known_by_the_last_sign_of_life(place: RunPlace, checkpoint: float | None) -> None:
+    with pytest.raises(MemoryError), work_recorded(place, None, (AskedToEndError,)):
+        raise MemoryError
+    [first] = starts_of(place)
+    moment = first.moment + timedelta(minutes=10)
+    interrupted_at(place, moment)
+    written = None if checkpoint is None else first.moment + timedelta(minutes=checkpoint)
+    with work_recorded(place, written, (AskedToEndError,)) as starts:
+        assert starts == starts_of(place)
+    second = starts[1]
+    assert second.kept_seconds == pytest.approx(60 * (checkpoint or 0.0))
+    assert second.lost_seconds == pytest.approx(600 - second.kept_seconds, abs=1e-3)
+
+
+def test_who_is_asked_to_end_is_not_interrupted(place: RunPlace) -> None:
+    with pytest.raises(AskedToEndError), work_recorded(place, None, (AskedToEndError,)):
+        raise AskedToEndError
+    with work_recorded(place, None, (AskedToEndError,)) as starts:
+        pass
+    process = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+    for start in starts:
+        assert start.lost_seconds is None
+        assert start.waited_seconds == pytest.approx((start.moment - process).total_seconds())
+
+
+def test_every_step_of_a_loop_is_a_sign_of_life(place: RunPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows.goodput, "_TOUCH_SECONDS", 0.0)
+    sign = place.root / place.name / SIGN_OF_LIFE
+    with work_recorded(place, None, (AskedToEndError,)):
+        interrupted_at(place, at(0))
+        report_progress("train", 1, 2)
+        assert sign.stat().st_mtime > at(0).timestamp()
+    assert not sign.exists()
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_flow_config(tmp_path, generations=2)
+    assert train_flow(config, "run", return_state=True).is_completed()
+    untouched = status_of(str(tmp_path), "run").goodput
+    assert untouched is not None
+    assert untouched.interruptions == 0
+    assert untouched.useful_seconds > 0
+    assert str(untouched).endswith("no interruption")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the disk is full of holes")
+
+    more = config.model_copy(update={"generations": 3})
+    with monkeypatch.context() as patch:
+        patch.setattr(flows.training, "evolve", fail)
+        assert train_flow(more, "run", return_state=True).is_failed()
+    assert train_flow(more, "run", return_state=True).is_completed()
+    status = status_of(str(tmp_path), "run")
+    assert status.goodput is not None
+    assert status.goodput.interruptions == 1
+    assert status.goodput.lost_seconds > 0
+    assert 0 < status.goodput.share < 1
+    assert not (RunDirectory.open(tmp_path, "run").path / SIGN_OF_LIFE).exists()
