@@ -80,12 +80,14 @@ class Config(Section):
         if self.market.validation_days < self.trading.episode_days:
             raise ValueError(
                 f"market.validation_days {self.market.validation_days} is shorter than an episode of "
-                f"{self.trading.episode_days} days: raise it or shorten trading.trading_days"
+                f"{self.trading.episode_days} days: raise it or shorten trading.trading_days or "
+                "trading.settlement_days"
             )
         if 0 < self.market.holdout_days < self.trading.episode_days:
             raise ValueError(
                 f"market.holdout_days {self.market.holdout_days} is shorter than an episode of "
-                f"{self.trading.episode_days} days: raise it or set it to 0"
+                f"{self.trading.episode_days} days (trading.trading_days and trading.settlement_days): raise it or set "
+                "it to 0"
             )
         return self
 

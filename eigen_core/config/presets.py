@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
+from yaml.resolver import BaseResolver
 
 from eigen_core.config.plain import plain_value, shown
 from eigen_core.errors import InputError
@@ -68,8 +69,8 @@ def _value(name: str, node: yaml.Node) -> object:
 
 
 def _scalar(name: str, node: yaml.Node) -> object:
-    if not isinstance(node, yaml.ScalarNode):
-        raise InputError(f"The preset nests more in {shown(name)} than a list of values.")
+    if not isinstance(node, yaml.ScalarNode) or node.tag != BaseResolver.DEFAULT_SCALAR_TAG:
+        raise InputError(f"The preset has more in {shown(name)} than values and lists of them.")
     return node.value if node.style else plain_value(node.value)
 
 
