@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from eigen_core.checkpoint import RunContents, open_session
 from eigen_core.config.loading import config_from_values
-from eigen_core.generation import TrainingState, evaluate, evolve, restore, snapshot, start_training, train
+from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.store import open_store, remote
 from flows.runs import open_or_create
@@ -41,10 +42,8 @@ def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environme
     open_or_create(config, name)
     with open_session(config.checkpoint, name) as session:
         mark("load", 0)
-        loaded = session.load_newest()
-        state: TrainingState = (
-            start_training(config, panel) if loaded is None else restore(config, panel, loaded.snapshot)
-        )
+        state = start_training(config, panel)
+        session.load_newest(snapshot_form(state), partial(restore, state))
         for generation in range(state.generation + 1, config.generations + 1):
             mark("evaluate", generation)
             evaluate(state)

@@ -18,9 +18,9 @@ def _every_field(kind: type["Record"]) -> set[str]:
 
 
 class Record(BaseModel):
-    """A frozen record that refuses unknown keys."""
+    """A frozen record that refuses unknown keys, infinity and what is not a number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     def model_post_init(self, context: object, /) -> None:  # noqa: ARG002 - pydantic's signature
         """Share the set of given fields among all records of a class.
@@ -73,7 +73,7 @@ class Descent:
         blend: share of the first parent in the weights of an offspring.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     agent: int
     origin: Origin

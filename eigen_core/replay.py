@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.checkpoint import Ring
+from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.errors import InputError
 from eigen_core.networks import ACTION_VALUES
+
+_ROWS_AT_A_TIME = 1 << 18
+"""Rows that are looked at together, so that looking takes a few megabytes."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +212,34 @@ class Replay:
 def _kinds(columns: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Type of each column, and the shape of one transition in it."""
     return {name: (column.dtype, tuple(column.shape[1:])) for name, column in columns.items()}
+
+
+def wrong_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
+    """Return what is wrong with the rows of a replay's ring as a part of a sentence, None if nothing is.
+
+    Rows are whole episodes, step after step from row 0 on: a row's number tells its step.
+
+    Args:
+        ring: columns `day`, `step` and `terminal`, on the CPU.
+        starts: days on which an episode may begin.
+        episode_days: days of an episode.
+    """
+    began_before: Tensor | None = None
+    oldest = ring.written - ring.size
+    for first, slots in slot_ranges(ring.capacity, oldest, ring.written, _ROWS_AT_A_TIME):
+        steps = torch.arange(first, first + slots.stop - slots.start) % episode_days
+        if not torch.equal(ring.columns["step"][slots].long(), steps):
+            return "has steps out of their order"
+        if not torch.equal(ring.columns["terminal"][slots], steps == episode_days - 1):
+            return "does not end its episodes with their last step"
+        began = ring.columns["day"][slots].long() - steps
+        if began.min() < starts.start or began.max() >= starts.stop:
+            return f"has days of episodes that do not begin on days {starts.start} to {starts.stop - 1}"
+        joined = began if began_before is None else torch.cat([began_before, began])
+        if bool(((joined[1:] != joined[:-1]) & (steps[len(steps) - len(joined) + 1 :] > 0)).any()):
+            return "has episodes whose days do not follow one another"
+        began_before = began[-1:]
+    return None
 
 
 class DistinctDaySampler:

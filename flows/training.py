@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 
 import torch
 from prefect.client.schemas.objects import State
@@ -15,8 +16,15 @@ from prefect.states import Completed, Failed
 from eigen_core.checkpoint import LeaseHeldError, RunLockedError, RunPlace, RunSession, open_session
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, start_training
-from eigen_core.market import Panel, build_panel
+from eigen_core.generation import (
+    TrainingState,
+    record_telemetry,
+    remember_saved,
+    restore,
+    snapshot_form,
+    start_training,
+)
+from eigen_core.market import build_panel
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
@@ -148,19 +156,17 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
     panel, report = build_panel(config)
     run_plan = require_room(config, PanelFacts.of(panel))
     watch.goes_by(run_plan)
-    fresh = None
-    if newest is None:
-        # A configuration that cannot be trained is refused before the run is made.
-        with watch.guard.phase("start", generation):
-            fresh = start_training(config, panel)
+    # A configuration that cannot be trained is refused before the run is made.
+    with watch.guard.phase("start", generation):
+        state = start_training(config, panel)
     logger.info("data: %s days, %d columns, %d of them tradable", f"{panel.days:,}", panel.columns, panel.assets)
     logger.info("plan: %s", run_plan.sentence())
     open_or_create(config, run)
     with open_session(config.checkpoint, run) as session, ExitStack() as ending:
         keep_request(config, run)
         watch.tells_uploads_of(session)
-        state = fresh or _resumed(session, config, panel, watch.guard, generation)
-        del fresh
+        if newest is not None:
+            _resume(state, session, watch.guard, generation)
         if is_complete(config, state.generation, holdout_of(session.place, state.generation)):
             _finish(state, session, cockpit)
             return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
@@ -196,19 +202,16 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
     return None
 
 
-def _resumed(session: RunSession, config: Config, panel: Panel, guard: MemoryGuard, generation: int) -> TrainingState:
-    """Return the state of the newest generation that is whole; that of a run's beginning if there is none."""
+def _resume(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> None:
+    """Let a fresh state become that of the newest generation that is whole, if there is one."""
     with guard.phase("resume", generation):
-        loaded = session.load_newest()
+        loaded = session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
         if loaded is None:
-            return start_training(config, panel)
-        newest = loaded.snapshot.generation
-        get_run_logger().info("resume: generation %d from %s", newest, session.directory.path)
+            return
+        get_run_logger().info("resume: generation %d from %s", state.generation, session.directory.path)
         # The function keeps what it names: the manifest, not the tensors that were loaded.
         manifest = loaded.manifest
-        state = restore(config, panel, loaded.snapshot, take_memory=True)
         remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
-        return state
 
 
 def _run_generation(

@@ -3,6 +3,7 @@
 from eigen_core.checkpoint.content import tensors_sha256
 from eigen_core.checkpoint.contents import Listing, RunContents, list_runs
 from eigen_core.checkpoint.export import ExportedChampion, read_champion, write_champion
+from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import LeaseHeldError, LeaseLostError, is_live
 from eigen_core.checkpoint.lock import RunLock, RunLockedError
 from eigen_core.checkpoint.manifest import (
@@ -19,7 +20,7 @@ from eigen_core.checkpoint.retention import CleanReport, KeepRule
 from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
 from eigen_core.checkpoint.sealed import unsealed
 from eigen_core.checkpoint.session import RunPlace, RunSession, create_run, open_session
-from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError, Ring, Snapshot
+from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError, Ring, Snapshot, UnfitSnapshotError
 from eigen_core.checkpoint.upload_status import UploadStatus, read_status
 
 __all__ = [
@@ -46,7 +47,9 @@ __all__ = [
     "Saved",
     "ShardEntry",
     "Snapshot",
+    "SnapshotForm",
     "TensorFacts",
+    "UnfitSnapshotError",
     "UploadStatus",
     "Versions",
     "create_run",

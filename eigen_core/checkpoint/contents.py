@@ -54,11 +54,15 @@ class RunContents:
     Args:
         store: where runs are kept.
         name: the run's name.
+
+    Attributes:
+        unfit: names of manifests that were found to be unfit to go on from; retention does not count on them.
     """
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
+        self.unfit: set[str] = set()
         self._known: dict[StoredObject, ManifestSummary] = {}
 
     def object_name(self, relative: str) -> str:
@@ -361,9 +365,11 @@ class RunContents:
         )
 
     def _summary(self, stored: StoredObject) -> ManifestSummary | None:
-        """Sum a manifest up, None if it is damaged; one that was read before and has not changed is not read again."""
+        """Sum a manifest up, None if it is damaged or unfit; one that has not changed is not read again."""
+        name = self._relative(stored)
+        if name in self.unfit:
+            return None
         if stored not in self._known:
-            name = self._relative(stored)
             found = self.manifest(name)
             if isinstance(found, Damage):
                 # What it refers to is about to be given up: one more look, lest a passing trouble costs a generation.

@@ -23,6 +23,8 @@ FORMAT_VERSION = 1
 MANIFEST_LIMIT = 64 << 20
 """Most bytes that a manifest may have."""
 
+Natural = Annotated[int, Field(ge=0, lt=10**15)]
+"""A number, or a size (bytes), that every reader can compute with."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Compression = Literal["none", "gzip", "zstd"]
 DataType = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
@@ -61,7 +63,7 @@ class TensorFacts(_Part):
     name: str
     dtype: DataType
     """As safetensors calls it."""
-    shape: tuple[Annotated[int, Field(ge=0)], ...]
+    shape: tuple[Natural, ...]
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> Self:
@@ -78,7 +80,7 @@ class FileEntry(_Part):
     """One file of a generation; its content is the blob with its SHA-256."""
 
     name: Annotated[str, Field(pattern=rf"^{STEM.pattern}\.(safetensors|json)$")]
-    bytes: Annotated[int, Field(ge=0)]
+    bytes: Natural
     """Size (bytes)."""
     sha256: Sha256
     """SHA-256 of the content; equal tensors or documents have equal ones."""
@@ -95,15 +97,15 @@ class FileEntry(_Part):
 class ShardEntry(_Part):
     """Consecutive rows of the replay buffer, in the order in which they were appended; a blob."""
 
-    first: Annotated[int, Field(ge=0)]
+    first: Natural
     """Number of its first row among all that were ever appended, from 0."""
-    count: Annotated[int, Field(ge=1)]
+    count: Annotated[Natural, Field(ge=1)]
     """Rows."""
-    bytes: Annotated[int, Field(ge=0)]
+    bytes: Natural
     """Size as stored (bytes)."""
     sha256: Sha256
     """SHA-256 of what is stored."""
-    raw_bytes: Annotated[int, Field(ge=0)]
+    raw_bytes: Natural
     """Size of the stream before compression (bytes)."""
     compression: Compression
     """How it was compressed; readers go by the content's first bytes."""
@@ -117,11 +119,11 @@ class ShardEntry(_Part):
 class RingEntry(_Part):
     """The replay buffer: row n is in slot n modulo capacity, and the last `size` of `written` rows are there."""
 
-    capacity: Annotated[int, Field(ge=1)]
+    capacity: Annotated[Natural, Field(ge=1)]
     """Slots."""
-    size: Annotated[int, Field(ge=0)]
+    size: Natural
     """Rows that are there."""
-    written: Annotated[int, Field(ge=0)]
+    written: Natural
     """Rows ever appended."""
     columns: tuple[TensorFacts, ...]
     """By name; shapes are those of one row."""
@@ -135,6 +137,8 @@ class RingEntry(_Part):
             raise ValueError("columns are not sorted by unique names")
         if self.size != min(self.written, self.capacity):
             raise ValueError("size is not that of the rows written")
+        if any(shard.count > self.capacity for shard in self.shards):
+            raise ValueError("a shard has more rows than the ring has slots")
         if any(one.stop != other.first for one, other in pairwise(self.shards)):
             raise ValueError("shards do not follow one another")
         oldest = self.written - self.size
@@ -171,12 +175,12 @@ class Manifest(_Part):
     format_version: Literal[1]
     run: str
     """Name that the run had."""
-    generation: Annotated[int, Field(ge=0)]
-    champion_generation: Annotated[int, Field(ge=0)]
+    generation: Natural
+    champion_generation: Natural
     """Generation in which the champion was found; 0: there is no champion."""
     parent: Sha256 | None
     """`checksum` of the manifest of the generation that was trained on from; null for the first."""
-    epoch: Annotated[int, Field(ge=0)]
+    epoch: Natural
     """Epoch of the lease under which it was written; 0: without a lease."""
     config: dict[str, JsonValue]
     """The whole configuration that the generation was trained with."""
@@ -199,6 +203,8 @@ class Manifest(_Part):
         names = [entry.name for entry in self.files]
         if names != sorted(set(names)):
             raise ValueError("files are not sorted by unique names")
+        if self.champion_generation > self.generation:
+            raise ValueError("champion_generation is above generation")
         if json_sha256(self.config) != self.config_sha256:
             raise ValueError("config does not match config_sha256")
         return self
@@ -283,7 +289,7 @@ def parse_manifest(content: bytes) -> Manifest | str:
             f"version reads up to {FORMAT_VERSION}): upgrade Eigen."
         )
     try:
-        return Manifest.model_validate_json(content)
+        return Manifest.model_validate_json(content, strict=True)
     except ValidationError as error:
         return f"has an unexpected form ({error.errors()[0]['msg']})"
 

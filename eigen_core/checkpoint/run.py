@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint.blobs import BlobFolder, HashingFile
 from eigen_core.checkpoint.contents import GRACE_SECONDS, RunContents, list_runs
+from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lock import RunLock
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
@@ -32,7 +33,14 @@ from eigen_core.checkpoint.reading import read_snapshot, verified
 from eigen_core.checkpoint.retention import CleanReport
 from eigen_core.checkpoint.ring_files import ring_columns, write_ring
 from eigen_core.checkpoint.sealed import sealed
-from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError, Ring, Snapshot, in_words
+from eigen_core.checkpoint.snapshot import (
+    Damage,
+    DamagedGenerationError,
+    Ring,
+    Snapshot,
+    UnfitSnapshotError,
+    in_words,
+)
 from eigen_core.checkpoint.tensor_files import document_bytes, read_tensors, tensor_facts, tensor_file
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
@@ -268,37 +276,55 @@ class RunDirectory:
                 return found
         return None
 
-    def load(self, manifest: Manifest) -> LoadedGeneration:
+    def load(self, manifest: Manifest, form: SnapshotForm | None = None) -> LoadedGeneration:
         """Read one generation, all of it verified before any is parsed. Tensors are on the CPU, in their own memory.
 
+        Args:
+            manifest: the generation's.
+            form: what it must consist of; None: whatever the manifest says.
+
         Raises:
-            DamagedGenerationError: it is damaged.
+            DamagedGenerationError: it is damaged, or of another form, which is seen before any of it is read.
         """
-        snapshot = read_snapshot(manifest, self.blob_path)
+        snapshot = (form.damages(manifest) if form is not None else []) or read_snapshot(manifest, self.blob_path)
         if isinstance(snapshot, list):
             raise self._damaged(manifest, snapshot)
         self._base = manifest
         return LoadedGeneration(snapshot, manifest, [])
 
-    def load_newest(self) -> LoadedGeneration | None:
+    def load_newest(
+        self,
+        form: SnapshotForm | None = None,
+        take: Callable[[Snapshot], None] | None = None,
+        bring: Callable[[], None] | None = None,
+    ) -> LoadedGeneration | None:
         """Read the newest generation that is whole, as `load` does. Damaged ones are logged, returned and skipped.
 
         Returns None for a run without any generation.
+
+        Args:
+            form: see `load`.
+            take: called with the snapshot; a generation for which it raises `UnfitSnapshotError` counts as damaged.
+            bring: called before a generation is chosen; it may add some, and to `contents.unfit`.
 
         Raises:
             InputError: all generations are damaged, or the newest was written by a newer version of Eigen.
         """
         damages: list[Damage] = []
-        for group in self.contents.newest_first():
-            self._skip(group.damages, damages)
-            for manifest in group.manifests:
-                try:
-                    loaded = self.load(manifest)
-                except DamagedGenerationError as error:
-                    self._skip(error.damages, damages)
-                else:
-                    self._say_what_is_unreferenced(manifest.generation)
-                    return loaded._replace(damages=damages)
+        while True:
+            if bring is not None:
+                bring()
+            manifest = self._newest_fit(damages)
+            if manifest is None:
+                break
+            try:
+                loaded = self._taken(manifest, form, take)
+            except DamagedGenerationError as error:
+                self.contents.unfit.add(manifest.name)
+                self._skip(error.damages, damages)
+            else:
+                self._say_what_is_unreferenced(manifest.generation)
+                return loaded._replace(damages=damages)
         if damages:
             raise DamagedGenerationError(
                 f"Run '{self.name}' has no generation that is whole ({in_words(damages)}): "
@@ -306,6 +332,27 @@ class RunDirectory:
                 damages,
             )
         return None
+
+    def _newest_fit(self, damages: list[Damage]) -> Manifest | None:
+        """Return the newest manifest that nothing is known against; add what is wrong with newer ones to `damages`."""
+        for group in self.contents.newest_first():
+            self._skip([damage for damage in group.damages if damage not in damages], damages)
+            for manifest in group.manifests:
+                if manifest.name not in self.contents.unfit:
+                    return manifest
+        return None
+
+    def _taken(
+        self, manifest: Manifest, form: SnapshotForm | None, take: Callable[[Snapshot], None] | None
+    ) -> LoadedGeneration:
+        loaded = self.load(manifest, form)
+        try:
+            if take is not None:
+                take(loaded.snapshot)
+        except UnfitSnapshotError as error:
+            damage = Damage(manifest.generation, error.file, error.what, manifest.name)
+            raise self._damaged(manifest, [damage]) from error
+        return loaded
 
     def _skip(self, found: list[Damage], damages: list[Damage]) -> None:
         for damage in found:

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Compression
 from eigen_core.checkpoint.names import CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
@@ -113,18 +114,25 @@ class RunSession:
         """Epoch of the lease, which goes into every manifest."""
         return self._lease.epoch
 
-    def load_newest(self) -> LoadedGeneration | None:
+    def load_newest(
+        self, form: SnapshotForm | None = None, take: Callable[[Snapshot], None] | None = None
+    ) -> LoadedGeneration | None:
         """Read the newest generation that is whole, here or in the store; None if there is none.
 
         What is only in the store is fetched first. Damaged generations are logged and skipped.
+
+        Args:
+            form, take: see `RunDirectory.load_newest`.
 
         Raises:
             InputError: all are damaged.
             StoreUnavailableError: the store does not answer.
         """
-        if self.place.remote:
-            fetch_newest(self.place.stored, self.directory)
-        return self.directory.load_newest()
+
+        def bring() -> None:
+            fetch_newest(self.place.stored, self.directory, form)
+
+        return self.directory.load_newest(form, take, bring if self.place.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression) -> Saved:
         """Commit a generation on this machine and send it on its way to the store.
@@ -230,7 +238,9 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
         lease = stack.enter_context(take_lease(place, settings))
         uploader = None
         if place.remote:
-            uploader = stack.enter_context(Uploader(directory, place.stored, lease, settings))
+            stored = place.stored
+            stored.unfit = directory.contents.unfit
+            uploader = stack.enter_context(Uploader(directory, stored, lease, settings))
             _queue_small_files(place, directory, uploader)
         yield RunSession(place, directory, lease, settings, uploader)
 

@@ -47,11 +47,11 @@ class Ring:
         return int(next(iter(self.columns.values())).shape[0])
 
 
-def slot_ranges(capacity: int, first: int, stop: int) -> Iterator[tuple[int, slice]]:
-    """Yield where the rows `first` to `stop` of a ring lie: the number of a run's first row, and its slots."""
+def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -> Iterator[tuple[int, slice]]:
+    """Yield where the rows `first` to `stop` of a ring lie: number of a first row, slots; at most `most` at a time."""
     while first < stop:
         slot = first % capacity
-        count = min(stop - first, capacity - slot)
+        count = min(stop - first, capacity - slot, stop if most is None else most)
         yield first, slice(slot, slot + count)
         first += count
 
@@ -111,6 +111,20 @@ class Damage:
         where = f" ({self.path})" if self.path != self.file else ""
         generation = "" if self.generation is None else f"generation {self.generation}: "
         return f"{generation}{self.file} {self.what}{where}"
+
+
+class UnfitSnapshotError(InputError):
+    """A snapshot is whole, but no run with this configuration can have left it.
+
+    Attributes:
+        file: which part of it: "state.json", "replay".
+        what: the rest of a sentence that starts with the part.
+    """
+
+    def __init__(self, file: str, what: str) -> None:
+        super().__init__(f"{file} {what}.")
+        self.file = file
+        self.what = what
 
 
 class DamagedGenerationError(InputError):

@@ -96,6 +96,10 @@ def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
 def parse_document(content: bytes) -> tuple[JsonValue] | str:
     """Return the document of verified JSON text in a tuple of one, or what is wrong with it."""
     try:
-        return (json.loads(content),)
+        return (json.loads(content, parse_constant=_refuse_constant),)
     except (ValueError, RecursionError):
         return "is not JSON"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"JSON knows no {name}")

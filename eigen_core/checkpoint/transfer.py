@@ -8,6 +8,7 @@ from typing import NamedTuple
 from eigen_core.checkpoint.blobs import blob_damage
 from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.names import BLOBS
 from eigen_core.checkpoint.run import RunDirectory
@@ -29,16 +30,17 @@ class Fetched(NamedTuple):
     """What was fetched (bytes)."""
 
 
-def fetch_newest(target: RunContents, directory: RunDirectory) -> Fetched:
+def fetch_newest(target: RunContents, directory: RunDirectory, form: SnapshotForm | None = None) -> Fetched:
     """Bring the newest generation of a run that is whole into its run directory, unless it is there already.
 
     Every blob is compared with its SHA-256; blobs that are here and whole are not fetched. Generations in the store
-    that are damaged are logged and skipped. The caller holds the run directory's lock. Progress is reported as
-    "download", in bytes.
+    that are damaged, or of another form, are logged, skipped and added to `directory.contents.unfit`; what is in there
+    is left out. The caller holds the run directory's lock. Progress is reported as "download", in bytes.
 
     Args:
         target: the run in the store.
         directory: the run on this machine.
+        form: what a generation must consist of; None: whatever its manifest says.
 
     Raises:
         InputError: all generations in the store are damaged, and none on this machine is whole; or see `Store`.
@@ -50,12 +52,17 @@ def fetch_newest(target: RunContents, directory: RunDirectory) -> Fetched:
     for group in target.newest_first():
         _skip(target, group.damages, damages)
         for manifest in group.manifests:
+            if manifest.name in directory.contents.unfit:
+                continue
             if here is not None and _rank(here) >= _rank(manifest):
                 return Fetched(here, damages, fetched)
-            found, count = _fetch(target, directory, manifest)
-            fetched += count
+            found = form.damages(manifest) if form is not None else []
+            if not found:
+                found, count = _fetch(target, directory, manifest)
+                fetched += count
             if not found:
                 return Fetched(manifest, damages, fetched)
+            directory.contents.unfit.add(manifest.name)
             _skip(target, found, damages)
     if here is None and damages:
         raise InputError(
@@ -117,7 +124,8 @@ def _write_manifest(directory: RunDirectory, manifest: Manifest) -> None:
 def _newest_whole(directory: RunDirectory) -> Manifest | None:
     here = directory.contents
     manifests = (manifest for group in here.newest_first() for manifest in group.manifests)
-    return next((manifest for manifest in manifests if not here.damages(manifest, deep=True)), None)
+    fit = (manifest for manifest in manifests if manifest.name not in here.unfit)
+    return next((manifest for manifest in fit if not here.damages(manifest, deep=True)), None)
 
 
 def _rank(manifest: Manifest) -> tuple[int, int, str]:

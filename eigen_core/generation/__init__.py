@@ -2,7 +2,14 @@
 
 from eigen_core.generation.holdout import hold_out
 from eigen_core.generation.phases import evaluate, evolve, train
-from eigen_core.generation.snapshot import record_telemetry, restore, snapshot, start_training, training_frame
+from eigen_core.generation.snapshot import (
+    record_telemetry,
+    restore,
+    snapshot,
+    snapshot_form,
+    start_training,
+    training_frame,
+)
 from eigen_core.generation.state import EvaluationResult, TrainingState, require_scale, resolve_device
 from eigen_core.generation.undo import remember_saved
 
@@ -18,6 +25,7 @@ __all__ = [
     "resolve_device",
     "restore",
     "snapshot",
+    "snapshot_form",
     "start_training",
     "train",
     "training_frame",

@@ -1,15 +1,26 @@
 """A training state as named tensors and documents, and back."""
 
+from dataclasses import replace
 from typing import TypeVar
 
 import pandas as pd
 import torch
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from torch import Tensor
 
-from eigen_core.checkpoint import Snapshot
+from eigen_core.checkpoint import Snapshot, SnapshotForm, UnfitSnapshotError
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, MutationState
+from eigen_core.generation.snapshot_checks import (
+    require,
+    require_champion,
+    require_history,
+    require_population,
+    require_replay,
+    require_state,
+    require_telemetry,
+)
 from eigen_core.generation.state import TrainingState
 from eigen_core.market.panel import Panel
 from eigen_core.population import Population
@@ -18,13 +29,6 @@ from eigen_core.replay import Replay
 from eigen_core.reporting import history_frame
 
 T = TypeVar("T")
-
-_HISTORY = TypeAdapter(list[GenerationRecord])
-_TELEMETRY = TypeAdapter(list[Telemetry])
-
-
-def _parsed(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
-    return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
 
 
 class _ChampionDocument(Record):
@@ -39,6 +43,22 @@ class _StateDocument(Record):
     mutation: MutationState
     champion: _ChampionDocument
     panel: str
+
+
+_STATE = TypeAdapter(_StateDocument)
+_HISTORY = TypeAdapter(list[GenerationRecord])
+_TELEMETRY = TypeAdapter(list[Telemetry])
+_DOCUMENTS = ("state", "history", "telemetry", "champion")
+
+
+def _parsed(stem: str, kind: TypeAdapter[T], saved: Snapshot) -> T:
+    document = saved.documents[stem]
+    try:
+        return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UnfitSnapshotError(f"{stem}.json", f"has an unexpected form ({where}: {first['msg']})") from error
 
 
 def start_training(config: Config, panel: Panel) -> TrainingState:
@@ -70,11 +90,7 @@ def snapshot(state: TrainingState) -> Snapshot:
     )
     return Snapshot(
         generation=state.generation,
-        tensors={
-            "population": state.population.tensors(),
-            # With its generation, no two generations share this file, so that damage to it costs one of them.
-            "champion": {"weights": champion.weights, "generation": torch.tensor(state.generation)},
-        },
+        tensors=_tensors(state, champion.weights),
         documents={
             "state": document.model_dump(mode="json"),
             # As text: thousands of short-lived objects in each generation would leave memory in pieces.
@@ -85,6 +101,14 @@ def snapshot(state: TrainingState) -> Snapshot:
         champion_generation=champion.generation,
         ring=state.replay.ring(),
     )
+
+
+def _tensors(state: TrainingState, champion: Tensor) -> dict[str, dict[str, Tensor]]:
+    return {
+        "population": state.population.tensors(),
+        # With its generation, no two generations share this file, so that damage to it costs one of them.
+        "champion": {"weights": champion, "generation": torch.tensor(state.generation)},
+    }
 
 
 def _champion_facts(state: TrainingState) -> JsonValue:
@@ -101,40 +125,55 @@ def _champion_facts(state: TrainingState) -> JsonValue:
     }
 
 
-def restore(config: Config, panel: Panel, saved: Snapshot, *, take_memory: bool = False) -> TrainingState:
-    """Return the state that `saved` was taken of.
+def snapshot_form(state: TrainingState) -> SnapshotForm:
+    """Return what the snapshots of this run consist of: what those of `state` would, whatever they hold."""
+    config = state.config
+    rows = config.population.size * config.evaluation.slices * config.trading.episode_days
+    return SnapshotForm.of(_tensors(state, state.population.weights[0]), _DOCUMENTS, state.replay.ring(), rows)
+
+
+def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False) -> None:
+    """Let a fresh state become the one that `saved` was taken of; nothing changes if it cannot.
 
     Args:
-        config: the configuration to go on with.
-        panel: the panel that the run began with.
-        saved: what was saved.
+        state: the state before the first generation, with the configuration to go on with.
+        saved: what was saved, of the form that `snapshot_form` gives.
         take_memory: let the replay go on in the snapshot's own memory, where a copy would take as much again; the
             snapshot cannot be used afterwards.
 
     Raises:
-        InputError: the snapshot was taken on another panel, or without its replay buffer.
+        UnfitSnapshotError: no run with this configuration can have left it.
+        InputError: the snapshot was taken on another panel.
     """
-    document = _StateDocument.model_validate(saved.documents["state"])
-    if document.panel != panel.fingerprint:
+    config, generation, ring = state.config, saved.generation, saved.ring
+    document = _parsed("state", _STATE, saved)
+    if document.panel != state.panel.fingerprint:
         raise InputError(
-            f"generation {saved.generation} was trained on other data: its panel was {document.panel[:12]}, "
-            f"this one is {panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
+            f"generation {generation} was trained on other data: its panel was {document.panel[:12]}, this one is "
+            f"{state.panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
         )
-    if saved.ring is None:
-        raise InputError(f"generation {saved.generation} holds no replay buffer, so it cannot be continued exactly.")
-    state = TrainingState(config, panel)
-    state.population = Population.from_tensors(saved.tensors["population"], state.device)
-    state.replay = Replay.from_ring(saved.ring, state.device, take_memory=take_memory)
-    weights = saved.tensors["champion"]["weights"].to(state.device, dtype=torch.float32)
-    state.champion = Champion(weights, **document.champion.model_dump())
-    state.mutation = document.mutation
-    state.noise_scale = document.noise_scale
-    history = _parsed(_HISTORY, saved.documents["history"])
-    telemetry = _parsed(_TELEMETRY, saved.documents["telemetry"])
-    state.history = RecordLog.of(GenerationRecord, history)
-    state.telemetry = RecordLog.of(Telemetry, telemetry)
-    state.generation = saved.generation
-    return state
+    history, telemetry = _parsed("history", _HISTORY, saved), _parsed("telemetry", _TELEMETRY, saved)
+    champion = Champion(saved.tensors["champion"]["weights"], **document.champion.model_dump())
+    of_generation = {document.generation, int(saved.tensors["champion"]["generation"])} == {generation}
+    require(of_generation, "state.json", f"is not of generation {generation}")
+    require_history(config, generation, history)
+    require_telemetry(generation, telemetry)
+    require_state(config, document.noise_scale, document.mutation)
+    require_champion(champion, history[-1])
+    require_population(config, saved.tensors["population"], history[-1])
+    if ring is None:
+        raise UnfitSnapshotError("replay", "is missing")
+    require_replay(ring, state.panel.training_starts(config), config.trading.episode_days, history[-1])
+    state.commit(
+        population=Population.from_tensors(saved.tensors["population"], state.device),
+        replay=Replay.from_ring(ring, state.device, take_memory=take_memory),
+        champion=replace(champion, weights=champion.weights.to(state.device)),
+        mutation=document.mutation,
+        noise_scale=document.noise_scale,
+        history=RecordLog.of(GenerationRecord, history),
+        telemetry=RecordLog.of(Telemetry, telemetry),
+        generation=generation,
+    )
 
 
 def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:

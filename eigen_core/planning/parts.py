@@ -141,7 +141,7 @@ def _market(scale: Scale, tensors: _Tensors) -> list[Part]:
     spreading = features + int(4 * features * panel.train_days(scale.config) / panel.days)
     building = features + max(summing, spreading)
     how = "Features and partial sums while the filter bank is computed, or the squares that scale it in 8 bytes."
-    parts.append(tensors.part("building the filter bank", building, how, ("start", "resume")))
+    parts.append(tensors.part("building the filter bank", building, how, ("start",)))
     return parts
 
 

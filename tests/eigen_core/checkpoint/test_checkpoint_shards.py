@@ -180,7 +180,7 @@ def test_blocks_of_any_length_are_read(stream: tuple[bytes, RingEntry], wrap: Ca
 def test_a_ring_for_which_there_is_no_memory_is_damage(tmp_path: Path) -> None:
     shard = ShardEntry(first=0, count=1, bytes=1, sha256="0" * 64, raw_bytes=1, compression="none")
     column = TensorFacts(name="a", dtype="F64", shape=(9,))
-    entry = RingEntry(capacity=1 << 60, size=1, written=1, columns=(column,), shards=(shard,))
+    entry = RingEntry(capacity=10**14, size=1, written=1, columns=(column,), shards=(shard,))
     wrong = read_ring(entry, lambda _sha256: tmp_path)
     assert isinstance(wrong, list)
     assert "more memory than there is" in wrong[0][1]

@@ -1,6 +1,7 @@
 """A run that was saved and loaded goes on bit for bit as if it had never stopped."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, small_state
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint import RunDirectory, Snapshot
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, start_training
+from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
 from eigen_core.market import Panel
 from eigen_core.records import Telemetry
 
@@ -33,12 +34,20 @@ def saved_and_loaded(state: TrainingState, run: RunDirectory, config: Config, pa
     """The state by way of the disk, where only a configuration's JSON and a snapshot's files are."""
     run.save(snapshot(state))
     reopened = RunDirectory.open(run.root, run.name)
-    loaded = reopened.load_newest()
-    assert loaded is not None
-    assert loaded.damages == []
     same_config = Config.model_validate(reopened.config)
     assert same_config == config
-    return restore(same_config, panel, loaded.snapshot, take_memory=True)
+    restored = start_training(same_config, panel)
+    loaded = reopened.load_newest(snapshot_form(restored), partial(restore, restored, take_memory=True))
+    assert loaded is not None
+    assert loaded.damages == []
+    return restored
+
+
+def restored_from(saved: Snapshot, config: Config) -> TrainingState:
+    """A state by way of the memory."""
+    state = start_training(config, random_panel(config))
+    restore(state, saved)
+    return state
 
 
 def new_run(folder: Path, config: Config) -> RunDirectory:
@@ -87,9 +96,9 @@ def test_a_snapshot_is_not_changed_by_the_states_restored_from_it() -> None:
     config, panel = small_config(), random_panel(small_config())
     state = advance(start_training(config, panel), 2)
     saved, before = snapshot(state), content_of(state)
-    first = content_of(advance(restore(config, panel, saved), 2))
+    first = content_of(advance(restored_from(saved, config), 2))
     assert content_of(state) == before
-    assert content_of(advance(restore(config, panel, saved), 2)) == first
+    assert content_of(advance(restored_from(saved, config), 2)) == first
 
 
 def test_a_snapshot_names_its_champion() -> None:
@@ -105,16 +114,16 @@ def test_another_panel_is_refused() -> None:
     saved = snapshot(advance(small_state(), 1))
     other = random_panel(config, seed=6)
     with pytest.raises(InputError, match="generation 1 was trained on other data") as refusal:
-        restore(config, other, saved)
+        restore(start_training(config, other), saved)
     assert other.fingerprint[:12] in str(refusal.value)
     assert random_panel(config).fingerprint[:12] in str(refusal.value)
 
 
 def test_groups_may_change_at_a_resume() -> None:
     """They are no part of what a run computes."""
-    config, other = small_config(), small_config(population={"group_size": 2})
+    other = small_config(population={"group_size": 2})
     state = advance(small_state(), 1)
-    restored = restore(other, random_panel(config), snapshot(state))
+    restored = restored_from(snapshot(state), other)
     assert content_of(advance(restored, 1)) == content_of(advance(state, 1))
 
 

@@ -1,0 +1,102 @@
+"""Whether what was loaded is what a run with this configuration can have left; its form was compared before."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from eigen_core.checkpoint import Ring, UnfitSnapshotError, tensors_sha256
+from eigen_core.config import Config
+from eigen_core.evolution import Champion, MutationState
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.replay import Replay, wrong_rows
+
+_COUNTS = ("critic_steps", "actor_steps")
+_NEVER_NEGATIVE = ("second_moment",)
+
+
+def require(condition: bool, file: str, what: str) -> None:
+    """Raise `UnfitSnapshotError` for a part of a snapshot unless `condition` holds."""
+    if not condition:
+        raise UnfitSnapshotError(file, what)
+
+
+def require_state(config: Config, noise_scale: float, mutation: MutationState) -> None:
+    """Require that noise and mutation are within the bounds that the configuration sets them."""
+    exploration, evolution = config.exploration, config.evolution
+    bounds = {
+        "noise scale": (noise_scale, exploration.minimum, max(exploration.minimum, exploration.scale)),
+        "mutation rate": (mutation.rate, evolution.mutation_rate, evolution.mutation_rate_limit),
+        "mutation std": (mutation.std, evolution.mutation_std, evolution.mutation_std_limit),
+        "waiting time": (mutation.generations_without_progress, 0, evolution.plateau_generations - 1),
+        "reference": (math.nan if mutation.reference is None else mutation.reference, -math.inf, math.inf),
+    }
+    for name, (value, low, high) in bounds.items():
+        require(low <= value <= high, "state.json", f"has a {name} of {value:g}, not one from {low:g} to {high:g}")
+
+
+def require_history(config: Config, generation: int, history: Sequence[GenerationRecord]) -> None:
+    """Require one record for each generation, each about all agents of the population."""
+    size = config.population.size
+    numbers = 0 < len(history) == generation and all(
+        record.generation == number for number, record in enumerate(history, start=1)
+    )
+    require(numbers, "history.json", f"does not hold one record for each generation from 1 to {generation}")
+    for record in history:
+        file = f"history.json, generation {record.generation},"
+        lengths = {len(record.fitness), len(record.validations), len(record.descent)}
+        require(lengths == {size}, file, f"is not about {size} agents")
+        agents = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
+        known = min(agents) >= 0 and max(agents) < size
+        require(known, file, f"names an agent that a population of {size} does not have")
+        require([born.agent for born in record.descent] == list(range(size)), file, "does not list all agents in order")
+        found = 1 <= record.champion_generation <= record.generation
+        require(found, file, f"has its champion from generation {record.champion_generation}")
+
+
+def require_telemetry(generation: int, telemetry: Sequence[Telemetry]) -> None:
+    """Require at most one record for each generation, in order."""
+    numbers = [0, *(record.generation for record in telemetry), generation + 1]
+    rising = all(one < other for one, other in pairwise(numbers))
+    require(rising, "telemetry.json", f"does not hold records of generations 1 to {generation} in order")
+
+
+def require_champion(champion: Champion, newest: GenerationRecord) -> None:
+    """Require that the champion is the one in the newest record, with weights that are numbers."""
+    recorded = (newest.champion_generation, newest.champion_agent, newest.champion_validation)
+    known = (champion.generation, champion.agent, champion.validation) == recorded
+    require(known, "state.json", "names another champion than the history")
+    _require_range("champion.safetensors", "weights", champion.weights, -math.inf)
+
+
+def require_population(config: Config, tensors: Mapping[str, Tensor], newest: GenerationRecord) -> None:
+    """Require finite values, counts that the generations can have come to, and the weights in the newest record."""
+    most_steps = newest.generation * config.learner.gradient_steps
+    for name, tensor in tensors.items():
+        low = 0 if name in (*_COUNTS, *_NEVER_NEGATIVE) else -math.inf
+        high = most_steps if name in _COUNTS else math.inf
+        _require_range("population.safetensors", name, tensor, low, high)
+    same = tensors_sha256({"weights": tensors["weights"]}) == newest.weights_sha256
+    require(same, "population.safetensors", "does not hold the weights that the history names")
+
+
+def require_replay(ring: Ring, starts: range, episode_days: int, newest: GenerationRecord) -> None:
+    """Require whole episodes that began on `starts`, finite values, and the content in the newest record."""
+    wrong = wrong_rows(ring, starts, episode_days)
+    require(wrong is None, "replay", str(wrong))
+    for name, column in ring.columns.items():
+        if column.is_floating_point():
+            _require_range("replay", name, column[: ring.size], -math.inf)
+    replay = Replay.from_ring(ring, torch.device("cpu"), take_memory=True)
+    same = tensors_sha256(replay.tensors()) == newest.replay_sha256
+    require(same, "replay", "is not the one that the history names")
+
+
+def _require_range(file: str, name: str, tensor: Tensor, low: float, high: float = math.inf) -> None:
+    """Require finite values from `low` to `high`; not a number is in no range."""
+    if tensor.numel():
+        lowest, highest = (float(bound) for bound in tensor.aminmax())
+        inside = low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest)
+        require(inside, file, f"holds {name} from {lowest:g} to {highest:g}")
