@@ -5,6 +5,7 @@ from prefect.client.schemas.objects import State
 
 from flows.parameters import FormConfig
 from flows.resuming import stop_resuming
+from flows.stop_requests import stop_requests_raised
 
 
 @flow(name="train", persist_result=False, on_cancellation=[stop_resuming])
@@ -29,7 +30,8 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
         StoreUnavailableError: the store does not answer, or has not all of the run at its end.
         LeaseLostError: another process has taken the run over.
     """
-    # Prefect also reads this file for a hook, and for a form: there is nothing to train then.
-    from flows.training import train_run
+    with stop_requests_raised():
+        # Prefect also reads this file for a hook, and for a form: there is nothing to train then.
+        from flows.training import train_run
 
-    return train_run(config, run, resume=resume)
+        return train_run(config, run, resume=resume)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from flows.stop_requests import stop_requests_raised
+
 
 class StopSignals:
     """Decides what Ctrl-C and SIGTERM do.
@@ -61,7 +63,8 @@ def stop_signals() -> Iterator[StopSignals]:
     heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     former = {number: signal.signal(number, signals.handle) for number in heard}
     try:
-        yield signals
+        with stop_requests_raised():
+            yield signals
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -1,0 +1,166 @@
+"""A request to stop that comes where Python swallows exceptions ends what runs all the same."""
+
+import gc
+import os
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import small_flow_config
+from prefect.exceptions import TerminationSignal
+
+from eigen_core import generation as phases
+from flows.runs import status_of
+from flows.stop_requests import stop_requests_raised
+from flows.train import train_flow
+
+
+class Owner:
+    """Calls something as it is finalized, or as garbage."""
+
+    def __init__(self, finalize: Callable[[], None] = lambda: None) -> None:
+        self._finalize = finalize
+        self.itself = self
+
+    def __del__(self) -> None:
+        self._finalize()
+
+
+def in_weakref_callback(action: Callable[[], None]) -> None:
+    """Call `action` where what it raises is swallowed."""
+    owner = Owner()
+    reference = weakref.ref(owner, lambda _: action())
+    owner.itself = None  # type: ignore[assignment]
+    del owner
+    assert reference() is None
+
+
+def in_finalizer(action: Callable[[], None]) -> None:
+    """The same."""
+    owner = Owner(action)
+    owner.itself = None  # type: ignore[assignment]
+
+
+def in_garbage(action: Callable[[], None]) -> None:
+    """The same."""
+    Owner(action)
+    gc.collect()
+
+
+def in_garbage_callback(action: Callable[[], None]) -> None:
+    """The same."""
+
+    def called(phase: str, facts: dict[str, Any]) -> None:  # noqa: ARG001
+        gc.callbacks.remove(called)
+        action()
+
+    gc.callbacks.append(called)
+    gc.collect()
+
+
+SWALLOWING = [in_weakref_callback, in_finalizer, in_garbage, in_garbage_callback]
+Swallowing = Callable[[Callable[[], None]], None]
+
+
+def sigterm() -> None:
+    """Let this process be told to stop, here."""
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _survive() -> Iterator[None]:
+    """Prefect passes the signal on to whoever has heard it before."""
+    former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGTERM, former)
+
+
+@pytest.fixture
+def _raising() -> Iterator[None]:
+    def raising(number: int, frame: object) -> None:  # noqa: ARG001
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, raising)
+    before = (sys.unraisablehook, signal.getsignal(signal.SIGALRM))
+    yield
+    assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def compute() -> None:
+    """Compute until an exception comes."""
+    while True:
+        sum(range(100))
+
+
+def read() -> None:
+    """Wait for what never comes until an exception does."""
+    reading, writing = os.pipe()
+    try:
+        os.read(reading, 1)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.usefixtures("_raising")
+@pytest.mark.parametrize("swallowing", SWALLOWING)
+@pytest.mark.parametrize("doing", [compute, read, lambda: time.sleep(60.0)], ids=["compute", "read", "sleep"])
+def test_what_was_swallowed_is_raised_in_ordinary_code(swallowing: Swallowing, doing: Callable[[], None]) -> None:
+    with pytest.raises(KeyboardInterrupt), stop_requests_raised():
+        swallowing(sigterm)
+        doing()
+
+
+@pytest.mark.usefixtures("_raising")
+def test_what_is_swallowed_again_is_raised_again() -> None:
+    def wait_for_alarm() -> None:
+        time.sleep(60.0)
+
+    with pytest.raises(KeyboardInterrupt), stop_requests_raised():
+        in_finalizer(sigterm)
+        in_weakref_callback(wait_for_alarm)
+        in_finalizer(wait_for_alarm)
+        compute()
+
+
+@pytest.mark.usefixtures("_raising")
+def test_what_was_swallowed_last_is_raised_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_requests_raised():
+        in_finalizer(sigterm)
+
+
+def test_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> None:
+        raise ValueError("in a finalizer")
+
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_type))
+    with stop_requests_raised():
+        in_finalizer(failing)
+    assert reported == [ValueError]
+
+
+@pytest.mark.usefixtures("prefect_api")
+@pytest.mark.parametrize("phase", ["train", "evolve"])
+def test_sigterm_in_a_weakref_callback_ends_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    computed = getattr(phases, phase)
+
+    def told_to_stop(state: phases.TrainingState) -> object:
+        if state.generation == 1:
+            in_weakref_callback(sigterm)
+        return computed(state)
+
+    monkeypatch.setattr(phases, phase, told_to_stop)
+    with pytest.raises(TerminationSignal):
+        train_flow(small_flow_config(tmp_path, generations=50), "run", return_state=True)
+    status = status_of(str(tmp_path), "run")
+    assert status.state == "unfinished"
+    assert 1 <= status.generation < 50
