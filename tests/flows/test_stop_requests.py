@@ -112,9 +112,13 @@ def read() -> None:
 @pytest.mark.parametrize("swallowing", SWALLOWING)
 @pytest.mark.parametrize("doing", [compute, read, lambda: time.sleep(60.0)], ids=["compute", "read", "sleep"])
 def test_what_was_swallowed_is_raised_in_ordinary_code(swallowing: Swallowing, doing: Callable[[], None]) -> None:
-    with pytest.raises(KeyboardInterrupt), stop_requests_raised():
-        swallowing(sigterm)
-        doing()
+    def told_to_stop() -> None:
+        with stop_requests_raised():
+            swallowing(sigterm)
+            doing()
+
+    with pytest.raises(KeyboardInterrupt):
+        told_to_stop()
 
 
 @pytest.mark.usefixtures("_raising")
@@ -122,11 +126,15 @@ def test_what_is_swallowed_again_is_raised_again() -> None:
     def wait_for_alarm() -> None:
         time.sleep(60.0)
 
-    with pytest.raises(KeyboardInterrupt), stop_requests_raised():
-        in_finalizer(sigterm)
-        in_weakref_callback(wait_for_alarm)
-        in_finalizer(wait_for_alarm)
-        compute()
+    def told_to_stop() -> None:
+        with stop_requests_raised():
+            in_finalizer(sigterm)
+            in_weakref_callback(wait_for_alarm)
+            in_finalizer(wait_for_alarm)
+            compute()
+
+    with pytest.raises(KeyboardInterrupt):
+        told_to_stop()
 
 
 @pytest.mark.usefixtures("_raising")
