@@ -28,6 +28,10 @@ _UNFINISHED = ".unfinished-"
 _UNFINISHED_SECONDS = 86_400.0
 
 
+# A change of how prices are read makes cached panels be built again: what was misread is not kept.
+_READING = 2
+
+
 class _DamagedError(Exception):
     """An entry of the cache is not what its manifest says."""
 
@@ -61,7 +65,7 @@ class PanelCache:
         try:
             return _load(folder, fingerprint, market)
         except (_DamagedError, OSError) as error:
-            logger.warning("The cached panel %s is damaged (%s): it is built again.", folder, error)
+            logger.warning("The cached panel %s is damaged or outdated (%s): it is built again.", folder, error)
             return None
 
     def store(self, panel: Panel, report: DataReport) -> None:
@@ -113,6 +117,7 @@ def _write(folder: Path, panel: Panel, report: DataReport) -> None:
         files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
     content = {
         "fingerprint": panel.fingerprint,
+        "reading": _READING,
         "files": files,
         "symbols": list(panel.symbols),
         "feature_names": list(panel.feature_names),
@@ -128,6 +133,8 @@ def _load(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, 
     content = _read_manifest(folder)
     if content["fingerprint"] != fingerprint:
         raise _DamagedError("its manifest is that of another panel")
+    if content.get("reading") != _READING:
+        raise _DamagedError("its prices were read by another version")
     arrays: dict[str, NDArray[Any]] = {}
     for name in _ARRAYS:
         path = folder / f"{name}.npy"

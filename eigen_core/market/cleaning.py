@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
 from eigen_core.market.days import Days
-from eigen_core.market.headings import PRICE_ROLES, Role
+from eigen_core.market.folders import with_symbols_of_files
+from eigen_core.market.repeats import Repeats
 from eigen_core.market.report import DataReport, SymbolHistory
 from eigen_core.market.sources import PriceRows
+from eigen_core.market.spellings import PRICE_ROLES, Role
 
 # Prices outside of these are errors of the source; inside, no indicator overflows.
 SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
@@ -74,7 +76,7 @@ def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]
     Raises:
         InputError: no symbol has a usable price, a context symbol is not there, or none is left to trade.
     """
-    raw = _on_grid(list(parts), source)
+    raw = _on_grid(with_symbols_of_files(list(parts), source), source)
     counts = dict(raw.counts)
     cells = _usable(raw.cells, counts)
     volume = cells["volume"]
@@ -134,12 +136,20 @@ def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
     codes = np.concatenate(
         [np.array([columns.get(symbol, -1) for symbol in part.symbols])[part.codes] for part in parts]
     )
-    days, day_codes = np.unique(np.concatenate([part.days for part in parts]), return_inverse=True)
-    cell = day_codes * len(symbols) + codes
-    # The first of the reversed rows is the last of a cell's rows.
-    _, from_the_end = np.unique(cell[::-1], return_index=True)
-    kept = len(cell) - 1 - from_the_end
-    cells = {role: _scattered(parts, role, cell, kept, (len(days), len(symbols))) for role in PRICE_ROLES}
+    dates = np.concatenate([part.days for part in parts])
+    rows = {
+        role: np.concatenate([part.prices.get(role, np.full(len(part.codes), np.nan)) for part in parts])
+        for role in PRICE_ROLES
+        if any(role in part.prices for part in parts)
+    }
+    # A row without a price says nothing against another one.
+    priced = np.logical_or.reduce([~np.isnan(values) for values in rows.values()])
+    repeated = _repeated(codes, dates, rows, priced, symbols, source)
+    days, day_codes = np.unique(dates, return_inverse=True)
+    cells = {role: np.full((len(days), len(symbols)), np.nan) for role in PRICE_ROLES}
+    cell = (day_codes * len(symbols) + codes)[priced]
+    for role, values in rows.items():
+        cells[role].ravel()[cell] = values[priced]
     informed = np.zeros(len(days), dtype=np.bool_)
     for role in ("open", "high", "low", "close"):
         informed |= ~np.isnan(cells[role]).all(axis=1)
@@ -154,7 +164,7 @@ def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
             "files": len(parts),
             "rows": sum(part.read for part in parts),
             "undated_rows": sum(part.undated for part in parts),
-            "duplicate_rows": _duplicates(parts, len(cell) - len(kept)),
+            "duplicate_rows": _duplicates(parts, repeated),
             "unsorted_rows": sum(part.unsorted for part in parts),
             "moved_stamps": sum(part.moved for part in parts),
             "empty_days": int((~informed).sum()),
@@ -163,13 +173,30 @@ def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
     )
 
 
-def _scattered(
-    parts: Sequence[PriceRows], role: Role, cell: NDArray[np.intp], kept: NDArray[np.intp], shape: tuple[int, int]
-) -> Grid:
-    grid = np.full(shape, np.nan)
-    values = np.concatenate([part.prices.get(role, np.full(len(part.codes), np.nan)) for part in parts])
-    grid.ravel()[cell[kept]] = values[kept]
-    return grid
+def _repeated(
+    codes: NDArray[np.intp],
+    days: Days,
+    rows: dict[Role, NDArray[np.float64]],
+    priced: NDArray[np.bool_],
+    symbols: tuple[str, ...],
+    source: str,
+) -> int:
+    """Count rows whose symbol and day come again, and refuse those that say something else."""
+    repeats = Repeats.of(codes, days)
+    if not repeats.rows.size:
+        return 0
+    told = Repeats.of(codes[priced], days[priced])
+    for role, values in rows.items():
+        differing = told.difference(values[priced])
+        if differing is not None:
+            symbol, day = symbols[codes[priced][differing[1]]], days[priced][differing[1]]
+            one, other = (f"{values[priced][row]:g}" for row in differing)
+            raise InputError(
+                f"{source}: '{symbol}' has several rows on {day}, with {role} {one} and {other}: they are of several "
+                "symbols whose names are missing, or one corrects the other: name the column of symbols symbol, and "
+                "leave one row a symbol and day."
+            )
+    return int((~repeats.starts).sum())
 
 
 def _duplicates(parts: Sequence[PriceRows], repeated_cells: int) -> int:

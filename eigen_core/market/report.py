@@ -37,7 +37,7 @@ class DataReport:
         days: days of the panel; first_day and last_day as YYYY-MM-DD.
         symbols: history of each column of the panel, in its order.
         undated_rows: rows without a date or a symbol, left out.
-        duplicate_rows: rows of a symbol and day that came again, of which the last was kept.
+        duplicate_rows: rows of a symbol and day that came again with the same prices, counted once.
         unsorted_rows: rows before the preceding row of their symbol, sorted.
         moved_stamps: rows whose UTC stamp was the evening before their trading day, moved to it.
         empty_days: days of the source without any price, left out.
@@ -138,7 +138,7 @@ class DataReport:
             (self.undated_rows, f"{_counted(self.undated_rows, 'row')} without a date or a symbol: left out."),
             (
                 self.duplicate_rows,
-                f"{_counted(self.duplicate_rows, 'row')} too many for a symbol and day: the last of each was kept.",
+                f"{_counted(self.duplicate_rows, 'row')} again for a symbol and day, with the same prices: taken once.",
             ),
             (self.unsorted_rows, f"{_counted(self.unsorted_rows, 'row')} out of order: sorted by day."),
             (

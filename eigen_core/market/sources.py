@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
 from eigen_core.market.days import Days, trading_days
-from eigen_core.market.headings import PRICE_ROLES, Role
+from eigen_core.market.repeats import Repeats
+from eigen_core.market.spellings import PRICE_ROLES, Role
 from eigen_core.market.tables import Table, read_table
 
 BUNDLED = Path(__file__).parent / "data" / "sp500_20_close_1990_2022.csv.gz"
@@ -66,6 +67,7 @@ class PriceRows:
         unsorted: rows of the file that lie before the preceding row of their symbol.
         moved: rows whose UTC stamp was the evening before their trading day.
         ignored: headings of unused columns.
+        file_symbol: whose prices they are if no column or heading names a symbol: the file's name.
     """
 
     layout: str
@@ -78,6 +80,7 @@ class PriceRows:
     unsorted: int
     moved: int
     ignored: tuple[str, ...]
+    file_symbol: str = ""
 
 
 def find_source(data: str | None) -> Source:
@@ -122,7 +125,8 @@ def read_source(source: Source) -> Iterator[PriceRows]:
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise InputError(f"{file.path} changed while it was read: start again when it is complete.")
         table = read_table(content, file.form, str(file.path))
-        yield _wide_rows(table) if table.headings.layout == "wide" else _long_rows(table, file.symbol)
+        rows = _wide_rows(table) if table.headings.layout == "wide" else _long_rows(table, file.symbol)
+        yield replace(rows, file_symbol=file.symbol)
 
 
 def _is_price_file(path: Path) -> bool:
@@ -179,8 +183,7 @@ def _long_rows(table: Table, file_symbol: str) -> PriceRows:
     prices: dict[Role, NDArray[np.float64]] = {
         role: table.numbers(roles[role]) for role in PRICE_ROLES if role in roles
     }
-    if "close" not in prices:
-        prices["close"] = prices.pop("adjusted_close")
+    _refuse_unused_keys(table, names, codes, days)
     complete = ~np.isnat(days) & (names != "").to_numpy(dtype=np.bool_)
     codes, days = codes[complete], days[complete]
     return PriceRows(
@@ -193,8 +196,22 @@ def _long_rows(table: Table, file_symbol: str) -> PriceRows:
         undated=int(table.rows - complete.sum()),
         unsorted=_unsorted(codes, days),
         moved=moved,
-        ignored=table.headings.ignored,
+        ignored=tuple(table.names[position] for position in table.headings.ignored),
     )
+
+
+def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np.intp], days: Days) -> None:
+    """Refuse rows of one symbol and day that a column tells apart which is not used: it may be part of the symbol."""
+    repeats = Repeats.of(codes, days)
+    for position in table.headings.ignored:
+        differing = repeats.difference(table.columns[position])
+        if differing is not None:
+            one, other = (str(table.columns[position].iloc[row]) for row in differing)
+            raise InputError(
+                f"{table.place(differing[1])}: '{names.iloc[differing[1]]}' has several rows on {days[differing[1]]}, "
+                f"with '{one}' and '{other}' under '{table.names[position]}': if that tells symbols apart, name the "
+                "column symbol; if not, leave one row a symbol and day."
+            )
 
 
 def _unsorted(codes: NDArray[np.intp], days: Days) -> int:

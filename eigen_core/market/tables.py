@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
 from eigen_core.market.days import Stamps, UnreadableDateError, read_stamps
-from eigen_core.market.headings import Headings, Role, read_headings
+from eigen_core.market.headings import CellKind, Headings, check_names, read_headings, text_positions
+from eigen_core.market.spellings import Role
 
 _SEPARATORS = (",", ";", "\t", "|")
+_CELLS_TO_JUDGE_BY = 1_000
 _GZIP_MAGIC = b"\x1f\x8b"
 _MARKERS = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "-", "--", ".", "<na>", "nat")
 # pandas compares markers case by case; the usual spellings keep a column numeric, the rest is settled cell by cell.
@@ -27,13 +29,13 @@ _MISSING = sorted({spelling for marker in _MARKERS for spelling in (marker, mark
 
 @dataclass(frozen=True)
 class Table:
-    """The used columns of one price file.
+    """One price file.
 
     Attributes:
         where: the file, for messages.
         headings: what its columns are.
         names: all headings of the file.
-        columns: cells of the used columns, by position.
+        columns: cells of each column.
         rows: number of rows.
         first_row: number of the first row, and `row_word` what to call it, so that a user finds it.
     """
@@ -41,7 +43,7 @@ class Table:
     where: str
     headings: Headings
     names: tuple[str, ...]
-    columns: "dict[int, pd.Series[Any]]"
+    columns: "tuple[pd.Series[Any], ...]"
     rows: int
     first_row: int
     row_word: str
@@ -85,8 +87,12 @@ class Table:
             raise InputError(self._not_a_number(position, row, str(texts.iloc[row])))
         return numbers
 
+    def place(self, row: int) -> str:
+        """Return file and row, for messages; `row` counts from 0."""
+        return f"{self.where}, {self.row_word} {self.first_row + row:,}"
+
     def _cell(self, position: int, row: int) -> str:
-        return f"{self.where}, {self.row_word} {self.first_row + row:,}, column '{self.names[position]}'"
+        return f"{self.place(row)}, column '{self.names[position]}'"
 
     def _not_a_number(self, position: int, row: int, text: str) -> str:
         return (
@@ -130,9 +136,8 @@ def _read_csv(content: bytes, where: str) -> Table:
         raise InputError(_no_text(where))
     separator = max(_SEPARATORS, key=first_line.count)
     names = tuple(name.strip() for name in next(csv.reader([first_line], delimiter=separator), []))
-    headings = read_headings(names, where)
-    texts = {position for role, position in headings.roles.items() if role in ("date", "symbol")}
-    used = _used_positions(headings)
+    check_names(names, where)
+    texts = text_positions(names)
     labels = [str(position) for position in range(len(names))]
     try:
         with warnings.catch_warnings():
@@ -145,7 +150,7 @@ def _read_csv(content: bytes, where: str) -> Table:
                 index_col=False,
                 dtype={str(position): "str" for position in texts},
                 keep_default_na=False,
-                na_values={str(position): _MISSING for position in used if position not in texts},
+                na_values={label: _MISSING for position, label in enumerate(labels) if position not in texts},
                 skipinitialspace=True,
                 skip_blank_lines=False,
                 low_memory=False,
@@ -160,8 +165,7 @@ def _read_csv(content: bytes, where: str) -> Table:
     except pd.errors.ParserError as error:
         reason = str(error).removeprefix("Error tokenizing data. C error: ").strip().rstrip(".")
         raise InputError(f"{where} cannot be read as CSV: {reason}.") from error
-    columns: dict[int, pd.Series[Any]] = {position: frame[str(position)] for position in used}
-    return Table(where, headings, names, columns, len(frame), 2, "line")
+    return _table(frame, names, where, 2, "line")
 
 
 def _read_parquet(content: bytes, where: str) -> Table:
@@ -177,13 +181,31 @@ def _read_parquet(content: bytes, where: str) -> Table:
     names = tuple(str(name) for name in frame.columns)
     if frame.shape[1] and names[0] == "index":
         names = ("", *names[1:])
-    headings = read_headings(names, where)
-    columns: dict[int, pd.Series[Any]] = {position: frame.iloc[:, position] for position in _used_positions(headings)}
-    return Table(where, headings, names, columns, len(frame), 1, "row")
+    check_names(names, where)
+    return _table(frame, names, where, 1, "row")
 
 
-def _used_positions(headings: Headings) -> list[int]:
-    return sorted({*headings.roles.values(), *(position for position, _ in headings.symbols)})
+def _table(frame: pd.DataFrame, names: tuple[str, ...], where: str, first_row: int, row_word: str) -> Table:
+    columns = tuple(frame.iloc[:, position] for position in range(len(names)))
+    headings = read_headings(names, [_kind_of(column) for column in columns], where)
+    return Table(where, headings, names, columns, len(frame), first_row, row_word)
+
+
+def _kind_of(column: "pd.Series[Any]") -> CellKind:
+    """Return what most of the column's first cells are."""
+    cells = column.dropna().head(_CELLS_TO_JUDGE_BY)
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return "text"
+    if not pd.api.types.is_numeric_dtype(cells.dtype):
+        texts = cells.astype("str").str.strip()
+        cells = pd.to_numeric(texts[~texts.str.lower().isin(_MARKERS)], errors="coerce")
+    numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    if not numbers.size:
+        return "empty"
+    known = numbers[np.isfinite(numbers)]
+    if 2 * len(known) < len(numbers):
+        return "text"
+    return "whole" if (known == np.floor(known)).all() else "fraction"
 
 
 def _no_text(where: str) -> str:

@@ -10,9 +10,9 @@ from eigen_core.config import MarketConfig
 from eigen_core.market.build import panel_features
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import feature_names
-from eigen_core.market.headings import PRICE_ROLES, Role
 from eigen_core.market.normalisation import LIMIT, normalised
 from eigen_core.market.sources import PriceRows
+from eigen_core.market.spellings import PRICE_ROLES, Role
 
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD")
 DAYS = 260
@@ -61,13 +61,15 @@ def changed_after(rows: PriceRows, day: int, generator: np.random.Generator) -> 
     """Change prices on days after `day`, to sensible and to strange ones, leave out rows, end some symbols."""
     number = (rows.days - np.datetime64("2020-01-01")).astype(np.int64)
     later = number > day
+    # Rows of one symbol and day have the same prices.
+    _, first, own = np.unique([number, rows.codes], axis=1, return_index=True, return_inverse=True)
     prices = {}
     for role, values in rows.prices.items():
         hit = later & (generator.random(len(values)) < generator.choice([0.02, 0.5, 1.0]))
         new = np.where(
             generator.random(len(values)) < 0.5, 50.0 * generator.random(len(values)), generator.choice(STRANGE)
         )
-        prices[role] = np.where(hit, new, values)
+        prices[role] = np.where(hit, new, values)[first][own]
     anchor = rows.codes == 0
     prices["close"] = np.where(anchor & ~(prices["close"] > 0.0), 40.0, prices["close"])
     ended = np.isin(rows.codes, np.flatnonzero(generator.random(len(SYMBOLS)) < 0.3))

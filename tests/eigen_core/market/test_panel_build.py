@@ -166,6 +166,20 @@ def test_damaged_cache_is_noticed_and_built_again(
     assert [path.name for path in (cache / "panels").iterdir()] == [folder.name]
 
 
+def test_panel_that_another_version_read_is_built_again(
+    tmp_path: Path, prices_file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(prices_file)
+    with monkeypatch.context() as before:
+        before.setattr("eigen_core.market.cache._READING", 1)
+        built, _ = build_panel(config, tmp_path)
+    manifest = tmp_path / "panels" / built.fingerprint / "manifest.json"
+    written = manifest.stat().st_mtime_ns
+    assert_same_panel(built, build_panel(config, tmp_path)[0])
+    assert "read by another version" in caplog.text
+    assert manifest.stat().st_mtime_ns != written
+
+
 def test_manifest_of_another_panel_is_not_believed(tmp_path: Path, prices_file: Path) -> None:
     cache = tmp_path / "cache"
     one, _ = build_panel(small_config(prices_file), cache)

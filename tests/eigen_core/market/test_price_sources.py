@@ -129,15 +129,15 @@ def test_unsorted_rows_are_sorted(tmp_path: Path, bars: pd.DataFrame) -> None:
     assert report.unsorted_rows == 0
 
 
-def test_of_duplicates_the_last_is_kept(tmp_path: Path, bars: pd.DataFrame) -> None:
-    wrong = bars.iloc[[3, 50, 90]].copy()
-    wrong[["open", "high", "low", "close"]] *= 2.0
-    prices, report = cleaned(write_csv(tmp_path / "p.csv", pd.concat([wrong, wrong, bars])))
+def test_rows_that_come_again_with_the_same_prices_count_once(tmp_path: Path, bars: pd.DataFrame) -> None:
+    unpriced = bars.iloc[[7]].assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan, volume=np.nan)
+    again = bars.iloc[[3, 50, 90, 3]]
+    prices, report = cleaned(write_csv(tmp_path / "p.csv", pd.concat([again, bars, unpriced])))
     assert_same_prices(prices, bars)
-    assert report.duplicate_rows == 6
-    wide = "Date,A,B\n2020-01-02,1,2\n2020-01-03,3,4\n2020-01-02,5,\n"
+    assert report.duplicate_rows == 5
+    wide = "Date,A,B\n2020-01-02,1,2\n2020-01-03,3,4\n2020-01-02,1,\n"
     prices, report = cleaned(write_text(tmp_path / "w.csv", wide))
-    np.testing.assert_array_equal(prices.close, [[5.0, np.nan], [3.0, 4.0]])
+    np.testing.assert_array_equal(prices.close, [[1.0, 2.0], [3.0, 4.0]])
     assert (report.duplicate_rows, report.unsorted_rows) == (1, 1)
 
 
