@@ -23,6 +23,7 @@ BENCHMARKS = (
     "orchestration",
     "overhead",
     "memoryplan",
+    "replayplan",
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""

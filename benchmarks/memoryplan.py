@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,17 +22,17 @@ from benchmarks.results import Section
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
-from eigen_core.planning import PanelFacts, Phase, Plan, plan_of
+from eigen_core.planning import PHASES, PanelFacts, Phase, Plan, plan_of
 from eigen_core.randomness import keyed_generator
 
 _MB = 1e6
-_GOAL = 0.15
+GOAL = 0.15
 _DAYS, _COLUMNS, _ASSETS = 3_700, 669, 108
 _RUN = "measured"
 _PICTURE = Path(__file__).parent / "memoryplan.png"
 _PICTURED = "eigen2"
-# A resumed run has its own; nothing here is resumed.
-_PHASES: tuple[Phase, ...] = ("start", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout")
+# Those of a run that is not resumed.
+RUN_PHASES: tuple[Phase, ...] = ("start", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class _Compared:
+class Compared:
     """A case that was planned and trained.
 
     Attributes:
@@ -88,6 +88,7 @@ class _Compared:
         samples: what was seen.
         spans: its phases, in order.
         disk_bytes: what the run takes in its store.
+        resumed: the same run gone on with for some generations more, if that was asked for: planned and seen (bytes).
     """
 
     case: Case
@@ -95,11 +96,12 @@ class _Compared:
     samples: Sequence[Sample]
     spans: Sequence[Span]
     disk_bytes: int
+    resumed: tuple[int, int] | None = None
 
     @property
     def planned(self) -> int:
         """The highest peak of a run that is not resumed (bytes)."""
-        return max(self.plan.host_bytes(phase) for phase in _PHASES)
+        return max(self.plan.host_bytes(phase) for phase in RUN_PHASES)
 
     @property
     def error(self) -> float:
@@ -107,10 +109,11 @@ class _Compared:
         return self.planned / highest(self.samples) - 1.0
 
     def row(self) -> list[str]:
+        """The case as a row of a table."""
         seen = _by_phase(self.samples, self.spans)
-        cells = [_pair(self.plan.host_bytes(phase), seen[phase]) if phase in seen else "-" for phase in _PHASES]
-        disk = _pair(self.plan.disk.run_bytes, self.disk_bytes)
-        return [self.case.name, *cells, _pair(self.planned, highest(self.samples)), f"{100 * self.error:+.1f} %", disk]
+        cells = [pair(self.plan.host_bytes(phase), seen[phase]) if phase in seen else "-" for phase in RUN_PHASES]
+        disk = pair(self.plan.disk.run_bytes, self.disk_bytes)
+        return [self.case.name, *cells, pair(self.planned, highest(self.samples)), f"{100 * self.error:+.1f} %", disk]
 
 
 def run(curves: Path | None = None) -> Section:
@@ -120,7 +123,7 @@ def run(curves: Path | None = None) -> Section:
         curves: folder for what was seen of each case, as a CSV file; None: it is not kept.
     """
     with tempfile.TemporaryDirectory(prefix="eigen-plan-", ignore_cleanup_errors=True) as folder:
-        compared = [_compared(case, Path(folder)) for case in CASES]
+        compared = [compare(case, Path(folder)) for case in CASES]
     if curves is not None:
         for found in compared:
             _write_curve(found.samples, curves / f"{found.case.key}-curve.csv")
@@ -131,13 +134,13 @@ def run(curves: Path | None = None) -> Section:
         method="MB planned / MB seen. Peak of the resident memory of the training process and its children (Prefect's "
         "embedded server), as `eigen plan` has it and as a run of `eigen train` takes it with checkpoints, plots and "
         "holdout, from prices to a finished run with nothing in the cache: 20 looks a second from outside, and the "
-        "system's own peak. Settings: " + "; ".join(f"*{case.name}*: {_told(case)}" for case in CASES) + ". "
+        "system's own peak. Settings: " + "; ".join(f"*{case.name}*: {settings_of(case)}" for case in CASES) + ". "
         f"The synthetic market has {_DAYS:,} days, {_COLUMNS} columns ({_ASSETS} tradable) and 9 features. A dash: the "
         "phase was too short to be seen. One torch thread.",
-        columns=("", *_PHASES, "peak", "error", "run on disk"),
+        columns=("", *RUN_PHASES, "peak", "error", "run on disk"),
         rows=[found.row() for found in compared],
         remarks=(
-            f"The goal is an error of at most {_GOAL:.0%} at the peak; the largest is {100 * worst.error:+.1f} % "
+            f"The goal is an error of at most {GOAL:.0%} at the peak; the largest is {100 * worst.error:+.1f} % "
             f"(*{worst.case.name}*). No constant of the plan was chosen by the last row.",
             f"[`{_PICTURE.name}`]({_PICTURE.name}) shows *{_name_of(_PICTURED)}*.",
         ),
@@ -148,16 +151,25 @@ def _name_of(key: str) -> str:
     return next(case.name for case in CASES if case.key == key)
 
 
-def _told(case: Case) -> str:
+def settings_of(case: Case) -> str:
+    """Return preset, settings and data of a case in words."""
     where = "the synthetic market" if case.synthetic else "the bundled prices"
     return f"preset `{case.preset}` with {', '.join(f'`{one}`' for one in case.settings) or 'nothing changed'}, {where}"
 
 
-def _pair(planned: int, seen: int) -> str:
+def pair(planned: int, seen: int) -> str:
+    """Return both sizes in MB."""
     return f"{planned / _MB:,.0f} / {seen / _MB:,.0f}"
 
 
-def _compared(case: Case, root: Path) -> _Compared:
+def compare(case: Case, root: Path, *, more: int = 0) -> Compared:
+    """Train a case in a folder of its own below `root`, and plan it.
+
+    Args:
+        case: which.
+        root: where its run, its cache and Prefect's files are kept.
+        more: generations to go on with it for afterwards, in a process of its own.
+    """
     folder = root / case.key
     folder.mkdir()
     settings = [*case.settings, f"checkpoint.store={folder / 'runs'}", *(_market(folder) if case.synthetic else ())]
@@ -168,12 +180,18 @@ def _compared(case: Case, root: Path) -> _Compared:
         "OMP_NUM_THREADS": "1",
     }
     assignments = [word for setting in settings for word in ("--set", setting)]
-    samples = watched(
-        [sys.executable, "-m", "flows.cli", "train", "--run", _RUN, "--preset", case.preset, *assignments], environment
-    )
-    plan = _plan(load_config(case.preset, settings), folder)
+    eigen = [sys.executable, "-m", "flows.cli"]
+    samples = watched([*eigen, "train", "--run", _RUN, "--preset", case.preset, *assignments], environment)
+    config = load_config(case.preset, settings)
     taken = sum(path.stat().st_size for path in (folder / "runs" / _RUN).rglob("*") if path.is_file())
-    return _Compared(case, plan, samples, _spans(folder / "prefect" / "prefect.db"), taken)
+    found = Compared(case, _plan(config, folder), samples, _spans(folder / "prefect" / "prefect.db"), taken)
+    if not more:
+        return found
+    longer = config.model_copy(update={"generations": config.generations + more})
+    options = ["--store", str(folder / "runs"), "--generations", str(longer.generations)]
+    seen = watched([*eigen, "resume", _RUN, *options], environment)
+    planned = max(_plan(longer, folder).host_bytes(phase) for phase in PHASES if phase != "start")
+    return replace(found, resumed=(planned, highest(seen)))
 
 
 def _plan(config: Config, folder: Path) -> Plan:
@@ -206,13 +224,13 @@ def _by_phase(samples: Sequence[Sample], spans: Sequence[Span]) -> dict[str, int
     return found
 
 
-def _draw(found: _Compared) -> None:
+def _draw(found: Compared) -> None:
     planned, seen = found.planned / 1e9, highest(found.samples) / 1e9
     story = (
         f"{found.case.name}, 16 agents, {_COLUMNS} columns, 50,000 transitions: planned {planned:.2f} GB, seen "
         f"{seen:.2f} GB; the system that it replaces died of 175 GB."
     )
-    host: dict[str, int] = {phase: found.plan.host_bytes(phase) for phase in _PHASES}
+    host: dict[str, int] = {phase: found.plan.host_bytes(phase) for phase in RUN_PHASES}
     draw_memory(_PICTURE, story, found.samples, found.spans, host)
 
 

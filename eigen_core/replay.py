@@ -16,6 +16,7 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.errors import InputError
+from eigen_core.memory import unwritten_zeros
 from eigen_core.networks import ACTION_VALUES
 
 _ROWS_AT_A_TIME = 1 << 18
@@ -62,7 +63,7 @@ class TransitionBatch:
 
 
 class Replay:
-    """A ring of transitions on the device.
+    """A ring of transitions on the device. On the CPU, slots that were never written take addresses and no memory.
 
     Args:
         capacity: transitions kept.
@@ -75,14 +76,14 @@ class Replay:
     """
 
     def __init__(self, capacity: int, assets: int, portfolio_values: int, device: torch.device) -> None:
-        self.day = torch.zeros(capacity, dtype=torch.int32, device=device)
-        self.step = torch.zeros(capacity, dtype=torch.int16, device=device)
-        self.portfolio = torch.zeros((capacity, assets, portfolio_values), dtype=torch.float16, device=device)
-        self.action = torch.zeros((capacity, assets, ACTION_VALUES), dtype=torch.float32, device=device)
-        self.reward = torch.zeros(capacity, dtype=torch.float32, device=device)
-        self.terminal = torch.zeros(capacity, dtype=torch.bool, device=device)
+        self.day = _unwritten(device, torch.int32, capacity)
+        self.step = _unwritten(device, torch.int16, capacity)
+        self.portfolio = _unwritten(device, torch.float16, capacity, assets, portfolio_values)
+        self.action = _unwritten(device, torch.float32, capacity, assets, ACTION_VALUES)
+        self.reward = _unwritten(device, torch.float32, capacity)
+        self.terminal = _unwritten(device, torch.bool, capacity)
         self.written = 0
-        self._host_days = np.zeros(capacity, dtype=np.int32)
+        self._host_day = _on_host(self.day, 0)
 
     @property
     def capacity(self) -> int:
@@ -140,7 +141,7 @@ class Replay:
         self.action[slots] = episodes.actions.flatten(0, 1)
         self.reward[slots] = episodes.rewards.flatten()
         self.terminal[slots] = (steps == days - 1).repeat(count)
-        self._host_days[slots.cpu().numpy()] = day.cpu().numpy()
+        self._host_day[slots.cpu()] = day.cpu()
         self.written += total
 
     def appended(self, episodes: EpisodeBatch) -> "Replay":
@@ -158,7 +159,8 @@ class Replay:
 
     def stored_days(self) -> NDArray[np.int32]:
         """Day of each stored transition by slot, on the host: int32 `[size]`."""
-        return self._host_days[: self.size]
+        days: NDArray[np.int32] = self._host_day[: self.size].numpy()
+        return days
 
     def pick(self, slots: Tensor) -> TransitionBatch:
         """Return the transitions in `slots`, int64 `[agents, batch]`."""
@@ -198,15 +200,32 @@ class Replay:
         portfolio = ring.columns["portfolio"] if "portfolio" in ring.columns else torch.empty(0)
         if portfolio.ndim != 3:
             raise ValueError(f"columns {sorted(ring.columns)} with portfolios {list(portfolio.shape)} are no replay")
-        replay = cls(0, portfolio.shape[1], portfolio.shape[2], device)
+        capacity = 0 if take_memory else ring.capacity
+        replay = cls(capacity, portfolio.shape[1], portfolio.shape[2], device)
         if _kinds(ring.columns) != _kinds(replay._columns()):
             raise ValueError(f"{_kinds(ring.columns)} are not the columns of a replay, {_kinds(replay._columns())}")
         for name, column in ring.columns.items():
-            setattr(replay, name, column.to(device, copy=not take_memory))
+            if take_memory:
+                setattr(replay, name, column.to(device))
+            else:
+                getattr(replay, name)[: ring.size] = column[: ring.size]
         replay.written = ring.written
-        replay._host_days = np.zeros(ring.capacity, dtype=np.int32)
-        replay._host_days[: ring.size] = ring.columns["day"][: ring.size].cpu().numpy()
+        replay._host_day = _on_host(replay.day, ring.size)
         return replay
+
+
+def _unwritten(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:
+    """Zeros; on the CPU what is not written takes no memory."""
+    return unwritten_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _on_host(column: Tensor, size: int) -> Tensor:
+    """The column itself if it is on the CPU; else a column there with the first `size` values."""
+    if column.device.type == "cpu":
+        return column
+    host = unwritten_zeros(column.shape, column.dtype)
+    host[:size] = column[:size].cpu()
+    return host
 
 
 def _kinds(columns: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -255,9 +274,12 @@ class DistinctDaySampler:
 
     def __init__(self, stored_days: NDArray[np.int32]) -> None:
         self._order = np.argsort(stored_days, kind="stable")
-        self._days, self._starts, self._counts = np.unique(
-            stored_days[self._order], return_index=True, return_counts=True
-        )
+        days = stored_days[self._order]
+        is_first = np.ones(len(days), dtype=np.bool_)
+        np.not_equal(days[1:], days[:-1], out=is_first[1:])
+        self._starts = np.flatnonzero(is_first)
+        self._days = days[self._starts]
+        self._counts = np.diff(self._starts, append=len(days))
 
     def block_starts(self, block_days: int, stop: int, batch_size: int) -> NDArray[np.int64]:
         """Days before `stop - block_days + 1` from which a block holds at least `batch_size` different stored days."""

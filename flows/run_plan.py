@@ -157,10 +157,11 @@ def _room(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float)
     if limit.kind == "run":
         return room
     if limit.kind == "address_space":
-        unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY)
+        unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.unwritten_bytes
         server = sum(part.host_bytes for part in plan.parts if part.server)
         beside = f" with {size(server)} for Prefect's server beside it" if server else ""
-        origin = f"{room.origin}{beside}, less {size(unused)} of addresses without memory"
+        replay = f", {size(plan.unwritten_bytes)} of them the replay's" if plan.unwritten_bytes else ""
+        origin = f"{room.origin}{beside}, less {size(unused)} of addresses without memory{replay}"
         return replace(room, bytes=max(room.bytes - unused + server, 0), origin=origin)
     return _less(room, counted - usage.host)
 

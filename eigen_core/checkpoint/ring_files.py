@@ -14,6 +14,7 @@ from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.manifest import DATA_TYPES, TORCH_TYPES, Compression, RingEntry, ShardEntry, TensorFacts
 from eigen_core.checkpoint.shards import Bytes, ShardError, read_shard, write_shard
 from eigen_core.checkpoint.snapshot import Ring
+from eigen_core.memory import unwritten_zeros
 
 _SHARD_BYTES = 64 << 20
 """Rows of more bytes than this are spread over several shards."""
@@ -134,10 +135,10 @@ def read_ring(entry: RingEntry, path_of: Callable[[str], Path]) -> Ring | list[t
     """
     try:
         columns = {
-            column.name: torch.zeros((entry.capacity, *column.shape), dtype=TORCH_TYPES[column.dtype])
+            column.name: unwritten_zeros((entry.capacity, *column.shape), TORCH_TYPES[column.dtype])
             for column in entry.columns
         }
-    except RuntimeError as error:
+    except MemoryError as error:
         return [(None, f"needs more memory than there is ({error})")]
     memory = {name: _as_bytes(column) for name, column in columns.items()}
 

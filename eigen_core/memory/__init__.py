@@ -19,6 +19,7 @@ from eigen_core.memory.process import (
 )
 from eigen_core.memory.report_signal import install_report_signal
 from eigen_core.memory.room import room_bytes
+from eigen_core.memory.unwritten import unwritten_zeros
 from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, host_bytes
 
 __all__ = [
@@ -42,5 +43,6 @@ __all__ = [
     "reset_peak",
     "room_bytes",
     "tune_allocator",
+    "unwritten_zeros",
     "write_report",
 ]

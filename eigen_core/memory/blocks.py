@@ -31,6 +31,8 @@ from eigen_core.memory.census import (
 _SMALL = 1 << 16
 # So many containers may lie between a block and its holder.
 _LEVELS = 4
+# One byte for each: addresses without memory can be many.
+_PAGES_LOOKED_AT = 1 << 20
 _PASSED: frozenset[type] = CONTAINERS | {CellType, partial, Tensor}
 _UNHELD = "held by no Python object"
 _OWN_MODULE = "eigen_core."
@@ -223,14 +225,17 @@ def resident_part(address: int, size: int) -> int:
     mincore = _mincore()
     page = mmap.PAGESIZE
     start = address - address % page
-    pages = (address + size - start + page - 1) // page
-    if mincore is None or pages == 0:
+    if mincore is None or size == 0:
         return size
-    present = (ctypes.c_ubyte * pages)()
-    if mincore(start, pages * page, ctypes.addressof(present)) != 0:
-        return size
-    flags: NDArray[np.uint8] = np.ctypeslib.as_array(present)
-    return min(int(np.count_nonzero(flags & 1)) * page, size)
+    resident = 0
+    for piece in range(start, address + size, _PAGES_LOOKED_AT * page):
+        pages = min((address + size - piece + page - 1) // page, _PAGES_LOOKED_AT)
+        present = (ctypes.c_ubyte * pages)()
+        if mincore(piece, pages * page, ctypes.addressof(present)) != 0:
+            return size
+        flags: NDArray[np.uint8] = np.ctypeslib.as_array(present)
+        resident += int(np.count_nonzero(flags & 1)) * page
+    return min(resident, size)
 
 
 @cache

@@ -367,7 +367,10 @@ def train(scale: Scale) -> int:
     # What was seen of the step before lives until the critic's next step has ended.
     sights = min(learner.gradient_steps, 2) * batch.sight
     held = 2 * slots + learner.accumulation_steps * (batch.transitions + sights)
-    return held + max(2 * rows + _learn_from_batch(scale, batch), 7 * rows)
+    # Slots in the order of their days, then the days in this order and where each begins.
+    ordered = DOUBLE * scale.rows_stored
+    drawing = ordered + max((SINGLE + 1) * scale.rows_stored, 2 * slots)
+    return max(held + max(2 * rows + _learn_from_batch(scale, batch), 7 * rows), drawing)
 
 
 def evolve(scale: Scale) -> int:

@@ -166,15 +166,15 @@ def _agents(scale: Scale, tensors: _Tensors) -> list[Part]:
 
 
 def _replay(scale: Scale, device: Device) -> Part:
-    capacity = scale.config.replay.capacity
-    days, row = SINGLE * scale.rows_stored, scale.row_bytes
+    capacity, row = scale.config.replay.capacity, scale.row_bytes
     if device == "cpu":
         how = (
-            f"{scale.rows_stored:,} transitions of {row:,} bytes: what {scale.config.generations} generations append, "
-            f"at most its capacity of {capacity:,}; what was never written takes nothing."
+            f"{scale.rows_stored:,} transitions of {row:,} bytes: what {scale.config.generations:,} generations "
+            f"append, at most its capacity of {capacity:,}; what was never written takes nothing."
         )
-        return Part("replay", scale.rows_stored * row + days, 0, how, _GENERATION)
-    return Part("replay", days, capacity * row, f"Its capacity of {capacity:,} transitions of {row:,} bytes.")
+        return Part("replay", scale.rows_stored * row, 0, how, _GENERATION)
+    how = f"Its capacity of {capacity:,} transitions of {row:,} bytes; on the host the day of each that is written."
+    return Part("replay", SINGLE * scale.rows_stored, capacity * row, how)
 
 
 def _resuming(scale: Scale, device: Device) -> list[Part]:

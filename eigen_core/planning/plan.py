@@ -1,17 +1,20 @@
 """The memory plan: what a run will take, before it starts, and whether that fits."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from eigen_core.config import Config
+from eigen_core.errors import InputError
 from eigen_core.planning.disk import DiskPlan, disk_plan
 from eigen_core.planning.facts import PanelFacts
 from eigen_core.planning.parts import PHASES, Device, Part, Phase, parts_of
-from eigen_core.planning.scale import Scale
+from eigen_core.planning.scale import SINGLE, Scale
 
 _MB = 1e6
+# Half of the addresses that Linux gives a process on 64-bit processors.
+_MOST_ADDRESSES = 1 << 46
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,16 @@ class Plan:
         device: where its tensors live.
         parts: what takes memory.
         disk: what it writes.
+        unwritten_bytes: addresses of replay slots with no memory behind them: those that the run does not come to
+            write, and those of the empty buffer that a resume replaces.
         verdicts: one for each limit that was given.
     """
 
     device: Device
     parts: tuple[Part, ...]
     disk: DiskPlan
-    verdicts: tuple[Verdict, ...]
+    unwritten_bytes: int
+    verdicts: tuple[Verdict, ...] = ()
 
     def host_bytes(self, phase: Phase, *, server: bool = True) -> int:
         """The peak of a phase on the host (bytes), all processes together or, without `server`, of the training's."""
@@ -181,15 +187,30 @@ def plan_of(
         device: where its tensors will live; None: what `config.device` asks for here.
         server: Prefect's embedded server runs beside it and counts.
         limits: what it may take on `host` and `device`; what is not given is not judged.
+
+    Raises:
+        InputError: no process could have the addresses of a replay of this capacity.
     """
     scale = Scale.of(config, panel)
+    _require_addresses(scale)
     chosen = _device_of(config) if device is None else device
-    plan = Plan(chosen, parts_of(scale, chosen, server=server), disk_plan(scale), ())
+    unwritten = (2 * config.replay.capacity - scale.rows_stored) * (scale.row_bytes if chosen == "cpu" else SINGLE)
+    plan = Plan(chosen, parts_of(scale, chosen, server=server), disk_plan(scale), unwritten)
     verdicts = []
     for where, limit in (limits or {}).items():
         peak = plan.peak_host_bytes if where == "host" else plan.peak_device_bytes
         verdicts.append(Verdict(where, peak, plan.peak_phase(where), limit))
-    return Plan(chosen, plan.parts, plan.disk, tuple(verdicts))
+    return replace(plan, verdicts=tuple(verdicts))
+
+
+def _require_addresses(scale: Scale) -> None:
+    capacity = scale.config.replay.capacity
+    size = capacity * scale.row_bytes
+    if size > _MOST_ADDRESSES:
+        raise InputError(
+            f"replay.capacity {capacity:,} asks for {_in_words(size)} of addresses, and no process can have more than "
+            f"{_in_words(_MOST_ADDRESSES)}: lower it. This run appends {scale.rows_written:,} transitions."
+        )
 
 
 def _device_of(config: Config) -> Device:

@@ -189,8 +189,12 @@ def _changes(config: Config, panel: PanelFacts) -> Iterator[_Change]:
     for value in _halves(learner.batch_size, _SMALLEST_BATCH, 2):
         steps = learner.accumulation_steps * learner.batch_size // value
         yield _Change({"learner.batch_size": value, "learner.accumulation_steps": steps})
-    fewest = max(config.replay.minimum, Scale.of(config, panel).rows_per_generation)
-    for value in _halves(config.replay.capacity, fewest, 3):
+    scale = Scale.of(config, panel)
+    fewest = max(config.replay.minimum, scale.rows_per_generation)
+    filled = max(scale.rows_stored, fewest)
+    if filled < config.replay.capacity:
+        yield _Change({"replay.capacity": filled})
+    for value in _halves(filled, fewest, 3):
         yield _Change({"replay.capacity": value})
     if network.encoder == "filter_bank" and len(network.scales) > 1:
         yield _Change({"network.scales": network.scales[:-1]})

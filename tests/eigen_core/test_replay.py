@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from eigen_core.checkpoint import Ring
 from eigen_core.errors import InputError
+from eigen_core.memory.usage import own_resident_bytes
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import DistinctDaySampler, EpisodeBatch, Replay
 
 CPU = torch.device("cpu")
 ASSETS = 3
+MARGIN = 25_000_000
+"""Memory that the allocator and pages that are written in part may take beside (bytes)."""
 
 
 def episodes_of(seed: int, count: int, days: int, portfolio_values: int = 4) -> EpisodeBatch:
@@ -298,3 +301,42 @@ def test_blocks_hold_enough_different_days(
     assert starts == slow_block_starts(stored, block_days, stop, lambda days: days >= batch_size)
     for start in starts:
         assert len(sampler.draw(keyed_generator(1), batch_size, start, start + block_days - 1)) == batch_size
+
+
+def empty_episodes(count: int, days: int, assets: int) -> EpisodeBatch:
+    return EpisodeBatch(
+        first_days=torch.arange(count),
+        portfolios=torch.ones((count, days, assets, 4), dtype=torch.float16),
+        actions=torch.ones((count, days, assets, 2)),
+        rewards=torch.ones((count, days)),
+    )
+
+
+@pytest.mark.parametrize("capacity", [50_000, 500_000, 5_000_000])
+def test_a_buffer_takes_what_was_written_of_it_whatever_its_capacity(capacity: int) -> None:
+    episodes, generations = empty_episodes(80, 145, 20), 6
+    before = own_resident_bytes()
+    replay = Replay(capacity, 20, 4, CPU)
+    assert own_resident_bytes() - before < MARGIN
+    for _ in range(generations):
+        replay.append(episodes)
+    written = replay.size * replay.bytes_per_transition
+    assert own_resident_bytes() - before == pytest.approx(written, abs=MARGIN)
+    copied = Replay.from_ring(replay.ring(), CPU)
+    assert own_resident_bytes() - before == pytest.approx(2 * written, abs=MARGIN)
+    assert torch.equal(copied.action[: copied.size], replay.action[: replay.size])
+
+
+@given(STORED)
+def test_a_batch_is_drawn_from_the_days_that_are_there(stored: NDArray[np.int32]) -> None:
+    """Equal to a sampler that lists the slots of each day."""
+    slots_of: dict[int, list[int]] = {}
+    for slot, day in enumerate(stored.tolist()):
+        slots_of.setdefault(day, []).append(slot)
+    days = sorted(slots_of)
+    size = len(days)
+    generator, same = keyed_generator(1, 2), keyed_generator(1, 2)
+    drawn = DistinctDaySampler(stored).draw(generator, size, 0, 30)
+    chosen = [days[index] for index in same.choice(size, size=size, replace=False)]
+    within = same.integers(0, np.array([len(slots_of[day]) for day in chosen]))
+    assert drawn.tolist() == [slots_of[day][index] for day, index in zip(chosen, within, strict=True)]

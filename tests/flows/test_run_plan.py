@@ -120,6 +120,15 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
     assert room_of(without) - without.plan.peak_host_bytes == pytest.approx(left, abs=0.1 * GB)
 
 
+def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded(monkeypatch, 20 * GB, "address_space")
+    usual, large = planned(), planned("replay.capacity=5000000")
+    unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
+    assert unwritten > 8 * GB
+    assert room_of(usual) - room_of(large) == pytest.approx(unwritten, abs=0.1 * GB)
+    assert "of them the replay's" in large.plan.verdicts[0].limit.origin
+
+
 def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("")
     (tmp_path / "memory.current").write_text(str(host_bytes() + 9 * GB))

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from eigen_core.checkpoint import Ring, RingEntry, RunDirectory, Saved, ShardEntry, Snapshot, ring_files
 from eigen_core.checkpoint.manifest import Compression
 from eigen_core.checkpoint.ring_files import plan_shards, ring_columns
+from eigen_core.memory import unwritten_zeros
+from eigen_core.memory.usage import own_resident_bytes
 
 KINDS: list[Compression] = ["none", "gzip", "zstd"]
 
@@ -264,3 +266,15 @@ def test_a_ring_of_another_shape_is_written_as_a_whole(tmp_path: Path) -> None:
         saved = save(run, generation, ring)
         assert len(ring_entry(saved).shards) == 1
         assert_same_ring(loaded_ring(run), ring)
+
+
+def test_loading_takes_what_is_stored_whatever_the_capacity(tmp_path: Path) -> None:
+    columns = {"values": unwritten_zeros((5_000_000, 100), torch.float32)}
+    columns["values"][:20_000] = 1.0
+    run = new_run(tmp_path)
+    save(run, 1, Ring(columns, 20_000, 20_000))
+    before = own_resident_bytes()
+    ring = loaded_ring(run)
+    # Of 2 GB.
+    assert own_resident_bytes() - before < 60_000_000
+    assert torch.equal(ring.columns["values"][:20_001], columns["values"][:20_001])

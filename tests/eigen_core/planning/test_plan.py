@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
 from eigen_core.planning import PHASES, Limit, PanelFacts, Phase, Plan, plan_of
 
 _FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
@@ -130,3 +131,23 @@ def test_a_panel_tells_its_size_without_being_read() -> None:
     assert (facts.days, facts.columns, facts.assets, facts.features) == (160, 8, 6, 4)
     assert not facts.mapped
     assert facts.train_days(config) == len(panel.splits.train)
+
+
+def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
+    few, more = _plan("replay.capacity=5000000"), _plan("replay.capacity=5000000", "generations=500")
+    row = 4 + 2 + 108 * (4 * 2 + 2 * 4) + 4 + 1
+    appended = 16 * 5 * 145
+    sizes = [next(part.host_bytes for part in plan.parts if part.name == "replay") for plan in (few, more)]
+    assert sizes == [25 * appended * row, 5_000_000 * row]
+    # A resume replaces an empty buffer.
+    assert few.unwritten_bytes == (2 * 5_000_000 - 25 * appended) * row
+    assert more.unwritten_bytes == 5_000_000 * row
+    # A GPU has no memory that is only promised.
+    device = plan_of(load_config("eigen2", ["replay.capacity=5000000"]), _FACTS, device="cuda")
+    assert next(part.device_bytes for part in device.parts if part.name == "replay") == 5_000_000 * row
+
+
+def test_a_capacity_that_no_process_could_address_is_refused() -> None:
+    wide = PanelFacts(days=3_700, columns=10_000, assets=10_000, features=9)
+    with pytest.raises(InputError, match=r"replay\.capacity .* lower it\. This run appends 290,000 transitions\."):
+        plan_of(load_config("eigen2", ["replay.capacity=1000000000"]), wide, device="cpu")
