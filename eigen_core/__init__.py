@@ -1,3 +1,8 @@
 """The science and the state of Eigen: market, trading, population, learning, evolution, checkpoints."""
 
+from eigen_core.instructions import compute_strictly
+
 __version__ = "0.1.0"
+
+# Here, because every process that trains imports this first.
+compute_strictly()

@@ -15,8 +15,8 @@ _TESTS = Path(__file__).parent
 # pytest puts this folder first on the path, where its folders would hide the packages whose names they mirror.
 sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support")]
 
-# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy.
-pytest_plugins = ["gcs_emulator", "fault_proxy"]
+# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl.
+pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl"]
 
 SESSION_FOLDER = Path(tempfile.mkdtemp(prefix="eigen-tests-"))
 

@@ -24,6 +24,7 @@ from eigen_core.config.sections import (
     TradingConfig,
 )
 from eigen_core.errors import InputError
+from eigen_core.instructions import Instructions
 
 
 class Config(Section):
@@ -39,6 +40,9 @@ class Config(Section):
     """Where tensors live; `auto` takes a GPU if there is one."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """Processor threads of a computation; 0: as many as torch chooses."""
+    instructions: Instructions = "auto"
+    """Instructions of the processor: `auto` takes all that it has; with `avx2` processors with AVX2 and with AVX-512
+    agree to the bit, so that a run may move between them, for up to 1.2 times the time."""
     market: MarketConfig = MarketConfig()
     trading: TradingConfig = TradingConfig()
     network: NetworkConfig = NetworkConfig()

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from eigen_core.arithmetic import warn_of_arithmetic
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.evaluation import Evaluator
@@ -83,6 +84,7 @@ class TrainingState:
         self.panel = panel
         self.device = resolve_device(config.device)
         self.network = AgentNetwork(panel, config, self.device)
+        warn_of_arithmetic(self.device, config.instructions)
         self.evaluator = Evaluator(self.network, Prices.of_panel(panel, self.device), config, self.device)
         self.generation = 0
         self.population = self._initial_population()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
 from eigen_core.networks.encoder import Encoder, FilterBankEncoder, TcnEncoder
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
@@ -52,6 +53,8 @@ class AgentNetwork:
     """
 
     def __init__(self, panel: Panel, config: Config, device: torch.device) -> None:
+        # Here, because it must come before the first computation, which is that of the encoder's filters.
+        compute_with(config.instructions)
         features = torch.tensor(panel.features, device=device)
         self._encoder: Encoder
         if config.network.encoder == "tcn":

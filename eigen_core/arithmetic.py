@@ -1,0 +1,165 @@
+"""What computes, as far as it decides bits, and whether it keeps them over groupings and threads."""
+
+import ctypes
+import logging
+import os
+import platform
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from eigen_core.instructions import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions
+
+logger = logging.getLogger(__name__)
+
+# The constants of mkl.h for `mkl_cbwr_get`: it returns a branch, and a flag beside it.
+_MKL_BRANCHES = {
+    1: "OFF",
+    2: "AUTO",
+    3: "COMPATIBLE",
+    4: "SSE2",
+    6: "SSSE3",
+    7: "SSE4_1",
+    8: "SSE4_2",
+    9: "AVX",
+    10: "AVX2",
+    11: "AVX512_MIC",
+    12: "AVX512",
+    13: "AVX512_MIC_E1",
+    14: "AVX512_E1",
+}
+_MKL_STRICT = 0x10000
+_MKL_ALL = -1
+# Linked into torch, or a library of its own.
+_MKL_GETTERS = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
+
+_INTEL = "GenuineIntel"
+
+# Agents, rows, what is summed, columns: the outputs of a layer, and the gradient of its weights. MKL was seen to keep
+# the bits of both in its strict modes alone.
+_PRODUCTS = ((4, 256, 64, 32), (4, 18, 1_024, 16))
+_FEW_ROWS = 16
+
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Arithmetic(BaseModel):
+    """What computes a generation, as far as it decides bits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    processor: Text
+    """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""
+    instructions: Text
+    """Instructions that torch's own kernels use (AVX2, AVX512); of a GPU its compute capability."""
+    blas: Text
+    """Library of matrix products, with its mode if it is MKL (MKL AUTO,STRICT)."""
+    torch: Text
+    """Version of torch."""
+
+    def __str__(self) -> str:
+        return f"{self.processor} with {self.instructions}, {self.blas}, torch {self.torch}"
+
+
+def arithmetic_of(device: torch.device) -> Arithmetic:
+    """Return what computes on a device of this machine, in this process."""
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        processor, instructions, blas = torch.cuda.get_device_name(device), f"{major}.{minor}", "cuBLAS"
+    else:
+        processor, instructions, blas = _maker(), torch.backends.cpu.get_cpu_capability(), _blas()
+    return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=torch.__version__)
+
+
+def mkl_mode() -> str | None:
+    """Return the mode of conditional numerical reproducibility that MKL computes with, spelled as in `MKL_CBWR`.
+
+    MKL keeps the mode that it has now. None: torch computes without MKL, or MKL's mode cannot be asked.
+    """
+    libraries = sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))
+    if not libraries or not _has_mkl():
+        return None
+    library = ctypes.CDLL(str(libraries[0]))
+    getter = next((getattr(library, name) for name in _MKL_GETTERS if hasattr(library, name)), None)
+    if getter is None:
+        return None
+    found = int(getter(_MKL_ALL))
+    branch = _MKL_BRANCHES.get(found & ~_MKL_STRICT, str(found & ~_MKL_STRICT))
+    return f"{branch},STRICT" if found & _MKL_STRICT else branch
+
+
+def warn_of_arithmetic(device: torch.device, instructions: Instructions) -> None:
+    """Log a warning, once a process, if bits depend here on more than the configuration that they should depend on."""
+    problem = _problem(device, instructions)
+    if problem is not None:
+        logger.warning(problem)
+
+
+def keeps_bits(device: torch.device) -> bool:
+    """Whether two products have the same bits however many agents, rows and threads share them; takes milliseconds."""
+    threads = torch.get_num_threads()
+    try:
+        return all(_keeps_bits(*sizes, device) for sizes in _PRODUCTS)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _keeps_bits(agents: int, rows: int, summed: int, columns: int, device: torch.device) -> bool:
+    left = torch.linspace(-1.0, 2.0, agents * rows * summed, device=device).sin().view(agents, rows, summed)
+    right = torch.linspace(-2.0, 1.0, agents * summed * columns, device=device).sin().view(agents, summed, columns)
+    whole = torch.bmm(left, right)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        single = [torch.bmm(left[agent : agent + 1], right[agent : agent + 1]) for agent in range(agents)]
+        if not torch.equal(torch.cat(single), whole) or not torch.equal(torch.bmm(left, right), whole):
+            return False
+    return torch.equal(torch.bmm(left[:, :_FEW_ROWS], right), whole[:, :_FEW_ROWS])
+
+
+@cache
+def _problem(device: torch.device, instructions: Instructions) -> str | None:
+    found = arithmetic_of(device)
+    if device.type == "cpu":
+        mode, asked = mkl_mode(), os.environ[MKL_MODE]
+        # MKL has one strict mode for processors that are not Intel's, and takes it for all of them.
+        strict = {asked} if found.processor == _INTEL else {asked, STRICT}
+        if mode is not None and asked.endswith(",STRICT") and mode not in strict:
+            return (
+                f"MKL computes in mode {mode}, not in {asked}, for which it was asked too late: bits may depend on "
+                f"population.group_size, threads and processor. Set {MKL_MODE}={asked} before Python starts, or begin "
+                "the training before anything else computes."
+            )
+        if instructions == "avx2" and found.instructions != "AVX2":
+            return (
+                f"instructions is avx2, but torch computes with {found.instructions}: bits may depend on the "
+                f"processor. Set {TORCH_CAPABILITY}=avx2 before Python starts."
+            )
+        if mode is not None and mode.endswith(",STRICT"):
+            return None
+    if keeps_bits(device):
+        return None
+    return (
+        f"The bits of a product of {found.blas} depend here on how many agents and threads share it: going on with "
+        "another population.group_size, other threads or elsewhere may give other bits."
+    )
+
+
+def _has_mkl() -> bool:
+    return bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call] # torch has no annotation here
+
+
+def _blas() -> str:
+    return f"MKL {mkl_mode() or 'in an unknown mode'}" if _has_mkl() else "another library than MKL"
+
+
+def _maker() -> str:
+    """Return who made the processor; its architecture where that is not known."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("vendor_id"):
+                return line.partition(":")[2].strip()
+    return platform.machine()

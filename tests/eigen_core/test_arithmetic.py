@@ -1,0 +1,112 @@
+"""MKL computes in the mode that keeps bits over groupings, however a process begins; if it cannot, that is said."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from eigen_core.arithmetic import arithmetic_of, keeps_bits
+
+GROUPS = Path(__file__).parent / "generation" / "test_groups_and_threads.py"
+CASE = "test_groups_and_threads_change_no_bit[tcn-one critic-portfolio-1]"
+
+BEGIN = """
+import logging, torch
+logging.basicConfig(format="%(message)s")
+def product():
+    return torch.bmm(torch.ones(2, 20, 20), torch.ones(2, 20, 20))
+"""
+REPORT = """
+from eigen_core.instructions import compute_with
+from eigen_core.arithmetic import arithmetic_of, keeps_bits, warn_of_arithmetic
+device = torch.device("cpu")
+compute_with(INSTRUCTIONS)
+product()
+warn_of_arithmetic(device, INSTRUCTIONS)
+print(arithmetic_of(device).instructions, arithmetic_of(device).blas, keeps_bits(device), sep="; ")
+"""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """That of a user who has set no mode of MKL."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("MKL_CBWR", "ATEN_CPU_CAPABILITY")}
+    return {**kept, **extra}
+
+
+def computed(*code: str, instructions: str = "auto", **extra: str) -> tuple[list[str], str]:
+    """What a process that runs `code` computes with, and what it says."""
+    script = BEGIN + "\n".join(code) + REPORT.replace("INSTRUCTIONS", repr(instructions))
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return ended.stdout.strip().split("; "), ended.stderr
+
+
+needs_mkl = pytest.mark.skipif(
+    not torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call] # torch has no annotation here
+    reason="torch computes without MKL",
+)
+
+
+@needs_mkl
+def test_mkl_is_strict_by_default_and_says_nothing() -> None:
+    (_, blas, kept), said = computed()
+    assert (blas, kept, said) == ("MKL AUTO,STRICT", "True", "")
+
+
+@needs_mkl
+def test_a_mode_of_the_user_stays_and_what_it_costs_is_said() -> None:
+    (_, blas, kept), said = computed(MKL_CBWR="COMPATIBLE", instructions="avx2")
+    assert (blas, kept) == ("MKL COMPATIBLE", "False")
+    assert "depend here on how many agents and threads share it" in said
+
+
+@needs_mkl
+def test_a_mode_that_comes_too_late_is_said() -> None:
+    (_, blas, _), said = computed("product()")
+    assert blas == "MKL OFF"
+    assert "asked too late" in said
+    assert "Set MKL_CBWR=AUTO,STRICT before Python starts" in said
+
+
+@needs_mkl
+def test_on_intel_too_mkl_keeps_bits_by_default_and_not_in_other_modes(intel_mkl: Path) -> None:
+    """The failing modes show that the two products tell them apart."""
+    preload = {"LD_PRELOAD": str(intel_mkl)}
+    (_, blas, kept), said = computed(**preload)
+    assert (blas, kept, said) == ("MKL AUTO,STRICT", "True", "")
+    (_, blas, kept), said = computed(MKL_CBWR="AVX2", **preload)
+    assert (blas, kept) == ("MKL AVX2", "False")
+    assert "depend here on how many agents and threads share it" in said
+
+
+@needs_mkl
+def test_avx2_is_what_torch_and_mkl_compute_with(intel_mkl: Path) -> None:
+    found, said = computed(instructions="avx2", LD_PRELOAD=str(intel_mkl))
+    assert (found, said) == (["AVX2", "MKL AVX2,STRICT", "True"], "")
+
+
+def test_groups_and_threads_change_no_bit_on_intel(intel_mkl: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", f"{GROUPS}::{CASE}", "-p", "no:cacheprovider"],
+        env=environment(LD_PRELOAD=str(intel_mkl)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_these_tests_compute_as_a_training_does() -> None:
+    device = torch.device("cpu")
+    assert keeps_bits(device)
+    assert "torch" in str(arithmetic_of(device))
