@@ -20,9 +20,11 @@ from eigen_core.checkpoint import (
     read_champion,
     write_champion,
 )
+from eigen_core.checkpoint.names import CONFIG_NAME
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
 from flows.runs import configured_place, newest_generation, no_such_run, runs_in
 
@@ -178,7 +180,9 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     damages = contents.verify(deep=deep)
     manifests = contents.manifests().manifests
     unreferenced = contents.unreferenced()
-    if rules := _keep_rules(contents, manifests):
+    rules, unusable = _keep_rules(contents, manifests)
+    damages += unusable
+    if rules:
         damages += contents.missing_generations(rules)
     return Verification(
         name,
@@ -191,14 +195,23 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     )
 
 
-def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> set[KeepRule]:
-    """Return the rules that a run was seen to go by; each manifest has the configuration of its time."""
-    configs = [manifest.config for manifest in manifests]
+def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[set[KeepRule], list[Damage]]:
+    """Return the rules that a run was seen to go by, and what is wrong with its configurations, each thing once.
+
+    Each manifest has the configuration of its time.
+    """
     begun = contents.begun_config()
-    if isinstance(begun, dict):
-        configs.append(begun)
-    settings = (Config.model_validate(config).checkpoint for config in configs)
-    return {KeepRule(kept.keep_last, kept.keep_every) for kept in settings}
+    stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
+    rules: set[KeepRule] = set()
+    damages: dict[str, Damage] = {}
+    for generation, path, values in stored if isinstance(begun, Damage) else [(None, CONFIG_NAME, begun), *stored]:
+        try:
+            kept = config_from_stored(values).checkpoint
+        except InputError as error:
+            damages.setdefault(str(error), Damage(generation, "configuration", f"cannot be used: {error}", path))
+        else:
+            rules.add(KeepRule(kept.keep_last, kept.keep_every))
+    return rules, list(damages.values())
 
 
 def export_champion(store: str, name: str, path: Path) -> str:

@@ -26,8 +26,9 @@ from eigen_core.checkpoint import (
 )
 from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
 from eigen_core.config import Config
-from eigen_core.config.loading import config_from_values, differing_keys
+from eigen_core.config.loading import differing_keys
 from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
@@ -121,6 +122,22 @@ def runs_in(store: str) -> list[str]:
     return list_runs(open_store(store))
 
 
+def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
+    """Return how far the runs of a store are, by name; and of those that cannot be read, in a sentence, why.
+
+    Raises:
+        InputError: the store cannot be used.
+        StoreUnavailableError: it does not answer.
+    """
+    statuses, unreadable = [], {}
+    for name in runs_in(store):
+        try:
+            statuses.append(status_of(store, name))
+        except InputError as error:
+            unreadable[name] = str(error)
+    return statuses, unreadable
+
+
 def open_or_create(config: Config, name: str) -> RunPlace:
     """Return the place of the run `name` in the store of `config`; the run is made if it is missing.
 
@@ -132,7 +149,7 @@ def open_or_create(config: Config, name: str) -> RunPlace:
     if place.exists():
         require_same_run(place, config)
     else:
-        create_run(place, config.model_dump(mode="json"))
+        create_run(place, stored_values(config))
     return place
 
 
@@ -181,7 +198,7 @@ def keep_request(config: Config, name: str) -> None:
     place, latest = configured_place(config.checkpoint.store, name)
     if latest != config:
         newest = newest_generation(place)
-        remember_request(place, 0 if newest is None else newest[1].generation, config.model_dump(mode="json"))
+        remember_request(place, 0 if newest is None else newest[1].generation, stored_values(config))
 
 
 def _configured(place: RunPlace, store: str) -> tuple[RunPlace, Config]:
@@ -291,7 +308,7 @@ def _newest_first(place: RunPlace) -> Iterator[tuple[RunContents, Manifest]]:
 
 def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
     try:
-        return config_from_values(values)
+        return config_from_stored(values)
     except InputError as error:
         raise InputError(
             f"The configuration of run '{place.name}' in {place.store.url} cannot be used. {error}"

@@ -1,12 +1,16 @@
 """Which run a flow trains that was not told one. No Prefect in here."""
 
+import logging
 import os
 from dataclasses import dataclass
 
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
+from eigen_core.errors import InputError
 from eigen_core.store import store_from_environment
 from flows.runs import configured_place, holdout_of, is_complete, newest_generation, runs_in
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,19 @@ def with_store_of_environment(config: Config) -> Config:
 def newest_unfinished(store: str) -> ChosenRun | None:
     """Return the run of a store that was trained last among those that are not complete; None if there is none.
 
+    Runs whose configuration cannot be read are logged and passed over.
+
     Raises:
-        InputError: the store cannot be used, or a run's configuration cannot be read.
+        InputError: the store cannot be used.
         StoreUnavailableError: it does not answer.
     """
     candidates = []
     for name in runs_in(store):
-        place, config = configured_place(store, name)
+        try:
+            place, config = configured_place(store, name)
+        except InputError as error:
+            logger.warning("Run '%s' is passed over. %s", name, error)
+            continue
         newest = newest_generation(place)
         generation, written = (0, "") if newest is None else (newest[1].generation, newest[1].created)
         if not is_complete(config, generation, holdout_of(place, generation)):

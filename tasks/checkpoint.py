@@ -4,6 +4,7 @@ from prefect.logging import get_run_logger
 from pydantic import JsonValue
 
 from eigen_core.checkpoint import Compression, RunSession, Saved, Snapshot
+from eigen_core.config.stored import stored_values
 from eigen_core.generation import TrainingState, remember_saved, snapshot
 from eigen_core.memory import MemoryGuard
 from tasks.phase import phase_task, took
@@ -34,7 +35,7 @@ def checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
 
 def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue], Compression]:
     config = state.config
-    return snapshot(state), config.model_dump(mode="json"), config.replay.compression
+    return snapshot(state), stored_values(config), config.replay.compression
 
 
 def saved_sentence(saved: Saved) -> str:

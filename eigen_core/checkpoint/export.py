@@ -18,6 +18,7 @@ from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
 from eigen_core.checkpoint.tensor_files import read_tensors, tensor_file
+from eigen_core.config.stored import current_values
 from eigen_core.errors import InputError
 from eigen_core.store.local import replacing
 from eigen_core.store.location import explained
@@ -34,7 +35,7 @@ class ExportedChampion(NamedTuple):
     weights: torch.Tensor
     """float32 `[parameters]`."""
     config: dict[str, JsonValue]
-    """The configuration that it was trained with."""
+    """The configuration that it was trained with, as this version of Eigen names its settings."""
     facts: dict[str, JsonValue]
     """What its weights are (`layout`: name and shape of each parameter in their order), and what it saw (`symbols`,
     `features`, `panel`)."""
@@ -98,7 +99,7 @@ def read_champion(path: Path) -> ExportedChampion:
     """Return the champion in a file that `write_champion` wrote.
 
     Raises:
-        InputError: the file cannot be read, or is none of these.
+        InputError: the file cannot be read, is none of these, or was written by a newer version of Eigen.
     """
     foreign = f"{path} is no champion that Eigen exported."
     with explained("read", path):
@@ -118,4 +119,7 @@ def read_champion(path: Path) -> ExportedChampion:
         raise InputError(foreign)
     if metadata.get("format_version") != _FORMAT_VERSION:
         raise InputError(f"{path} was written by a newer version of Eigen: upgrade Eigen.")
-    return ExportedChampion(weights, config, facts)
+    try:
+        return ExportedChampion(weights, current_values(config), facts)
+    except InputError as error:
+        raise InputError(f"The configuration in {path} cannot be used. {error}") from error

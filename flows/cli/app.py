@@ -195,13 +195,13 @@ def resume(
 @sentences
 def runs(store: Store = None, as_json: Json = False) -> None:
     """List the runs of a store."""
-    from flows.runs import runs_in, status_of
+    from flows.runs import statuses_of
 
-    statuses = [status_of(store_of(store), name) for name in runs_in(store_of(store))]
+    statuses, unreadable = statuses_of(store_of(store))
     if as_json:
-        print_json(runs_document(statuses))
-    elif statuses:
-        print_runs(output_console(), statuses)
+        print_json(runs_document(statuses, unreadable))
+    elif statuses or unreadable:
+        print_runs(output_console(), statuses, unreadable)
     else:
         output_console().print(f"There are no runs in {store_of(store)}. Start one: eigen train", highlight=False)
 

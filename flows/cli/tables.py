@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -144,19 +144,21 @@ def _took(entry: "Telemetry | None") -> dict[str, Any]:
     return {"seconds": entry.seconds, "rss_peak_bytes": entry.rss_peak_bytes}
 
 
-def print_runs(console: Console, statuses: Sequence["RunStatus"]) -> None:
-    """Print the runs of a store, one row each."""
+def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:
+    """Print the runs of a store, one row each, and why some cannot be read."""
     table = plain_table("run", "state", "generation", "champion validation", "preset", left=("run", "state", "preset"))
     for status in statuses:
         validation = f"{status.history[-1].champion_validation:,.1f}" if status.history else ""
         generation = f"{status.generation}/{status.config.generations}"
         table.add_row(escape(status.run), status.state, generation, validation, status.config.preset)
     console.print(table)
+    for sentence in unreadable.values():
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
-def runs_document(statuses: Sequence["RunStatus"]) -> list[dict[str, Any]]:
+def runs_document(statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return what `eigen runs --json` prints."""
-    return [
+    readable = [
         {
             "run": status.run,
             "state": status.state,
@@ -168,6 +170,7 @@ def runs_document(statuses: Sequence["RunStatus"]) -> list[dict[str, Any]]:
         }
         for status in statuses
     ]
+    return readable + [{"run": run, "state": "unreadable", "error": sentence} for run, sentence in unreadable.items()]
 
 
 def presets_document() -> list[dict[str, Any]]:

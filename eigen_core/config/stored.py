@@ -1,0 +1,79 @@
+"""Configurations as they are stored: with a version, so that later versions of Eigen can read them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import JsonValue
+
+from eigen_core.config.loading import config_from_values
+from eigen_core.config.model import Config
+from eigen_core.config.plain import shown
+from eigen_core.errors import InputError
+
+FORMAT_KEY = "format_version"
+"""Key of a stored configuration's version; without it the version is 1."""
+
+MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = ()
+"""What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
+
+Whoever renames or removes a setting, or adds one whose default is not what was done before, adds one that says so.
+"""
+
+
+def stored_values(config: Config) -> dict[str, JsonValue]:
+    """Return a configuration as it is stored: all settings, and the version of their format."""
+    return {FORMAT_KEY: len(MIGRATIONS) + 1, **config.model_dump(mode="json")}
+
+
+def config_from_stored(stored: Mapping[str, Any]) -> Config:
+    """Return the configuration that was stored by this version of Eigen or an older one.
+
+    Raises:
+        InputError: a newer version stored it, or it cannot be used.
+    """
+    return config_from_values(current_values(stored))
+
+
+def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored values as this version of Eigen names them, without the version of their format.
+
+    Raises:
+        InputError: a newer version stored them, or what should be a version is none.
+    """
+    values = {key: dict(value) if isinstance(value, dict) else value for key, value in stored.items()}
+    version = values.pop(FORMAT_KEY, 1)
+    newest = len(MIGRATIONS) + 1
+    if type(version) is not int or version < 1:
+        raise InputError(f"{FORMAT_KEY}: {shown(version)} is no version of a configuration: restore that file.")
+    if version > newest:
+        raise InputError(
+            f"It was written by a newer version of Eigen (configuration format {shown(version)}, this version reads "
+            f"up to {newest}): upgrade Eigen."
+        )
+    for migrate in MIGRATIONS[version - 1 :]:
+        migrate(values)
+    return values
+
+
+def rename_setting(values: dict[str, Any], old: str, new: str) -> None:
+    """Give the setting with the dotted key `old` the dotted key `new`, if it is there."""
+    section, name = _section_of(values, old)
+    if name in section:
+        target, target_name = _section_of(values, new)
+        target[target_name] = section.pop(name)
+
+
+def remove_setting(values: dict[str, Any], key: str) -> None:
+    """Remove the setting with a dotted key, if it is there."""
+    section, name = _section_of(values, key)
+    section.pop(name, None)
+
+
+def _section_of(values: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Return the section of a setting, which is made if it is missing, and the setting's name in it."""
+    *names, last = key.split(".")
+    for name in names:
+        below = values.setdefault(name, {})
+        # What is no section is refused once all migrations are done.
+        values = below if isinstance(below, dict) else {}
+    return values, last

@@ -1,0 +1,87 @@
+"""Configurations that were stored by other versions of Eigen."""
+
+from typing import Any
+
+import pytest
+
+from eigen_core.config import Config, stored
+from eigen_core.config.loading import load_config
+from eigen_core.config.stored import config_from_stored, remove_setting, rename_setting, stored_values
+from eigen_core.errors import InputError
+
+
+def to_version_2(values: dict[str, Any]) -> None:
+    """Rename a setting, and move another one."""
+    rename_setting(values, "learner.discount", "learner.gamma")
+    rename_setting(values, "batch", "learner.batch_size")
+
+
+def to_version_3(values: dict[str, Any]) -> None:
+    """Remove a setting, and rename one that version 2 had renamed before."""
+    remove_setting(values, "learner.momentum")
+    rename_setting(values, "trading.costs", "trading.cost_bps")
+
+
+@pytest.fixture
+def two_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the version of now be 3."""
+    monkeypatch.setattr(stored, "MIGRATIONS", (to_version_2, to_version_3))
+
+
+def of_version_1(config: Config) -> dict[str, Any]:
+    """What version 1 would have stored."""
+    values = config.model_dump(mode="json")
+    values["learner"]["discount"] = values["learner"].pop("gamma")
+    values["learner"]["momentum"] = 0.9
+    values["batch"] = values["learner"].pop("batch_size")
+    values["trading"]["costs"] = values["trading"].pop("cost_bps")
+    return values
+
+
+def test_what_is_stored_is_read_again() -> None:
+    config = load_config("eigen2-classic", ["market.context=SPY", "seed=9"])
+    assert config_from_stored(stored_values(config)) == config
+    assert stored_values(config)["format_version"] == 1
+    # Before there were versions.
+    assert config_from_stored(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.usefixtures("two_migrations")
+def test_all_migrations_from_the_stored_version_on_are_done() -> None:
+    config = load_config(None, ["learner.gamma=0.5", "learner.batch_size=7", "trading.cost_bps=3"])
+    old = of_version_1(config)
+    before = repr(old)
+    assert config_from_stored(old) == config
+    assert repr(old) == before
+    of_2 = {**old, "format_version": 2}
+    with pytest.raises(InputError, match="Also wrong: batch"):
+        config_from_stored(of_2)
+    to_version_2(of_2)
+    assert config_from_stored(of_2) == config
+    assert stored_values(config)["format_version"] == 3
+    assert config_from_stored(stored_values(config)) == config
+
+
+@pytest.mark.usefixtures("two_migrations")
+@pytest.mark.parametrize("values", [{}, {"learner": 5}, {"learner": None, "batch": 7}, {"trading": [1]}])
+def test_what_is_no_configuration_is_refused_after_all_migrations(values: dict[str, Any]) -> None:
+    if values:
+        with pytest.raises(InputError, match="it is a section of settings"):
+            config_from_stored(values)
+    else:
+        assert config_from_stored(values) == Config()
+
+
+def test_a_newer_version_is_refused_in_a_sentence() -> None:
+    values = stored_values(Config()) | {"format_version": 2, "unheard_of": 1}
+    with pytest.raises(InputError, match="a number of 16,610 bits"):
+        config_from_stored(values | {"format_version": 10**5_000})
+    with pytest.raises(InputError, match=r"newer version of Eigen \(configuration format '2'.*upgrade Eigen\.$"):
+        config_from_stored(values)
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 1.0, "1", None, [1], "x" * 10_000])
+def test_what_is_no_version_is_refused(version: object) -> None:
+    with pytest.raises(InputError, match=r"version") as refused:
+        config_from_stored(Config().model_dump() | {"format_version": version})
+    assert len(str(refused.value)) < 200
