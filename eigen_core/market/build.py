@@ -59,7 +59,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         _give_back_memory()
     panel, report = found
     config.require_days(panel.days)
-    return panel, replace(report, source=str(source.path))
+    return panel, replace(report, source=str(source.path), ignored_files=source.ignored)
 
 
 def _give_back_memory() -> None:

@@ -117,6 +117,7 @@ def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]
         large_moves=_large_moves(prices.close),
         dropped_symbols=dropped,
         ignored_columns=raw.ignored,
+        ignored_files=(),
         **counts,
     )
     return prices, report

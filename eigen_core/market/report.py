@@ -50,6 +50,7 @@ class DataReport:
         large_moves: changes from one price of a symbol to its next by more than a factor of two, kept.
         dropped_symbols: symbols without any usable price, left out.
         ignored_columns: headings of columns that are not used.
+        ignored_files: names of files and folders in the source's folder that are not read.
     """
 
     source: str
@@ -76,6 +77,7 @@ class DataReport:
     large_moves: int = 0
     dropped_symbols: tuple[str, ...] = ()
     ignored_columns: tuple[str, ...] = ()
+    ignored_files: tuple[str, ...] = ()
 
     @property
     def gap_days(self) -> int:
@@ -88,6 +90,7 @@ class DataReport:
             "symbols": [asdict(history) for history in self.symbols],
             "dropped_symbols": list(self.dropped_symbols),
             "ignored_columns": list(self.ignored_columns),
+            "ignored_files": list(self.ignored_files),
         }
 
     @classmethod
@@ -99,6 +102,7 @@ class DataReport:
                 "symbols": tuple(SymbolHistory(**history) for history in values["symbols"]),
                 "dropped_symbols": tuple(values["dropped_symbols"]),
                 "ignored_columns": tuple(values["ignored_columns"]),
+                "ignored_files": tuple(values["ignored_files"]),
             }
         )
 
@@ -135,6 +139,7 @@ class DataReport:
         return [
             (len(self.dropped_symbols), f"No usable price, left out: {_listed(self.dropped_symbols)}."),
             (len(self.ignored_columns), f"Columns not used: {_listed(self.ignored_columns)}."),
+            (len(self.ignored_files), f"Not read, for they are no price files: {_listed(self.ignored_files)}."),
             (self.undated_rows, f"{_counted(self.undated_rows, 'row')} without a date or a symbol: left out."),
             (
                 self.duplicate_rows,

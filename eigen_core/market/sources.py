@@ -1,6 +1,8 @@
 """Where prices come from: one file or a folder of files, found, hashed and read to rows."""
 
 import hashlib
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from eigen_core.market.tables import Table, read_table
 
 BUNDLED = Path(__file__).parent / "data" / "sp500_20_close_1990_2022.csv.gz"
 
+_COPY = re.compile(r" ?\(\d+\)$|[ _-]+copy( ?\(?\d+\)?)?$|^copy (\(\d+\) )?of ", re.IGNORECASE)
 _FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 
 
@@ -44,12 +47,12 @@ class Source:
     Attributes:
         path: the file or folder.
         files: the price files, ordered by name.
-        is_folder: whether `path` is a folder.
+        ignored: names of what else the folder holds.
     """
 
     path: Path
     files: tuple[SourceFile, ...]
-    is_folder: bool
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def find_source(data: str | None) -> Source:
     """
     if data is not None and not data.strip():
         raise InputError("market.data is blank: name a price file or a folder, or leave the setting out.")
-    path = BUNDLED if data is None else Path(data).expanduser()
+    # A home folder that is not known stays as it is written: there is no such file.
+    path = BUNDLED if data is None else Path(os.path.expanduser(data))
     try:
         return _source_at(path)
     except OSError as error:
@@ -100,15 +104,29 @@ def find_source(data: str | None) -> Source:
 
 def _source_at(path: Path) -> Source:
     if path.is_dir():
-        files = tuple(_source_file(file) for file in sorted(path.iterdir()) if _is_price_file(file))
-        if not files:
-            raise InputError(f"The folder {path} holds no price file: put one CSV or Parquet file a symbol into it.")
-        return Source(path, files, True)
+        return _folder_at(path)
     if not path.exists():
         raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
     if _form_of(path) is None:
         raise InputError(f"{path} is of no known kind: give a file named .csv, .csv.gz or .parquet.")
-    return Source(path, (_source_file(path),), False)
+    if not path.is_file():
+        raise InputError(f"{path} is a pipe or a device, which cannot be read twice: give a file or a folder of files.")
+    return Source(path, (_source_file(path),))
+
+
+def _folder_at(path: Path) -> Source:
+    entries = sorted(path.iterdir())
+    files = tuple(_source_file(file) for file in entries if _is_price_file(file))
+    if not files:
+        raise InputError(f"The folder {path} holds no price file: put one CSV or Parquet file a symbol into it.")
+    for file in files:
+        first = _COPY.sub("", file.symbol)
+        if first != file.symbol:
+            raise InputError(
+                f"{file.path} is named like a second download or a copy of {first}: keep one of them and remove the "
+                "other, or name it by its symbol."
+            )
+    return Source(path, files, tuple(entry.name for entry in entries if not _is_price_file(entry)))
 
 
 def read_source(source: Source) -> Iterator[PriceRows]:

@@ -3,6 +3,8 @@
 import csv
 import gzip
 import io
+import json
+import re
 import warnings
 import zlib
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from eigen_core.market.spellings import Role
 
 _SEPARATORS = (",", ";", "\t", "|")
 _CELLS_TO_JUDGE_BY = 1_000
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+# Prices shrink to a quarter or a tenth.
+_LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 _GZIP_MAGIC = b"\x1f\x8b"
 _MARKERS = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "-", "--", ".", "<na>", "nat")
 # pandas compares markers case by case; the usual spellings keep a column numeric, the rest is settled cell by cell.
@@ -66,6 +71,9 @@ class Table:
     def texts(self, role: Role) -> "pd.Series[str]":
         """Return the cells of a column as text without surrounding spaces; empty where there is none."""
         column = self.columns[self.headings.roles[role]]
+        if pd.api.types.is_float_dtype(column.dtype):
+            # Numbers of symbols, of which some are missing.
+            column = column.map("{:.0f}".format, na_action="ignore").astype("str")
         return column.astype("str").where(column.notna(), "").str.strip()
 
     def numbers(self, position: int) -> NDArray[np.float64]:
@@ -113,10 +121,7 @@ def read_table(content: bytes, form: str, where: str) -> Table:
         InputError: it is not of that form, is empty, or its columns are not what is needed.
     """
     if content.startswith(_GZIP_MAGIC):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{where} is damaged: it cannot be decompressed ({error}).") from error
+        content = _decompressed(content, where)
     if not content.strip():
         raise InputError(f"{where} is empty: give a file with dates and prices.")
     table = _read_csv(content, where) if form == "csv" else _read_parquet(content, where)
@@ -125,17 +130,42 @@ def read_table(content: bytes, form: str, where: str) -> Table:
     return table
 
 
+def _decompressed(content: bytes, where: str) -> bytes:
+    """Return what is compressed in `content`, unless it is so much that it can be no prices."""
+    largest = max(_DECOMPRESSED_BYTES, _LARGEST_RATIO * len(content))
+    chunks: list[bytes] = []
+    length = 0
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            while chunk := file.read(_DECOMPRESSED_BYTES // 4):
+                chunks.append(chunk)
+                length += len(chunk)
+                if length > largest:
+                    raise InputError(
+                        f"{where} decompresses to more than {_LARGEST_RATIO} times its size, which no prices do: give "
+                        "the file that was meant, or decompress it first."
+                    )
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{where} is damaged: it cannot be decompressed ({error}).") from error
+    return b"".join(chunks)
+
+
 def _read_csv(content: bytes, where: str) -> Table:
     # Blank lines at the end are no rows.
     content = content.removeprefix(b"\xef\xbb\xbf").rstrip() + b"\n"
-    try:
-        first_line = content.split(b"\n", 1)[0].decode().rstrip("\r")
-    except UnicodeDecodeError as error:
-        raise InputError(_no_text(where)) from error
     if b"\0" in content:
         raise InputError(_no_text(where))
-    separator = max(_SEPARATORS, key=first_line.count)
-    names = tuple(name.strip() for name in next(csv.reader([first_line], delimiter=separator), []))
+    line_end = _LINE_END.search(content)
+    if line_end is not None and line_end.group() == b"\r":
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    try:
+        first_line = content.split(b"\n", 1)[0].decode().rstrip("\r")
+        separator = max(_SEPARATORS, key=first_line.count)
+        names = tuple(name.strip() for name in next(csv.reader([first_line], delimiter=separator), []))
+    except UnicodeDecodeError as error:
+        raise InputError(_no_text(where)) from error
+    except csv.Error as error:
+        raise InputError(f"{where} has a first line that is no headings ({error}): write short ones there.") from error
     check_names(names, where)
     texts = text_positions(names)
     labels = [str(position) for position in range(len(names))]
@@ -171,18 +201,37 @@ def _read_csv(content: bytes, where: str) -> Table:
 def _read_parquet(content: bytes, where: str) -> Table:
     try:
         stored = pq.read_table(pa.BufferReader(content))
+        index = _index_columns(stored.schema)
+        stored = stored.select([*index, *(position for position in range(stored.num_columns) if position not in index)])
+        stored = stored.cast(pa.schema([_as_text(field) for field in stored.schema]))
+        stored.validate(full=True)
         frame = stored.to_pandas(date_as_object=False)
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{where} is no Parquet file, or a damaged one: write it again, or give a CSV file."
         ) from error
-    if not isinstance(frame.index, pd.RangeIndex):
-        frame = frame.reset_index()
+    except KeyError as error:
+        raise InputError(f"{where} has a time zone that is not known ({error}): write dates as YYYY-MM-DD.") from error
     names = tuple(str(name) for name in frame.columns)
-    if frame.shape[1] and names[0] == "index":
-        names = ("", *names[1:])
     check_names(names, where)
     return _table(frame, names, where, 1, "row")
+
+
+def _index_columns(schema: pa.Schema) -> list[int]:
+    """Return the positions of the columns that were the index of a data frame, as far as pandas' note on it says so."""
+    try:
+        described = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    except (ValueError, RecursionError):
+        return []
+    names = described.get("index_columns") if isinstance(described, dict) else None
+    known = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return [position for position, name in enumerate(schema.names) if name in known]
+
+
+def _as_text(field: pa.Field) -> pa.Field:
+    """Return a field of text in place of one of bytes, as which some programs write text."""
+    of_bytes = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+    return pa.field(field.name, pa.string() if of_bytes else field.type)
 
 
 def _table(frame: pd.DataFrame, names: tuple[str, ...], where: str, first_row: int, row_word: str) -> Table:

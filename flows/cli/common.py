@@ -74,7 +74,7 @@ def given_settings(
     options = {
         "generations": generations,
         "seed": seed,
-        "market.data": None if data is None else str(Path(data).expanduser().absolute()),
+        "market.data": None if data is None else str(Path(os.path.expanduser(data)).absolute()),
         "checkpoint.store": store,
         "device": device,
     }

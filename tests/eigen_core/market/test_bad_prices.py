@@ -1,11 +1,14 @@
 """Prices that cannot be used are refused with a sentence that says what, where, and what to do."""
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from market_cases import random_bars, small_config, write_csv, write_text
 
@@ -34,6 +37,26 @@ def frame_case(frame: pd.DataFrame, name: str = "p.csv") -> Callable[[Path], Pat
         return path
 
     return write
+
+
+def parquet_case(zone: str = "UTC", symbol: object = "A") -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        dates = pa.array([1_577_923_200_000_000] * 3, pa.timestamp("us", zone))
+        table = pa.table({"date": dates, "symbol": [symbol] * 3, "close": [1.0, 2.0, 3.0]})
+        pq.write_table(table, folder / "p.parquet")
+        return folder / "p.parquet"
+
+    return write
+
+
+def special_file(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def linked(path: Path, target: Path) -> Path:
+    path.symlink_to(target)
+    return path
 
 
 def folder_case(**files: str) -> Callable[[Path], Path]:
@@ -87,6 +110,19 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "csv named parquet": (text_case(LONG, "p.parquet"), "no Parquet file"),
     "parquet named csv": (lambda folder: frame_case(WIDE, "p.parquet")(folder).rename(folder / "p.csv"), "UTF-8"),
     "damaged gzip": (bytes_case(gzip.compress(LONG.encode() * 100)[:-20], "p.csv.gz"), "is damaged"),
+    "heading of 200,000 characters": (text_case(f"Date,{'A' * 200_000}\n2020-01-02,1\n"), "first line that is no head"),
+    "heading of 100,000 characters": (text_case(f"Date,{'A' * 100_000}\n2020-01-02,1\n"), "heading of 100,000 char"),
+    "gzip of zeros": (bytes_case(gzip.compress(bytes(70 << 20)), "p.csv.gz"), "decompresses to more than"),
+    "unknown home": (lambda _: Path("~nosuchuser/x"), "no file or folder ~nosuchuser/x"),
+    "pipe": (lambda folder: special_file(folder / "p.csv"), "pipe or a device"),
+    "device": (lambda folder: linked(folder / "p.csv", Path("/dev/zero")), "pipe or a device"),
+    "unknown time zone": (parquet_case(zone="Mars/Phobos"), "time zone that is not known"),
+    "bytes that are no text": (parquet_case(symbol=b"\xff"), "damaged"),
+    "second download": (
+        folder_case(**{"A": LONG, "A (1)": LONG}),
+        r"A \(1\)\.csv is named like a second download.* of A:",
+    ),
+    "copy": (folder_case(**{"A": LONG, "A - Copy": LONG}), "is named like a second download or a copy of A:"),
     "empty folder": (folder_case(), "holds no price file"),
     "bad file in folder": (folder_case(A=LONG + "2\n", B="Date,Close\n2020-01-02,x\n"), r"B\.csv, line 2"),
     "nan-only symbol": (frame_case(GOOD.assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan)), "no usable price"),

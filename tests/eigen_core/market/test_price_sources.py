@@ -5,9 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from market_cases import US5, cleaned, random_bars, write_csv, write_text
+from market_cases import US5, cleaned, random_bars, small_config, write_csv, write_text
 
+from eigen_core.market import build_panel
 from eigen_core.market.cleaning import CleanPrices
 
 SYMBOLS = ["AAA", "BBB", "CCC"]
@@ -64,6 +67,31 @@ def test_compressed_parquet_semicolons_and_byte_order_mark(tmp_path: Path, bars:
     assert_same_prices(cleaned(tmp_path / "b.csv")[0], bars)
 
 
+@pytest.mark.parametrize("line_end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_ends_of_lines(tmp_path: Path, bars: pd.DataFrame, line_end: str, suffix: str) -> None:
+    bars.to_csv(tmp_path / f"p{suffix}", index=False, lineterminator=line_end)
+    assert_same_prices(cleaned(tmp_path / f"p{suffix}")[0], bars)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [b"", b"{", b"[]", b"\xff\xfe", b'{"index_columns": 5}', b'{"index_columns": ["none", 1]}', b"[" * 100_000],
+)
+def test_parquet_with_an_odd_note_of_pandas(tmp_path: Path, bars: pd.DataFrame, note: bytes) -> None:
+    table = pa.Table.from_pandas(bars).replace_schema_metadata({b"pandas": note})
+    pq.write_table(table, tmp_path / "p.parquet")
+    assert_same_prices(cleaned(tmp_path / "p.parquet")[0], bars)
+
+
+def test_parquet_with_symbols_as_bytes_and_as_numbers(tmp_path: Path, bars: pd.DataFrame) -> None:
+    bars.assign(symbol=bars["symbol"].str.encode("utf-8")).to_parquet(tmp_path / "bytes.parquet")
+    assert_same_prices(cleaned(tmp_path / "bytes.parquet")[0], bars)
+    numbers = bars["symbol"].map({"AAA": 10107, "BBB": 14593, "CCC": np.nan})
+    bars.assign(symbol=numbers).to_parquet(tmp_path / "numbers.parquet")
+    assert cleaned(tmp_path / "numbers.parquet")[0].symbols == ("10107", "14593")
+
+
 def test_parquet_with_the_date_as_index(tmp_path: Path, bars: pd.DataFrame) -> None:
     bars.set_index("date").to_parquet(tmp_path / "long.parquet")
     assert_same_prices(cleaned(tmp_path / "long.parquet")[0], bars)
@@ -103,6 +131,21 @@ def test_folder_of_one_file_a_symbol(tmp_path: Path, bars: pd.DataFrame, suffix:
     prices, report = cleaned(tmp_path)
     assert_same_prices(prices, bars)
     assert (report.layout, report.files, report.rows) == ("folder", 3, 120)
+
+
+def test_what_a_folder_holds_beside_price_files_is_reported(tmp_path: Path, bars: pd.DataFrame) -> None:
+    folder = tmp_path / "prices"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "gone.csv").symlink_to("nowhere.csv")
+    for symbol, own in bars.groupby("symbol"):
+        write_csv(folder / f"{symbol}.csv", own.drop(columns="symbol"))
+    config = small_config(folder)
+    _, report = build_panel(config, tmp_path / "cache")
+    assert report.ignored_files == ("gone.csv", "sub")
+    write_text(folder / "BBB.txt", "Date,Close\n2020-01-02,1\n")
+    _, report = build_panel(config, tmp_path / "cache")
+    assert report.ignored_files == ("BBB.txt", "gone.csv", "sub")
+    assert "Not read, for they are no price files: BBB.txt, gone.csv, sub." in report.lines()
 
 
 def test_folder_files_with_a_symbol_column_or_an_unnamed_date(tmp_path: Path, bars: pd.DataFrame) -> None:

@@ -77,6 +77,7 @@ SURROUNDINGS: dict[str, tuple[list[str], str]] = {
     "resume a name like an option": (["resume", "--", "--help"], "cannot be named"),
     "show a name like an option": (["show", "--", "-x"], "cannot be named"),
     "missing data": (["train", "--data", "nowhere.csv"], "nowhere.csv"),
+    "data in an unknown home": (["train", "--data", "~nosuchuser/x"], "~nosuchuser/x"),
     "empty data": (["train", "--data", "empty.csv"], "empty.csv"),
     "data of one column": (["train", "--data", "one-column.csv"], "one-column.csv"),
     "text in prices": (["train", "--data", "text.csv"], "text.csv"),
