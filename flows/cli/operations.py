@@ -1,8 +1,7 @@
 """The commands that run Eigen for days: up, down, status, launch, deploy."""
 
 import os
-import signal
-import threading
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.store import check_run_name
 from flows.cli.common import EXIT_OTHER, given_settings, print_json, sentences
 from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, Seed, Store
+from flows.cli.signals import stopped_gently
 from flows.cli.tables import output_console
 from flows.operations.environment import HOST, own_environment
 from flows.operations.home import Home, Part
@@ -38,7 +38,7 @@ _LAUNCH_EXAMPLES = """[bold]Examples[/]
 def up(
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the server.", show_default="4200", metavar="N", min=1, max=65_535),
+        typer.Option(help="Port of the server.", show_default="as before, else 4200", metavar="N", min=1, max=65_535),
     ] = None,
     host: Annotated[
         str,
@@ -47,6 +47,10 @@ def up(
             metavar="ADDRESS",
         ),
     ] = HOST,
+    without_password: Annotated[
+        bool,
+        typer.Option("--without-password", help="Let other machines reach a server without a password.", metavar=""),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest unfinished run of the store.", metavar="")
     ] = False,
@@ -58,13 +62,24 @@ def up(
     """Start server, deployments and worker, as far as they do not run; they go on in the background."""
     from flows.cli.operations_display import print_up
     from flows.operations.launching import resume as go_on
+    from flows.operations.server import Listening
     from flows.operations.stopping import bring_down
+    from flows.operations.supervisor import stop_event
     from flows.operations.up import bring_up, watch
 
     home = Home.of(os.environ)
     environment = _environment()
-    stopping = _stopping() if foreground else None
-    brought = bring_up(home, environment, port, _progress(), host=host, only=only, patient=foreground)
+    stopping = stop_event() if foreground else None
+    with nullcontext() if foreground else stopped_gently():
+        brought = bring_up(
+            home,
+            environment,
+            Listening(host, port, without_password),
+            _progress(),
+            only=only,
+            patient=foreground,
+            supervised=not foreground,
+        )
     try:
         # What was stopped with its worker goes on with it: a crash just before a server's end may trigger nothing.
         page = go_on(brought.server.api, always=resume) if resume or brought.worker_began else None
@@ -87,10 +102,12 @@ def down(
     from flows.cli.operations_display import print_down
     from flows.operations.status import last_trained
     from flows.operations.stopping import bring_down
+    from flows.operations.supervisor import stop_supervisor
 
     _environment()
     home = Home.of(os.environ)
     worker = home.running("worker")
+    stop_supervisor(home)
     stopped = bring_down(home, _progress(), grace)
     print_down(output_console(), home, stopped, last_trained(home, worker) if stopped.trainings else None)
 
@@ -226,11 +243,3 @@ class _Progress:
         if what != self._last:
             self._console.print(f"{what} ...", style="dim", highlight=False, soft_wrap=True)
         self._last = what
-
-
-def _stopping() -> threading.Event:
-    """Return what is set when this process is told to stop."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    return stopping

@@ -77,6 +77,10 @@ def print_status(console: Console, status: "Status") -> None:
         process = "" if server.record is None else f", process {server.record.process.pid}"
         _line(console, "server", f"{server.ui}  ({answer}{process})")
     _line(console, "worker", _worker(status))
+    if status.supervisor is not None:
+        alive = status.supervisor.process.is_alive()
+        ended = "[bold]has ended[/]: nothing restarts server and worker until `eigen up` starts it again"
+        _line(console, "supervisor", f"process {status.supervisor.process.pid}" if alive else ended)
     if status.flow_run is not None:
         _print_flow_run(console, status.flow_run)
     if status.run is not None:
@@ -116,6 +120,12 @@ def status_document(status: "Status") -> dict[str, Any]:
             "folder": worker.record and str(worker.record.folder),
             "log": worker.record and str(worker.record.log),
             "heard_of": _iso(worker.heard_of),
+        },
+        "supervisor": status.supervisor
+        and {
+            "running": status.supervisor.process.is_alive(),
+            "pid": status.supervisor.process.pid,
+            "log": str(status.supervisor.log),
         },
         "flow_run": flow_run
         and {

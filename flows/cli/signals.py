@@ -68,3 +68,10 @@ def stop_signals() -> Iterator[StopSignals]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stopped_gently() -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM inside the block raise `KeyboardInterrupt`, the second end the process."""
+    with stop_signals() as signals, signals.raising():
+        yield

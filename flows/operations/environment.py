@@ -7,11 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from flows.operations.working_folder import VARIABLE
 from flows.prefect_environment import flow_environment
 
 HOST = "127.0.0.1"
 """Where the server listens unless it is told otherwise, and where it is asked on its own machine."""
+VARIABLE = "EIGEN_FOLDER"
+"""Names the folder in which the flows of a worker work."""
 POOL = "eigen-gpu"
 """A name that no pool has which a user has made for other flows."""
 POLL_SECONDS = 2.0

@@ -11,9 +11,14 @@ _ANSWER_SECONDS = 5.0
 
 
 def is_up(home: Home) -> bool:
-    """Whether the worker runs, and its server answers."""
+    """Whether the worker runs, its server answers, and what restarts them has not ended."""
     worker = home.running("worker")
-    return worker is not None and answers(worker.api)
+    return worker is not None and is_supervised(home) and answers(worker.api)
+
+
+def is_supervised(home: Home) -> bool:
+    """Whether the supervisor that was started here, if any was, has not ended."""
+    return home.read("supervisor") is None or home.running("supervisor") is not None
 
 
 def answers(api: str, seconds: float = _ANSWER_SECONDS) -> bool:

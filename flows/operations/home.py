@@ -20,6 +20,9 @@ FOLDER = ".eigen"
 _POLL_SECONDS = 0.2
 
 Part = Literal["server", "worker"]
+PARTS: tuple[Part, ...] = ("server", "worker")
+Kept = Part | Literal["supervisor"]
+"""A process that `eigen up` starts: a part, or what restarts those that have ended."""
 
 
 class Record(BaseModel):
@@ -37,6 +40,8 @@ class Record(BaseModel):
     """The store that its environment names."""
     machine: str | None
     """Where its process number counts; None if that cannot be told."""
+    host: str | None = None
+    """Address at which a server listens; None: it is no server."""
 
 
 class Home:
@@ -55,11 +60,11 @@ class Home:
         given = environ.get("EIGEN_HOME", "").strip()
         return cls(Path(given).expanduser().absolute() if given else Path.cwd() / FOLDER)
 
-    def log(self, part: Part) -> Path:
+    def log(self, part: Kept) -> Path:
         """Return the log file of a part."""
         return self.path / f"{part}.log"
 
-    def read(self, part: Part) -> Record | None:
+    def read(self, part: Kept) -> Record | None:
         """Return what is known of a part; None if it was not started from here, or was stopped.
 
         Raises:
@@ -79,23 +84,58 @@ class Home:
                 "remove the file."
             ) from error
 
-    def running(self, part: Part) -> Record | None:
+    def running(self, part: Kept) -> Record | None:
         """Return what is known of a part whose process is alive, None if there is none."""
         record = self.read(part)
         return record if record is not None and record.process.is_alive() else None
 
-    def write(self, part: Part, record: Record) -> None:
+    def write(self, part: Kept, record: Record) -> None:
         """Remember a part, in one step.
 
         Raises:
             InputError: the folder cannot be written to.
         """
-        with explained("write to", self.path):
-            temporary = self._file(part).with_suffix(".new")
-            temporary.write_text(json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
-            os.replace(temporary, self._file(part))
+        self._replace(self._file(part), json.dumps(record.model_dump(mode="json"), indent=2))
 
-    def forget(self, part: Part) -> None:
+    def port(self) -> int | None:
+        """Return the port of the server that was started here last, None if that is not known."""
+        try:
+            return int((self.path / "port").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def remember_port(self, port: int) -> None:
+        """Remember the port of a server that was started here: it is to come back there.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        self._replace(self.path / "port", str(port))
+
+    def use_server(self) -> None:
+        """Let `is_server_used` tell that this process asks the server that was started here, until it ends.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        descriptor = self._opened("users")
+        # Prefect prepares a flow run in the process that then becomes its engine, by `exec`.
+        os.set_inheritable(descriptor, True)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+    def is_server_used(self) -> bool:
+        """Whether a training asks the server that was started here, or would if that answered.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        descriptor = self._opened("users")
+        try:
+            return not _locked(descriptor, 0.0)
+        finally:
+            os.close(descriptor)
+
+    def forget(self, part: Kept) -> None:
         """Forget a part that was stopped; its log stays."""
         with explained("write to", self.path):
             self._file(part).unlink(missing_ok=True)
@@ -114,7 +154,7 @@ class Home:
             self.path.mkdir(parents=True, exist_ok=True)
             # Logs and environments of processes: of no use to git, and nobody else's business.
             (self.path / ".gitignore").write_text("*\n")
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._opened("lock")
         try:
             if not _locked(descriptor, patience_seconds):
                 raise InputError(
@@ -124,8 +164,18 @@ class Home:
         finally:
             os.close(descriptor)
 
-    def _file(self, part: Part) -> Path:
+    def _file(self, part: Kept) -> Path:
         return self.path / f"{part}.json"
+
+    def _opened(self, name: str) -> int:
+        with explained("write to", self.path):
+            return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _replace(self, path: Path, text: str) -> None:
+        with explained("write to", self.path):
+            temporary = path.with_suffix(".new")
+            temporary.write_text(f"{text}\n")
+            os.replace(temporary, path)
 
 
 def _locked(descriptor: int, patience_seconds: float) -> bool:

@@ -34,6 +34,24 @@ class Server:
     began: bool = False
 
 
+@dataclass(frozen=True)
+class Listening:
+    """Where a server of our own is to listen.
+
+    Attributes:
+        host: the address of this machine; 0.0.0.0: all of them.
+        port: the port that was asked for, None if none was.
+        without_password: other machines may reach it though it has no password.
+    """
+
+    host: str = HOST
+    port: int | None = None
+    without_password: bool = False
+
+
+_HERE = Listening()
+
+
 def known_server(home: Home, environ: Mapping[str, str]) -> Server:
     """Return the server to ask: the one PREFECT_API_URL or a profile names, else the one that `eigen up` has started.
 
@@ -76,6 +94,7 @@ def server_for_training(home: Home, environ: Mapping[str, str]) -> dict[str, str
     record = home.running("server")
     if record is None or not answers(record.api):
         return {}
+    home.use_server()
     return {**own_environment(environ), "PREFECT_API_URL": record.api, "PREFECT_UI_URL": ui_of(record.api)}
 
 
@@ -87,8 +106,12 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
     return found.rstrip("/") if found else None
 
 
-def wanted_port(given: int | None, configured: str | None, environ: Mapping[str, str]) -> int | None:
+def wanted_port(
+    given: int | None, configured: str | None, environ: Mapping[str, str], last: int | None = None
+) -> int | None:
     """Return the port at which a server of our own belongs; None if the server is elsewhere.
+
+    If nothing names one it is the `last` one: trainings that have lost their server wait for it there.
 
     An address of this machine at which nobody answers is where `eigen up` starts one: it is what `eigen up` itself has
     told the user to set.
@@ -97,7 +120,7 @@ def wanted_port(given: int | None, configured: str | None, environ: Mapping[str,
         InputError: `given` contradicts PREFECT_API_URL.
     """
     if configured is None:
-        return given or _default_port(environ)
+        return given or _port_in(environ) or last or DEFAULT_PORT
     parts = urlsplit(configured)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     local = parts.hostname in _LOOPBACK and parts.scheme == "http"
@@ -109,24 +132,40 @@ def wanted_port(given: int | None, configured: str | None, environ: Mapping[str,
     return None if not local or answers(configured) else port
 
 
-def start_server(home: Home, environ: Mapping[str, str], port: int, host: str = HOST) -> Record:
+def start_server(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> Record:
     """Start a server at a port of this machine, and return when it answers.
 
     Args:
         home: where it is remembered.
         environ: what it is told beside what it needs.
         port: of it.
-        host: the address of this machine at which it listens; 0.0.0.0: all of them.
+        listening: at which address of this machine.
 
     Raises:
-        InputError: the port is taken, or the log cannot be written to.
+        InputError: the port is taken, a training waits for the server at another one, other machines could reach it
+            though it has no password, or the log cannot be written to.
         Stopped: the server ended, or did not answer in time.
     """
+    host = listening.host
+    if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
+        raise InputError(
+            f"At {host} other machines reach the server, and whoever reaches it can run code here: set "
+            "PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password if a firewall or a published port "
+            "protects it."
+        )
+    last = home.port()
+    if last not in (None, port) and home.is_server_used():
+        raise InputError(
+            f"A training still runs that asks the server at port {last}: start it there with `eigen up --port {last}`, "
+            "or stop the training first."
+        )
     if is_taken(host, port):
         raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
     log, folder, api = home.log("server"), Path.cwd(), api_at(port)
     started = start(server_command(port, host), server_environment(environ, port), log, folder)
-    record = Record(process=started.process, api=api, log=log, folder=folder, store=None, machine=this_machine())
+    record = Record(
+        process=started.process, api=api, log=log, folder=folder, store=None, machine=this_machine(), host=host
+    )
     home.write("server", record)
     end = time.monotonic() + START_SECONDS
     while not answers(api):
@@ -135,10 +174,10 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, host: str = 
             time.sleep(_POLL_SECONDS)
             continue
         started.stop()
-        home.forget("server")
         said = " ".join(last_lines(log, 1))
         how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
         raise Stopped(f"The server {how}. It said: {said or 'nothing'}. Its log is {log}.")
+    home.remember_port(port)
     return record
 
 
@@ -150,6 +189,13 @@ def _prefects_api() -> str | None:
     return url
 
 
+def _has_password(environ: Mapping[str, str]) -> bool:
+    """Whether environment or Prefect's profile give a server a password."""
+    from prefect.settings import get_current_settings
+
+    return bool(environ.get("PREFECT_SERVER_API_AUTH_STRING") or get_current_settings().server.api.auth_string)
+
+
 def _profiles_name_an_api(environ: Mapping[str, str]) -> bool:
     home = Path(environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     profiles = Path(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")).expanduser()
@@ -159,9 +205,9 @@ def _profiles_name_an_api(environ: Mapping[str, str]) -> bool:
         return False
 
 
-def _default_port(environ: Mapping[str, str]) -> int:
+def _port_in(environ: Mapping[str, str]) -> int | None:
     text = environ.get("PREFECT_SERVER_API_PORT", "").strip()
-    return int(text) if text.isdecimal() else DEFAULT_PORT
+    return int(text) if text.isdecimal() else None
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -117,6 +117,7 @@ class Status:
     Attributes:
         server: None if there is none: `eigen up` has started none here and PREFECT_API_URL names none.
         worker: the worker.
+        supervisor: what restarts them, None if none was started here.
         flow_run: the one that trains, else the one that is suspended, else the one that has ended last.
         schedule: the schedule that resumes.
         run: the run that the flow run trains, as its store knows it.
@@ -129,11 +130,13 @@ class Status:
     schedule: ScheduleStatus | None
     run: "RunStatus | None"
     run_problem: str | None
+    supervisor: Record | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether the server answers and the worker runs."""
-        return self.server is not None and self.server.answers and self.worker.record is not None
+        """Whether the server answers, the worker runs, and what restarts them has not ended."""
+        supervised = self.supervisor is None or self.supervisor.process.is_alive()
+        return self.server is not None and self.server.answers and self.worker.record is not None and supervised
 
 
 def status_here(home: Home) -> Status:
@@ -144,17 +147,18 @@ def status_here(home: Home) -> Status:
     """
     server = _server(home)
     worker = home.running("worker")
+    supervisor = home.read("supervisor")
     name = worker_name(home)
     if server is None or not server.answers:
         run, problem = _run(worker, None)
-        return Status(server, WorkerStatus(name, worker, None), None, None, run, problem)
+        return Status(server, WorkerStatus(name, worker, None), None, None, run, problem, supervisor)
     with client_of(server.api) as client:
         known = find_worker(client, name)
         flow_run = _flow_run(client, server.api)
         schedule = _schedule(client)
     heard_of = None if known is None else known.last_heartbeat_time
     run, problem = _run(worker, flow_run)
-    return Status(server, WorkerStatus(name, worker, heard_of), flow_run, schedule, run, problem)
+    return Status(server, WorkerStatus(name, worker, heard_of), flow_run, schedule, run, problem, supervisor)
 
 
 def _server(home: Home) -> ServerStatus | None:

@@ -4,7 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-VARIABLE = "EIGEN_FOLDER"
+from flows.operations.environment import VARIABLE, api_at
+from flows.operations.home import Home
 
 
 def enter() -> dict[str, str]:
@@ -17,6 +18,10 @@ def enter() -> dict[str, str]:
     """
     folder = folder_of(os.environ)
     os.chdir(folder)
+    home = Home.of(os.environ)
+    port = home.port()
+    if port is not None and os.environ.get("PREFECT_API_URL") == api_at(port):
+        home.use_server()
     return {"directory": str(folder)}
 
 

@@ -149,6 +149,10 @@ def test_what_the_container_copies_is_there_and_it_does_not_run_as_root() -> Non
         found = re.findall(rf"^{kind} (\[.*\])$", lines, flags=re.MULTILINE)
         assert len(found) == 1
         check_command(shlex.join(yaml.safe_load(found[0])))
+    # A server that other machines reach is refused without a password: the image must not go around that.
+    assert "--without-password" not in re.findall(r"^CMD (.*)$", text, flags=re.MULTILINE)[-1]
+    (example,) = re.findall(r"^#   docker run \.\.\. eigen (eigen .*)$", text, flags=re.MULTILINE)
+    check_command(example)
 
 
 def test_the_guide_for_rented_machines_has_six_commands_that_there_are() -> None:

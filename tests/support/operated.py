@@ -121,9 +121,11 @@ class Operated:
         return number_of(self.prefect("deployment", "run", "train/gpu", *arguments).stdout)
 
     def up(self) -> subprocess.CompletedProcess[str]:
-        """Start what does not run, and return what is said."""
+        """Start what does not run, and return what is said. What is killed stays dead: nothing supervises it."""
         port = [] if "PREFECT_API_URL" in self.environment else ["--port", str(self._port)]
-        return self.eigen("up", *port)
+        ended = self.eigen("up", *port)
+        self._without_supervisor()
+        return ended
 
     def launch(self, run: str, settings: Sequence[str]) -> str:
         """Launch a run and return the number of its flow run."""
@@ -149,6 +151,11 @@ class Operated:
     def process(self, part: str) -> psutil.Process:
         """The server or the worker."""
         return psutil.Process(json.loads((self.home / f"{part}.json").read_text())["process"]["pid"])
+
+    def _without_supervisor(self) -> None:
+        with suppress(FileNotFoundError, psutil.NoSuchProcess):
+            self.process("supervisor").kill()
+            (self.home / "supervisor.json").unlink()
 
     def engines(self) -> list[psutil.Process]:
         """The processes of this worker's flow runs."""
@@ -335,6 +342,7 @@ class Operated:
 
     def kill_all(self) -> None:
         """End everything that was started here, whatever has happened."""
+        self._without_supervisor()
         everything: list[psutil.Process] = []
         for part in ("worker", "server"):
             with suppress(FileNotFoundError, psutil.NoSuchProcess):

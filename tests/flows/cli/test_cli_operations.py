@@ -1,6 +1,7 @@
 """The commands up, down, status, launch, deploy: sentences and exit codes without a server, and what they print."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -256,15 +257,19 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
         schedule=ScheduleStatus(True, now + timedelta(minutes=5)),
         run=status_of(str(folder / "runs"), "first"),
         run_problem=None,
+        supervisor=record,
     )
     text = printed(print_status, status)
+    assert "supervisor     has ended: nothing restarts server and worker until `eigen up` starts it again" in text
     assert "http://127.0.0.1:4200  (Prefect 3.8.8" in text
     assert "last flow run  first gen [1]-3, Failed 3 h ago: why" in text
     assert "every 10 minutes, next in 5 min" in text
     document = status_document(status)
     assert json.loads(json.dumps(document)) == document
-    assert list(document) == ["up", "server", "worker", "flow_run", "schedule", "run", "problem"]
-    assert document["up"]
+    assert list(document) == ["up", "server", "worker", "supervisor", "flow_run", "schedule", "run", "problem"]
+    assert document["supervisor"]["running"] is False
+    assert not document["up"]
+    assert replace(status, supervisor=None).is_up
     assert document["run"]["generations"] == 3
 
 

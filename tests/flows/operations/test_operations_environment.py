@@ -1,6 +1,7 @@
 """What server and worker are told, and which server is meant."""
 
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from flows.operations.environment import (
 )
 from flows.operations.health import answers, is_taken, is_up, version
 from flows.operations.home import Home
-from flows.operations.server import known_server, server_for_training, start_server, wanted_port
+from flows.operations.server import Listening, known_server, server_for_training, start_server, wanted_port
 from flows.operations.working_folder import folder_of
 from flows.prefect_environment import flow_environment
 
@@ -146,20 +147,63 @@ def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_anot
 
 
 @pytest.mark.parametrize(
-    ("given", "configured", "environ", "wanted"),
+    ("given", "configured", "environ", "last", "wanted"),
     [
-        (None, None, {}, 4200),
-        (None, None, {"PREFECT_SERVER_API_PORT": "4201"}, 4201),
-        (4300, None, {}, 4300),
-        (None, "http://localhost:9/api", {}, 9),
-        (9, "http://127.0.0.1:9/api", {}, 9),
-        (None, "https://elsewhere.example:4200/api", {}, None),
+        (None, None, {}, None, 4200),
+        (None, None, {"PREFECT_SERVER_API_PORT": "4201"}, 4300, 4201),
+        (4300, None, {}, 4201, 4300),
+        (None, "http://localhost:9/api", {}, 4300, 9),
+        (9, "http://127.0.0.1:9/api", {}, None, 9),
+        (None, "https://elsewhere.example:4200/api", {}, 4300, None),
+        (None, None, {}, 4300, 4300),
     ],
 )
 def test_where_a_server_of_our_own_belongs(
-    given: int | None, configured: str | None, environ: dict[str, str], wanted: int | None
+    given: int | None, configured: str | None, environ: dict[str, str], last: int | None, wanted: int | None
 ) -> None:
-    assert wanted_port(given, configured, environ) == wanted
+    assert wanted_port(given, configured, environ, last) == wanted
+
+
+def test_a_server_does_not_move_while_a_training_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    home.remember_port(4300)
+    monkeypatch.chdir(tmp_path)
+    asks = {"EIGEN_HOME": str(tmp_path), "EIGEN_FOLDER": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:4300/api"}
+    enter = ("from flows.operations.working_folder import enter", "enter()")
+    elsewhere = {**asks, "PREFECT_API_URL": NOWHERE}
+    with sleeping(f"import os; os.environ.update({elsewhere!r})", *enter):
+        assert not home.is_server_used()
+    # As Prefect does: the process becomes another program once the folder is entered.
+    sleep = "print('ready', flush=True); import time; time.sleep(60)"
+    with (
+        sleeping(
+            f"import os; os.environ.update({asks!r})",
+            *enter,
+            f"os.execv({sys.executable!r}, ['python', '-c', {sleep!r}])",
+        ),
+        pytest.raises(InputError, match="A training still runs that asks the server at port 4300: start it there"),
+    ):
+        start_server(home, {}, 4301)
+    assert home.port() == 4300
+    assert home.read("server") is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::"])
+def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    with pytest.raises(
+        InputError, match=r"set PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password"
+    ):
+        start_server(Home(tmp_path), {}, 4300, Listening(host))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("flows.operations.server.is_taken", lambda *_: True)
+    for environ, listening in (
+        ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, Listening(host)),
+        ({}, Listening(host, without_password=True)),
+    ):
+        with pytest.raises(InputError, match="Port 4300 is taken"):
+            start_server(Home(tmp_path), environ, 4300, listening)
 
 
 def test_a_server_of_this_machine_that_answers_is_elsewhere_to_us() -> None:
@@ -196,6 +240,11 @@ def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:
         home.write("worker", record_of(home, process.pid, NOWHERE))
         assert not is_up(home)
         home.write("worker", record_of(home, process.pid, api))
+        with sleeping() as supervisor:
+            home.write("supervisor", record_of(home, supervisor.pid, api))
+            assert is_up(home)
+        assert not is_up(home)
+        home.forget("supervisor")
         process.kill()
         process.wait()
         assert not is_up(home)

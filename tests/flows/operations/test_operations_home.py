@@ -68,3 +68,29 @@ def test_only_one_is_at_work(tmp_path: Path) -> None:
         assert not waiting.wait(0.3)
     thread.join(20.0)
     assert waiting.is_set()
+
+
+def test_the_port_is_remembered_whatever_is_forgotten(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert home.port() is None
+    home.remember_port(4300)
+    home.forget("server")
+    assert Home(tmp_path).port() == 4300
+    (tmp_path / "port").write_text("")
+    assert home.port() is None
+
+
+def test_a_server_is_used_until_the_process_that_asks_it_ends(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert not home.is_server_used()
+    asks = (
+        "from pathlib import Path",
+        "from flows.operations.home import Home",
+        f"home = Home(Path({str(tmp_path)!r}))",
+    )
+    with sleeping(*asks, "home.use_server()") as first, sleeping(*asks, "home.use_server()") as second:
+        for process in (first, second):
+            assert home.is_server_used()
+            process.kill()
+            process.wait()
+        assert not home.is_server_used()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from flow_cases import eigen_command, run_eigen
 from operated import free_port
 from operation_cases import operator_environment
 
-from flows.operations.home import Home
+from flows.operations.health import is_up
+from flows.operations.home import PARTS, Home
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """A working folder; whatever was started in it has ended afterwards."""
     yield tmp_path
     home = Home(tmp_path / ".eigen")
-    left = [record for part in ("worker", "server") if (record := home.read(part)) is not None]
+    left = [record for part in ("supervisor", "worker", "server") if (record := home.read(part)) is not None]
     for record in left:
         record.process.kill()
 
@@ -63,6 +65,48 @@ def test_in_the_foreground_it_ends_with_what_it_started(folder: Path) -> None:
         process.kill()
         process.communicate()
     assert all(record is not None and not record.process.is_alive() for record in started)
+
+
+@pytest.mark.slow
+def test_what_is_killed_is_restarted_where_it_was_until_it_is_stopped(
+    folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    port = free_port()
+    eigen("up", "--port", str(port))
+    home = Home(folder / ".eigen")
+    supervisor = home.running("supervisor")
+    before = [home.running(part) for part in PARTS]
+    for record in before:
+        assert record is not None
+        record.process.kill()
+    eigen("up")
+    for part, record in zip(PARTS, before, strict=True):
+        restarted = home.running(part)
+        assert restarted is not None
+        assert restarted != record
+        assert restarted.api == f"http://127.0.0.1:{port}/api"
+        restarted.process.kill()
+    end = time.monotonic() + 300.0
+    while any(home.running(part) is None for part in PARTS) or not is_up(home):
+        assert time.monotonic() < end, home.log("supervisor").read_text()
+        time.sleep(0.5)
+    eigen("status")
+    assert supervisor is not None
+    eigen("down")
+    assert home.running("supervisor") is None
+    assert not supervisor.process.is_alive()
+    assert [home.running(part) for part in PARTS] == [None, None]
+    # It comes back where it was, and says when nothing supervises it.
+    eigen("up", "--only", "server")
+    server, again = home.running("server"), home.running("supervisor")
+    assert server is not None
+    assert again is not None
+    assert server.api == f"http://127.0.0.1:{port}/api"
+    again.process.kill()
+    assert "supervisor     has ended" in eigen("status", code=1).stdout
+    eigen("up", "--only", "server")
+    assert home.running("supervisor") is not None
+    eigen("down")
 
 
 @pytest.mark.slow
