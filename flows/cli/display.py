@@ -16,6 +16,7 @@ from flows.cli.signals import StopSignals
 
 _MB = 1e6
 _REFRESHES_PER_SECOND = 4
+_CLOCK_WIDTH = len("0:00:00")
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
@@ -103,15 +104,16 @@ class BarDisplay:
         self._overall = Progress(
             TextColumn("generations", table_column=Column(width=22)),
             BarColumn(bar_width=40),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=_CLOCK_WIDTH)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=_CLOCK_WIDTH)),
+            TextColumn("elapsed{task.fields[left]}"),
             console=console,
         )
         self._phase = Progress(
             TextColumn("{task.description}", table_column=Column(width=22)),
             BarColumn(bar_width=40),
             TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=_CLOCK_WIDTH)),
             console=console,
         )
         self._overall_task = self._overall.add_task("", total=None, left="", visible=False)
@@ -156,7 +158,7 @@ class BarDisplay:
         """Advance the bar of the generations and show the latest figures."""
         done = record.generation - self._first
         seconds = (time.monotonic() - self._started) / done * (self._generations - record.generation)
-        self._overall.update(self._overall_task, completed=record.generation, left=f"{_clock(seconds)} left")
+        self._overall.update(self._overall_task, completed=record.generation, left=f", {_clock(seconds)} left")
         self._figures = Text(f"generation {record.generation}: {figures(record, telemetry)}", style="dim")
         self._live.update(self._group())
 

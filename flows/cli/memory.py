@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from eigen_core.errors import InputError
-from flows.cli.tables import plain_table
+from flows.cli.plain_table import PlainTable
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
@@ -100,17 +100,25 @@ def _print_phases(console: Console, memory: RunMemory) -> None:
         return
     on_device = any(entry.device_peak_bytes for entry in shown)
     headers = ["generation", "phase", "RSS at start", "peak", "end"]
-    table = plain_table(*headers, *(["tensors on GPU", "held on GPU"] if on_device else []), left=("phase",))
+    table = PlainTable(
+        *headers,
+        *(["tensors on GPU", "held on GPU"] if on_device else []),
+        left=("phase",),
+        least_important=("RSS at start", "end"),
+    )
     for entry in shown:
-        table.add_section()
         if not entry.phases:
-            table.add_row(str(entry.generation), "all", "", _size(entry.rss_peak_bytes), _size(entry.rss_bytes))
+            sizes_of_all = ("", _size(entry.rss_peak_bytes), _size(entry.rss_bytes))
+            table.add_row(str(entry.generation), "all", *sizes_of_all, ends_section=True)
         for index, phase in enumerate(entry.phases):
             sizes = [phase.start_bytes, phase.peak_bytes, phase.end_bytes]
             device = [phase.device_allocated_peak, phase.device_reserved_peak] if on_device else []
             generation = "" if index else str(entry.generation)
-            table.add_row(generation, phase.phase, *(_size(amount) for amount in [*sizes, *device]))
-    console.print(table)
+            is_last = index == len(entry.phases) - 1
+            table.add_row(
+                generation, phase.phase, *(_size(amount) for amount in [*sizes, *device]), ends_section=is_last
+            )
+    table.print(console)
 
 
 def _how_to_get_one(memory: RunMemory) -> str:

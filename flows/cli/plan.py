@@ -9,7 +9,7 @@ from rich.markup import escape
 from eigen_core.config import Config
 from eigen_core.progress import progress_to
 from flows.cli.display import display_on
-from flows.cli.tables import plain_table
+from flows.cli.plain_table import PlainTable
 from flows.endings import require_addresses
 from flows.prefect_environment import prepare_environment
 
@@ -139,13 +139,13 @@ def _print_parts(console: Console, run_plan: "RunPlan", *, explained: bool) -> N
     plan = run_plan.plan
     on_device = plan.device != "cpu"
     headers = ["part", "host", *(["device"] if on_device else []), "phases", *(["how"] if explained else [])]
-    table = plain_table(*headers, left=("part", "phases", "how"))
+    table = PlainTable(*headers, left=("part", "phases", "how"), least_important=("phases", *headers[4:]))
     rows = zip(plan.parts, plan.part_rows(), strict=True)
     for part, row in sorted(rows, key=lambda pair: -(pair[0].host_bytes + pair[0].device_bytes)):
         device = [_size(part.device_bytes)] if on_device else []
         how = [escape(part.how)] if explained else []
         table.add_row(escape(part.name), _size(part.host_bytes), *device, str(row["phases"]), *how)
-    console.print(table)
+    table.print(console)
 
 
 def _print_phases(console: Console, run_plan: "RunPlan") -> None:
@@ -153,13 +153,13 @@ def _print_phases(console: Console, run_plan: "RunPlan") -> None:
 
     plan = run_plan.plan
     on_device = plan.device != "cpu"
-    table = plain_table("phase", "host at the peak", *(["device at the peak"] if on_device else []), left=("phase",))
+    table = PlainTable("phase", "host at the peak", *(["device at the peak"] if on_device else []), left=("phase",))
     for phase in PHASES:
         device = [_size(plan.device_bytes(phase))] if on_device else []
         highest = phase == plan.peak_phase()
         row = [phase, _size(plan.host_bytes(phase)), *device]
         table.add_row(*(f"[bold]{cell}[/]" if highest else cell for cell in row))
-    console.print(table)
+    table.print(console)
 
 
 def _print_disk(console: Console, config: Config, disk: "DiskPlan") -> None:

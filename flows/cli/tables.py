@@ -1,6 +1,7 @@
 """Tables and JSON of the command line: runs, one run, presets, settings."""
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -8,13 +9,12 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.explain import explain, flatten
+from flows.cli.plain_table import PlainTable
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
@@ -26,9 +26,9 @@ _PIPE_WIDTH = 120
 
 
 def output_console() -> Console:
-    """Return the console of standard output. A pipe has no width: there, tables get room."""
+    """Return the console of standard output. A pipe has no width: there it is that of COLUMNS, or 120."""
     console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
 
 
 def resume_command(config: Config, run: str) -> str:
@@ -77,8 +77,17 @@ def print_history(console: Console, status: "RunStatus") -> None:
     """Print the newest generations of a run, one row each."""
     if not status.history:
         return
-    table = plain_table(
-        "generation", "best fitness", "mean fitness", "validation", "champion", "buffer", "time", "RSS", "peak"
+    table = PlainTable(
+        "generation",
+        "best fitness",
+        "mean fitness",
+        "validation",
+        "champion",
+        "buffer",
+        "time",
+        "RSS",
+        "peak",
+        least_important=("RSS", "peak", "buffer", "mean fitness", "time", "validation", "best fitness"),
     )
     took = {entry.generation: entry for entry in status.telemetry}
     for record in status.history[-_SHOWN_GENERATIONS:]:
@@ -94,7 +103,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
             f"{entry.rss_bytes / _MB:,.0f} MB" if entry else "",
             f"{entry.rss_peak_bytes / _MB:,.0f} MB" if entry else "",
         )
-    console.print(table)
+    table.print(console)
     hidden = len(status.history) - _SHOWN_GENERATIONS
     if hidden > 0:
         console.print(f"The first {hidden} generations are not shown; --json has them all.", highlight=False)
@@ -146,12 +155,20 @@ def _took(entry: "Telemetry | None") -> dict[str, Any]:
 
 def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:
     """Print the runs of a store, one row each, and why some cannot be read."""
-    table = plain_table("run", "state", "generation", "champion validation", "preset", left=("run", "state", "preset"))
+    table = PlainTable(
+        "run",
+        "state",
+        "generation",
+        "champion validation",
+        "preset",
+        left=("run", "state", "preset"),
+        least_important=("preset", "champion validation", "generation"),
+    )
     for status in statuses:
         validation = f"{status.history[-1].champion_validation:,.1f}" if status.history else ""
         generation = f"{status.generation}/{status.config.generations}"
         table.add_row(escape(status.run), status.state, generation, validation, status.config.preset)
-    console.print(table)
+    table.print(console)
     for sentence in unreadable.values():
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
@@ -183,11 +200,12 @@ def presets_document() -> list[dict[str, Any]]:
 
 def print_presets(console: Console) -> None:
     """Print the presets, what they are for and what they override."""
-    table = plain_table("preset", "what it is", "overrides", left=("preset", "what it is", "overrides"))
+    headers = ("preset", "what it is", "overrides")
+    table = PlainTable(*headers, left=headers, least_important=("overrides",))
     for preset in presets_document():
         overrides = "\n".join(f"{key}={json.dumps(value)}" for key, value in preset["overrides"].items())
-        table.add_row(preset["preset"], escape(preset["description"]), escape(overrides), end_section=True)
-    console.print(table)
+        table.add_row(preset["preset"], escape(preset["description"]), escape(overrides), ends_section=True)
+    table.print(console)
     console.print("All settings of one, explained: eigen presets NAME", highlight=False)
 
 
@@ -209,13 +227,12 @@ def settings_document(config: Config) -> list[dict[str, Any]]:
 
 def print_settings(console: Console, config: Config) -> None:
     """Print every setting of a preset with its value and meaning; what the preset overrides is marked."""
-    table = plain_table("setting", "value", "default", "meaning", left=("setting", "value", "default", "meaning"))
-    section = ""
-    for row in explain(config):
+    headers = ("setting", "value", "default", "meaning")
+    table = PlainTable(*headers, left=headers, least_important=("default", "meaning"))
+    rows = explain(config)
+    sections = [row.setting.key.rpartition(".")[0] for row in rows]
+    for row, section, following in zip(rows, sections, [*sections[1:], ""], strict=True):
         setting = row.setting
-        if section != setting.key.rpartition(".")[0]:
-            table.add_section()
-            section = setting.key.rpartition(".")[0]
         unit = f" {setting.unit}" if setting.unit in ("days", "reward") else ""
         marked = row.source == "preset" and row.value != setting.default
         table.add_row(
@@ -223,8 +240,9 @@ def print_settings(console: Console, config: Config) -> None:
             escape(_value(row.value) + unit) if not marked else f"[bold]{escape(_value(row.value) + unit)}[/]",
             escape(_value(setting.default)) if marked else "",
             escape(f"{setting.meaning} Give {setting.accepts}."),
+            ends_section=section != following,
         )
-    console.print(table)
+    table.print(console)
     console.print("Bold: what the preset overrides. Change a setting: eigen train --set KEY=VALUE", highlight=False)
 
 
@@ -239,11 +257,3 @@ def _overrides(preset: str) -> dict[str, Any]:
 def _description(preset: str) -> str:
     text = (files("eigen_core.config") / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
     return " ".join(re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE))
-
-
-def plain_table(*headers: str, left: Sequence[str] = ()) -> Table:
-    """Return a table without frames; columns that are not `left` hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in headers:
-        table.add_column(header, justify="left" if header in left else "right", overflow="fold")
-    return table
