@@ -68,7 +68,7 @@ def test_the_bars_say_how_long_run_and_phase_have_taken(width: int) -> None:
     shown.print(display._group())
     lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined] # a StringIO, two lines above
     clock = r"\d:\d\d:\d\d"
-    assert re.search(rf"^generations .*2/2 {clock} elapsed, {clock} left", lines[0])
+    assert re.search(rf"^generations .*2/2 +{clock} elapsed, {clock} left", lines[0])
     assert re.search(rf"^2: checkpoint .* {clock}$", lines[1])
 
 
