@@ -22,6 +22,7 @@ BENCHMARKS = (
     "generation",
     "orchestration",
     "overhead",
+    "goodput",
     "memoryplan",
     "replayplan",
     "watcher",

@@ -56,15 +56,19 @@ class Operated:
     ) -> None:
         self._stop()
 
+    def launch(self, preset: str, run: str, assignments: Sequence[str]) -> str:
+        """Launch a training and return the number of its flow run."""
+        options = [part for assignment in assignments for part in ("--set", assignment)]
+        said = self._eigen("launch", "--preset", preset, "--run", run, "--store", str(self.store), *options)
+        return said.partition("/flow-run/")[2].split()[0]
+
     def train(self, preset: str, run: str, assignments: Sequence[str]) -> None:
         """Launch a training and return when it has ended.
 
         Raises:
             RuntimeError: it did not end as it should.
         """
-        options = [part for assignment in assignments for part in ("--set", assignment)]
-        said = self._eigen("launch", "--preset", preset, "--run", run, "--store", str(self.store), *options)
-        number = said.partition("/flow-run/")[2].split()[0]
+        number = self.launch(preset, run, assignments)
         state = self._wait_for_end(number)
         if state != "COMPLETED":
             raise RuntimeError(f"training {run} ended as {state}\n{self._log('worker')}")
