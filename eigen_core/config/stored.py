@@ -13,7 +13,13 @@ from eigen_core.errors import InputError
 FORMAT_KEY = "format_version"
 """Key of a stored configuration's version; without it the version is 1."""
 
-MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = ()
+
+def _bookkeeping_of_version_1(values: dict[str, Any]) -> None:
+    section, name = _section_of(values, "trading.bookkeeping")
+    section.setdefault(name, "exact")
+
+
+MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (_bookkeeping_of_version_1,)
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 
 Whoever renames or removes a setting, or adds one whose default is not what was done before, adds one that says so.

@@ -41,7 +41,7 @@ def of_version_1(config: Config) -> dict[str, Any]:
 def test_what_is_stored_is_read_again() -> None:
     config = load_config("eigen2-classic", ["market.context=SPY", "seed=9"])
     assert config_from_stored(stored_values(config)) == config
-    assert stored_values(config)["format_version"] == 1
+    assert stored_values(config)["format_version"] == len(stored.MIGRATIONS) + 1
     # Before there were versions.
     assert config_from_stored(config.model_dump(mode="json")) == config
 
@@ -73,10 +73,10 @@ def test_what_is_no_configuration_is_refused_after_all_migrations(values: dict[s
 
 
 def test_a_newer_version_is_refused_in_a_sentence() -> None:
-    values = stored_values(Config()) | {"format_version": 2, "unheard_of": 1}
+    values = stored_values(Config()) | {"format_version": 99, "unheard_of": 1}
     with pytest.raises(InputError, match="a number of 16,610 bits"):
         config_from_stored(values | {"format_version": 10**5_000})
-    with pytest.raises(InputError, match=r"newer version of Eigen \(configuration format '2'.*upgrade Eigen\.$"):
+    with pytest.raises(InputError, match=r"newer version of Eigen \(configuration format '99'.*upgrade Eigen\.$"):
         config_from_stored(values)
 
 
@@ -85,3 +85,11 @@ def test_what_is_no_version_is_refused(version: object) -> None:
     with pytest.raises(InputError, match=r"version") as refused:
         config_from_stored(Config().model_dump() | {"format_version": version})
     assert len(str(refused.value)) < 200
+
+
+def test_a_run_of_version_1_keeps_the_books_as_it_did() -> None:
+    """Preset eigen2-classic had exact bookkeeping then."""
+    values = Config(preset="eigen2-classic").model_dump(mode="json")
+    del values["trading"]["bookkeeping"]
+    assert config_from_stored(values).trading.bookkeeping == "exact"
+    assert config_from_stored(stored_values(Config(preset="eigen2-classic"))).trading.bookkeeping == "classic"
