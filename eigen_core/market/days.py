@@ -17,17 +17,16 @@ _DAY_AND_MONTH_FORMATS = ("%m-%d-%Y", "%d-%m-%Y")
 
 _STAMP = (
     r"^(?P<date>.+?)"
-    r"(?:(?:[T ]\s*(?P<hour>\d{1,2}):\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s*[AaPp][Mm])?|T(?P<compact>\d{2})\d{2,4})"
+    r"(?:(?:[T ]\s*(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,]\d+)?)?(?:\s*(?P<half>[AaPp])[Mm])?"
+    r"|T(?P<compact_hour>\d{2})(?P<compact_minute>\d{2})(?P<compact_second>\d{2})?)"
     r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?$"
 )
 _UTC_ZONES = ("Z", "UTC", "GMT", "+00:00", "-00:00", "+0000", "-0000", "+00", "-00")
 
 _EARLIEST, _LATEST = np.datetime64("1800-01-01"), np.datetime64("2200-12-31")
 
-# The first hour in UTC at which it is midnight of the next day somewhere (UTC+13).
-_FIRST_EVENING_HOUR = 11
-_SUNDAY, _FRIDAY, _SATURDAY = 6, 4, 5
-
+# Digits that are a date and a time of day, by their number; 2018010109 as seconds would be a day of 2033.
+_WRITTEN_OUT = {10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 _EPOCH_UNITS = ((1e8, 1e10, "s"), (1e11, 1e13, "ms"), (1e14, 1e16, "us"), (1e17, 1e19, "ns"))
 
 
@@ -37,11 +36,20 @@ class Stamps:
 
     Attributes:
         days: datetime64[D] `[rows]`, the date on the stamp's own clock; NaT where the row has none.
-        in_evening: bool `[rows]`, the stamp is in UTC and late enough to be midnight of the next day elsewhere.
+        seconds: int64 `[rows]`, since midnight on that clock; 0 for a date alone.
+        in_utc: bool `[rows]`, that clock is UTC, which is no exchange's own.
     """
 
     days: Days
-    in_evening: NDArray[np.bool_]
+    seconds: NDArray[np.int64]
+    in_utc: NDArray[np.bool_]
+
+    @classmethod
+    def of_instants(cls, instants: NDArray[np.datetime64], in_utc: bool) -> "Stamps":
+        """Return the stamps of instants, datetime64 `[rows]` of any unit."""
+        days = instants.astype("datetime64[D]")
+        seconds = (instants.astype("datetime64[s]") - days.astype("datetime64[s]")).astype(np.int64)
+        return cls(days, np.where(np.isnat(days), 0, seconds), np.full(len(days), in_utc))
 
 
 class UnreadableDateError(ValueError):
@@ -67,7 +75,7 @@ def read_stamps(column: "pd.Series[Any]", where: str) -> Stamps:
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         stamps = _of_zoned(column)
     elif pd.api.types.is_datetime64_any_dtype(column.dtype):
-        stamps = Stamps(column.to_numpy().astype("datetime64[D]"), np.zeros(len(column), dtype=np.bool_))
+        stamps = Stamps.of_instants(column.to_numpy(), in_utc=False)
     elif pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         numbers = column.astype("float64")
         texts = pd.Series(numbers.map(lambda number: "" if np.isnan(number) else f"{number:.0f}"), dtype="str")
@@ -83,72 +91,73 @@ def read_stamps(column: "pd.Series[Any]", where: str) -> Stamps:
     return stamps
 
 
-def trading_days(stamps: Stamps, symbol_codes: NDArray[np.intp]) -> tuple[Days, int]:
-    """Return the exchange's date of each row, datetime64[D] `[rows]`, and the number of rows moved by a day.
-
-    Args:
-        stamps: of the rows.
-        symbol_codes: intp `[rows]`, from 0, equal for rows of the same symbol.
-
-    A stamp keeps the date on its own clock: midnight in New York is that day. One in UTC is no exchange's own clock,
-    and midnight east of Greenwich is the evening before there. A symbol with evening stamps on Sundays and none on
-    Fridays or Saturdays shows this, and its evening stamps move to the next day.
-    """
-    evening = stamps.in_evening & ~np.isnat(stamps.days)
-    if not evening.any():
-        return stamps.days, 0
-    weekday = (stamps.days.astype("datetime64[D]").astype(np.int64) + 3) % 7
-    symbols = int(symbol_codes.max()) + 1
-    on_sunday = np.bincount(symbol_codes[evening & (weekday == _SUNDAY)], minlength=symbols) > 0
-    at_weeks_end = evening & ((weekday == _FRIDAY) | (weekday == _SATURDAY))
-    before_weekend = np.bincount(symbol_codes[at_weeks_end], minlength=symbols) > 0
-    moved = evening & (on_sunday & ~before_weekend)[symbol_codes]
-    return np.where(moved, stamps.days + np.timedelta64(1, "D"), stamps.days), int(moved.sum())
-
-
 def _of_zoned(column: "pd.Series[Any]") -> Stamps:
-    on_own_clock = column.dt.tz_localize(None)
     in_utc = str(column.dt.tz) in ("UTC", "GMT", "Etc/UTC", "Zulu", "UTC+00:00", "+00:00")
-    evening = (on_own_clock.dt.hour >= _FIRST_EVENING_HOUR).to_numpy(dtype=np.bool_) & in_utc
-    return Stamps(on_own_clock.to_numpy().astype("datetime64[D]"), evening)
+    return Stamps.of_instants(column.dt.tz_localize(None).to_numpy(), in_utc)
 
 
 def _of_texts(texts: "pd.Series[str]", where: str) -> Stamps:
     codes, found = pd.factorize(texts.str.strip())
     unique = pd.Series(found, dtype="str")
-    days, evening = _of_unique_texts(unique, where)
-    unreadable = np.isnat(days) & ~unique.isin(["", "NaT", "nan", "NaN", "None", "null", "NA", "<NA>"]).to_numpy()
+    stamps = _of_unique_texts(unique, where)
+    unreadable = np.isnat(stamps.days)
+    unreadable &= ~unique.isin(["", "NaT", "nan", "NaN", "None", "null", "NA", "<NA>"]).to_numpy()
     if unreadable.any():
         row = int(np.argmax(unreadable[codes]))
         raise UnreadableDateError(row, str(unique[codes[row]]))
-    return Stamps(days[codes], evening[codes])
+    return Stamps(stamps.days[codes], stamps.seconds[codes], stamps.in_utc[codes])
 
 
-def _of_unique_texts(texts: "pd.Series[str]", where: str) -> tuple[Days, NDArray[np.bool_]]:
-    days = _in_format(texts, _DATE_FORMATS[0])
-    evening = np.zeros(len(texts), dtype=np.bool_)
-    epoch = np.isnat(days) & texts.str.fullmatch(r"\d{9,19}").to_numpy(dtype=np.bool_)
-    if epoch.any():
-        days[epoch], evening[epoch] = _of_epochs(texts[epoch].to_numpy(dtype=np.float64))
-    other = np.isnat(days)
+def _of_unique_texts(texts: "pd.Series[str]", where: str) -> Stamps:
+    stamps = Stamps.of_instants(_in_format(texts, _DATE_FORMATS[0]), in_utc=False)
+    digits = np.isnat(stamps.days) & texts.str.fullmatch(r"\d{9,19}").to_numpy(dtype=np.bool_)
+    if digits.any():
+        _put(stamps, digits, _of_digits(texts[digits]))
+    other = np.isnat(stamps.days) & ~digits
     if other.any():
         parts = texts[other].str.extract(_STAMP)
         dates = parts["date"].fillna("").str.strip().str.replace(r"[./]", "-", regex=True)
-        days[other] = _parse_dates(dates, where)
-        hours = pd.to_numeric(parts["hour"].fillna(parts["compact"])).fillna(0).to_numpy()
-        evening[other] = parts["zone"].isin(_UTC_ZONES).to_numpy() & (hours >= _FIRST_EVENING_HOUR)
-    return days, evening
+        in_utc = parts["zone"].isin(_UTC_ZONES).to_numpy()
+        _put(stamps, other, Stamps(_parse_dates(dates, where), _seconds_of(parts), in_utc))
+    return stamps
 
 
-def _of_epochs(numbers: NDArray[np.float64]) -> tuple[Days, NDArray[np.bool_]]:
-    days = np.full(len(numbers), np.datetime64("NaT"), dtype="datetime64[D]")
-    hours = np.zeros(len(numbers), dtype=np.int64)
+def _put(stamps: Stamps, rows: NDArray[np.bool_], found: Stamps) -> None:
+    stamps.days[rows], stamps.seconds[rows], stamps.in_utc[rows] = found.days, found.seconds, found.in_utc
+
+
+def _seconds_of(parts: pd.DataFrame) -> NDArray[np.int64]:
+    hours, minutes, seconds = (
+        pd.to_numeric(parts[unit].fillna(parts[f"compact_{unit}"])).fillna(0).to_numpy(dtype=np.int64)
+        for unit in ("hour", "minute", "second")
+    )
+    half = parts["half"].str.lower()
+    hours = np.where(half.notna(), hours % 12, hours)
+    afternoon = (half == "p").to_numpy(dtype=np.int64)
+    return np.asarray((hours + 12 * afternoon) * 3_600 + minutes * 60 + seconds, dtype=np.int64)
+
+
+def _of_digits(texts: "pd.Series[str]") -> Stamps:
+    """Read dates and times of day that are written as digits alone; what is none counts seconds or less since 1970."""
+    lengths = texts.str.len().to_numpy()
+    stamps = Stamps.of_instants(np.full(len(texts), np.datetime64("NaT"), dtype="datetime64[s]"), in_utc=False)
+    for length in np.unique(lengths):
+        same = lengths == length
+        pattern = _WRITTEN_OUT.get(int(length))
+        instants = _instants(texts[same], pattern) if pattern else None
+        if instants is not None and not np.isnat(instants).any():
+            _put(stamps, same, Stamps.of_instants(instants, in_utc=False))
+        else:
+            _put(stamps, same, _of_epochs(texts[same].to_numpy(dtype=np.float64)))
+    return stamps
+
+
+def _of_epochs(numbers: NDArray[np.float64]) -> Stamps:
+    instants = np.full(len(numbers), np.datetime64("NaT"), dtype="datetime64[s]")
     for lowest, highest, unit in _EPOCH_UNITS:
         within = (numbers >= lowest) & (numbers < highest)
-        stamps = numbers[within].astype(np.int64).astype(f"datetime64[{unit}]")
-        days[within] = stamps.astype("datetime64[D]")
-        hours[within] = (stamps.astype("datetime64[h]") - days[within].astype("datetime64[h]")).astype(np.int64)
-    return days, hours >= _FIRST_EVENING_HOUR
+        instants[within] = numbers[within].astype(np.int64).astype(f"datetime64[{unit}]")
+    return Stamps.of_instants(instants, in_utc=True)
 
 
 def _parse_dates(dates: "pd.Series[str]", where: str) -> Days:
@@ -157,7 +166,10 @@ def _parse_dates(dates: "pd.Series[str]", where: str) -> Days:
         open_cells = np.isnat(parsed)
         if not open_cells.any():
             return parsed
-        parsed[open_cells] = _in_format(dates[open_cells], pattern)
+        cells = dates[open_cells]
+        # 201811 is a month, not 1 January.
+        fitting = cells.where(cells.str.len() == 8, "") if pattern == "%Y%m%d" else cells
+        parsed[open_cells] = _in_format(fitting, pattern)
     rest = dates[np.isnat(parsed)]
     month_first, day_first = (_in_format(rest, pattern) for pattern in _DAY_AND_MONTH_FORMATS)
     misread_by_month, misread_by_day = (int(np.isnat(read).sum()) for read in (month_first, day_first))
@@ -170,4 +182,8 @@ def _parse_dates(dates: "pd.Series[str]", where: str) -> Days:
 
 
 def _in_format(dates: "pd.Series[str]", pattern: str) -> Days:
-    return pd.to_datetime(dates, format=pattern, errors="coerce").to_numpy().astype("datetime64[D]")
+    return _instants(dates, pattern).astype("datetime64[D]")
+
+
+def _instants(texts: "pd.Series[str]", pattern: str) -> NDArray[np.datetime64]:
+    return pd.to_datetime(texts, format=pattern, errors="coerce").to_numpy()

@@ -12,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
-from eigen_core.market.days import Days, trading_days
+from eigen_core.market.days import Days
+from eigen_core.market.midnights import trading_days
 from eigen_core.market.repeats import Repeats
 from eigen_core.market.spellings import PRICE_ROLES, Role
 from eigen_core.market.tables import Table, read_table
@@ -170,8 +171,7 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 
 def _wide_rows(table: Table) -> PriceRows:
-    stamps = table.stamps()
-    days, moved = trading_days(stamps, np.zeros(table.rows, dtype=np.intp))
+    days, moved = _days_of_rows(table, np.zeros(table.rows, dtype=np.intp))
     closes = np.stack([table.numbers(position) for position, _ in table.headings.symbols], axis=1)
     dated = ~np.isnat(days)
     days, closes = days[dated], closes[dated]
@@ -197,7 +197,7 @@ def _long_rows(table: Table, file_symbol: str) -> PriceRows:
     else:
         names = pd.Series(np.full(table.rows, file_symbol, dtype=object), dtype="str")
     codes, found = pd.factorize(names, sort=True)
-    days, moved = trading_days(table.stamps(), codes)
+    days, moved = _days_of_rows(table, codes)
     prices: dict[Role, NDArray[np.float64]] = {
         role: table.numbers(roles[role]) for role in PRICE_ROLES if role in roles
     }
@@ -216,6 +216,24 @@ def _long_rows(table: Table, file_symbol: str) -> PriceRows:
         moved=moved,
         ignored=tuple(table.names[position] for position in table.headings.ignored),
     )
+
+
+def _days_of_rows(table: Table, codes: NDArray[np.intp]) -> tuple[Days, int]:
+    """Return the trading day of each row and how many were moved; refuse several times of day of a symbol and day."""
+    stamps = table.stamps()
+    if not stamps.seconds.any():
+        return stamps.days, 0
+    # Where most days have several rows, these are bars within a day; where few have, a clock was changed.
+    within_days = 2 * Repeats.of(codes, stamps.days).rows.size > table.rows
+    days, moved = (stamps.days, 0) if within_days else trading_days(stamps, codes, table.where)
+    differing = Repeats.of(codes, days).difference(stamps.seconds)
+    if differing is not None:
+        one, other = (str(np.timedelta64(stamps.seconds[row], "s").item()) for row in differing)
+        raise InputError(
+            f"{table.place(differing[1])}: several rows of {days[differing[1]]}, at {one} and {other}: bars within a "
+            "day are not summed up to one; give one row a symbol and day."
+        )
+    return days, moved
 
 
 def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np.intp], days: Days) -> None:

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from market_cases import business_days, cleaned, write_text
 
+from eigen_core.errors import InputError
+
 DAYS = business_days(60, "2020-02-03")
 
 
@@ -81,6 +83,135 @@ def test_moved_stamps_are_reported_and_every_symbol_is_judged_alone(tmp_path: Pa
     np.testing.assert_array_equal(prices.close, np.tile([1.0, 2.0], (60, 1)))
     assert report.moved_stamps == 60
     assert any("60 time stamps in UTC" in line for line in report.lines())
+
+
+WEEKS = {
+    "Asia/Jerusalem": "Sun Mon Tue Wed Thu",
+    "Asia/Riyadh": "Sun Mon Tue Wed Thu",
+    "Asia/Dhaka": "Sun Mon Tue Wed Thu",
+    "Africa/Cairo": "Sun Mon Tue Wed Thu",
+    "Asia/Tehran": "Sat Sun Mon Tue Wed",
+}
+
+
+def days_of_week(zone: str, start: str, days: int) -> pd.DatetimeIndex:
+    return pd.bdate_range(start, periods=days, freq="C", weekmask=WEEKS.get(zone, "Mon Tue Wed Thu Fri"))
+
+
+def files_of_midnights(folder: Path, zone: str, days: pd.DatetimeIndex) -> list[Path]:
+    """Write closes 1, 2, ... at the midnights of a zone in UTC, as text, numbers and time stamps."""
+    utc = days.tz_localize(zone, nonexistent="shift_forward", ambiguous=True).tz_convert("UTC")
+    closes = np.arange(1.0, len(days) + 1)
+    milliseconds = utc.tz_localize(None).as_unit("ms").astype("int64")
+    pd.DataFrame({"Date": [str(stamp) for stamp in utc], "A": closes}).to_csv(folder / "text.csv", index=False)
+    pd.DataFrame({"Date": milliseconds, "A": closes}).to_csv(folder / "numbers.csv", index=False)
+    pd.DataFrame({"Date": utc, "A": closes}).to_parquet(folder / "stamps.parquet", index=False)
+    return [folder / "text.csv", folder / "numbers.csv", folder / "stamps.parquet"]
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [
+        *WEEKS, "Europe/Athens", "Europe/Moscow", "Asia/Kolkata", "Asia/Kathmandu", "Asia/Shanghai", "Australia/Sydney",
+        "Pacific/Auckland", "America/New_York", "America/Sao_Paulo", "America/Los_Angeles", "Pacific/Honolulu",
+        "Europe/London", "UTC",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("start", ["2015-01-04", "2019-07-01"])
+def test_midnights_of_all_weeks_in_utc(tmp_path: Path, zone: str, start: str) -> None:
+    days = days_of_week(zone, start, 300)
+    for path in files_of_midnights(tmp_path, zone, days):
+        prices, _ = cleaned(path)
+        np.testing.assert_array_equal(prices.days, days.to_numpy().astype("datetime64[D]"))
+        np.testing.assert_array_equal(prices.close[:, 0], np.arange(1.0, 301.0))
+
+
+def test_trading_out_of_turn_at_weekends_does_not_hide_a_week(tmp_path: Path) -> None:
+    days = days_of_week("Asia/Kolkata", "2020-01-01", 300)
+    days = days.union(pd.DatetimeIndex(["2020-02-01", "2020-11-14", "2020-11-15"]))
+    for path in files_of_midnights(tmp_path, "Asia/Kolkata", days):
+        np.testing.assert_array_equal(cleaned(path)[0].days, days.to_numpy().astype("datetime64[D]"))
+
+
+def test_a_symbol_of_few_days_follows_the_others(tmp_path: Path) -> None:
+    days = days_of_week("Asia/Tokyo", "2020-01-06", 40)
+    utc = days.tz_localize("Asia/Tokyo").tz_convert("UTC")
+    rows = [f"{stamp},OLD,1" for stamp in utc] + [f"{stamp},NEW,2" for stamp in utc[-4:]]
+    prices, _ = cleaned(write_text(tmp_path / "p.csv", "Date,Symbol,Close\n" + "\n".join(rows) + "\n"))
+    np.testing.assert_array_equal(prices.days, days.to_numpy().astype("datetime64[D]"))
+    np.testing.assert_array_equal(prices.close[-5:, 0], [np.nan, 2, 2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("weekdays", "time", "own_day"),
+    [
+        ("Sun Mon Tue Wed Thu", "15:25:00+00:00", True),
+        ("Sun Mon Tue Wed Thu", "12:00:00+00:00", None),
+        ("Sat Sun Mon Tue Wed", "12:00:00+00:00", None),
+        ("Sun Mon Tue Wed Thu", "23:59:59+00:00", None),
+        ("Sun Mon Tue Wed Thu", "22:00:00", None),
+        ("Sun Mon Tue Wed Thu", "17:25:00", True),
+        ("Sun Mon Tue Wed Thu", "07:00:00+00:00", True),
+        ("Mon Tue Wed Thu Fri Sat", "21:00:00+00:00", True),
+        ("Wed", "15:00:00+00:00", None),
+        ("Wed", "15:00:00", True),
+        ("Fri", "21:00:00+00:00", True),
+        ("Sun Mon Tue Wed Thu Fri", "22:00:00+00:00", None),
+    ],
+)
+def test_hours_that_may_be_of_two_days_are_refused(
+    tmp_path: Path, weekdays: str, time: str, own_day: bool | None
+) -> None:
+    days = pd.bdate_range("2020-01-06", periods=60, freq="C", weekmask=weekdays)
+    stamps = [f"{day:%Y-%m-%d} {time}" for day in days]
+    if own_day is None:
+        with pytest.raises(InputError, match=r"may be of its own day, or midnight of the next day"):
+            days_of(tmp_path, stamps)
+    else:
+        np.testing.assert_array_equal(days_of(tmp_path, stamps)[0], days.to_numpy().astype("datetime64[D]"))
+
+
+@pytest.mark.parametrize("pattern", ["%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%Y%m%d%H%M%S.parquet"])
+def test_dates_and_times_as_digits(tmp_path: Path, pattern: str) -> None:
+    texts = [(day + pd.Timedelta(hours=9, minutes=30)).strftime(pattern.removesuffix(".parquet")) for day in DAYS]
+    if pattern.endswith(".parquet"):
+        pd.DataFrame({"Date": list(map(int, texts)), "A": np.arange(1.0, 61.0)}).to_parquet(tmp_path / "p.parquet")
+        days = cleaned(tmp_path / "p.parquet")[0].days
+    else:
+        days = days_of(tmp_path, texts)[0]
+    np.testing.assert_array_equal(days, DAYS.to_numpy().astype("datetime64[D]"))
+
+
+def test_milliseconds_before_2001(tmp_path: Path) -> None:
+    days = business_days(60, "1975-11-03")
+    numbers = days.as_unit("ms").astype("int64")
+    assert {len(str(number)) for number in numbers} == {12}
+    np.testing.assert_array_equal(days_of(tmp_path, list(map(str, numbers)))[0], days.to_numpy())
+
+
+def test_months_are_no_days(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'201811' is no date"):
+        days_of(tmp_path, ["201811", "201812"])
+
+
+@pytest.mark.parametrize("layout", ["long", "wide", "numbers", "newest first"])
+def test_rows_within_a_day_are_refused(tmp_path: Path, layout: str) -> None:
+    stamps = [day + pd.Timedelta(hours=hour, minutes=30) for day in DAYS for hour in (9, 10, 15)]
+    frame = pd.DataFrame({"date": stamps, "close": 1.0, "volume": 5})
+    if layout == "wide":
+        frame = frame.rename(columns={"close": "A", "volume": "B"})
+    if layout == "numbers":
+        frame["date"] = [stamp.strftime("%Y%m%d%H%M") for stamp in stamps]
+    frame.iloc[:: -1 if layout == "newest first" else 1].to_csv(tmp_path / "p.csv", index=False)
+    with pytest.raises(
+        InputError, match=r"several rows of 2020-02-03, at 9:30:00 and 10:30|of 2020-.*, at 15:30:00 and"
+    ):
+        cleaned(tmp_path / "p.csv")
+
+
+def test_one_row_a_day_at_changing_times_is_kept(tmp_path: Path) -> None:
+    stamps = [f"{day:%Y-%m-%d} {9 + number % 7:02}:{number % 60:02}:07" for number, day in enumerate(DAYS)]
+    np.testing.assert_array_equal(days_of(tmp_path, stamps)[0], DAYS.to_numpy().astype("datetime64[D]"))
 
 
 def test_a_market_that_never_closes_keeps_its_utc_days(tmp_path: Path) -> None:

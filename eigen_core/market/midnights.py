@@ -1,0 +1,119 @@
+"""Time stamps that are midnight of the next day, written on another clock, and the days they stand for.
+
+Midnight east of Greenwich is the evening before in UTC. Whether stamps of an evening are such midnights, or times of
+their own day, shows in the weekdays on which a symbol has them: Monday to Friday are days of trading as they stand,
+Sunday to Thursday become Monday to Friday a day later. Some exchanges trade from Sunday to Thursday themselves; there
+the time of day decides, and where that is not enough, the stamps are refused.
+"""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigen_core.errors import InputError
+from eigen_core.market.days import Days, Stamps
+
+_Reading = Literal["own day", "next day", "unknown"]
+
+_HOUR = 3_600
+# The first hour in UTC at which it is midnight of the next day anywhere: UTC+13 in New Zealand's summer.
+_FIRST_EVENING = 11 * _HOUR
+# Midnights of zones that are not whole hours from UTC: Adelaide, Yangon, Kathmandu, India, Kabul, Tehran.
+_MIDNIGHTS_BETWEEN = frozenset(int(hour * _HOUR) for hour in (13.5, 14.5, 17.5, 18.25, 18.5, 19.5, 20.5))
+# No exchange whose week begins on Saturday or Sunday closes at a full hour from here on, nor at any from `_NIGHT` on.
+_AFTER_ALL_CLOSES = 15 * _HOUR
+_NIGHT = 17 * _HOUR
+_NEW_ZEALAND, _SYDNEY = {11 * _HOUR, 12 * _HOUR}, {13 * _HOUR, 14 * _HOUR}
+_MIDNIGHTS_OF_LONDON = {0, 23 * _HOUR}
+_WEDNESDAY, _THURSDAY, _FRIDAY, _SATURDAY, _SUNDAY = 2, 3, 4, 5, 6
+
+
+def trading_days(stamps: Stamps, symbol_codes: NDArray[np.intp], where: str) -> tuple[Days, int]:
+    """Return the exchange's date of each row, datetime64[D] `[rows]`, and the number of rows moved by a day.
+
+    Args:
+        stamps: of the rows.
+        symbol_codes: intp `[rows]`, from 0, equal for rows of the same symbol.
+        where: the file, for messages.
+
+    A stamp keeps the date on its own clock: midnight in New York is that day. Evening stamps in UTC move to the next
+    day where they are its midnight.
+
+    Raises:
+        InputError: evening stamps may be of their own day or of the next.
+    """
+    late = (stamps.seconds >= _FIRST_EVENING) & ~np.isnat(stamps.days)
+    moved = np.zeros(len(late), dtype=np.bool_)
+    for in_utc in (True, False):
+        rows = np.flatnonzero(late & (stamps.in_utc == in_utc))
+        if rows.size:
+            moved[rows] = _are_of_next_day(stamps, symbol_codes, rows, in_utc, where)
+    return np.where(moved, stamps.days + np.timedelta64(1, "D"), stamps.days), int(moved.sum())
+
+
+def _are_of_next_day(
+    stamps: Stamps, symbol_codes: NDArray[np.intp], rows: NDArray[np.intp], in_utc: bool, where: str
+) -> NDArray[np.bool_]:
+    codes = symbol_codes[rows]
+    weekdays = (stamps.days[rows].astype("datetime64[D]").astype(np.int64) + 3) % 7
+    counts = np.bincount(codes * 7 + weekdays, minlength=(int(codes.max()) + 1) * 7).reshape(-1, 7)
+    # Exchanges open on few Saturdays or Sundays out of turn.
+    regular = 4 * counts >= np.maximum(counts.max(axis=1, keepdims=True), 1)
+    times = _times_by_code(codes, stamps.seconds[rows])
+    readings = {code: _reading(set(np.flatnonzero(regular[code]).tolist()), own, in_utc) for code, own in times.items()}
+    if in_utc:
+        _follow_others(readings, times, _times_by_code(symbol_codes, stamps.seconds))
+    for code, reading in readings.items():
+        if reading == "unknown" or (reading == "next day" and not in_utc):
+            row = rows[np.argmax(codes == code)]
+            second = int(stamps.seconds[row])
+            raise InputError(
+                f"{where}: the time stamp {stamps.days[row]} {second // _HOUR:02}:{second // 60 % 60:02} "
+                f"{'in UTC' if in_utc else 'without a time zone'} may be of its own day, or midnight of the next day "
+                "where the exchange is: write the exchange's dates as YYYY-MM-DD."
+            )
+    next_day = np.zeros(len(counts), dtype=np.bool_)
+    next_day[[code for code, reading in readings.items() if reading == "next day"]] = True
+    return next_day[codes]
+
+
+def _times_by_code(codes: NDArray[np.intp], seconds: NDArray[np.int64]) -> dict[int, set[int]]:
+    times: dict[int, set[int]] = {}
+    for pair in np.unique(codes * 86_400 + seconds).tolist():
+        times.setdefault(pair // 86_400, set()).add(pair % 86_400)
+    return times
+
+
+def _reading(weekdays: set[int], times: set[int], in_utc: bool) -> _Reading:
+    """Tell of which day the evening stamps of one symbol are, from their weekdays and times of day."""
+    if len(weekdays) == 7:
+        return "own day"
+    midnights = all(time % _HOUR == 0 or time in _MIDNIGHTS_BETWEEN for time in times)
+    if not weekdays & {_SATURDAY, _SUNDAY}:
+        return "unknown" if midnights and in_utc and _FRIDAY not in weekdays else "own day"
+    if not weekdays & {_FRIDAY, _SATURDAY}:
+        if midnights:
+            known = min(times) >= _AFTER_ALL_CLOSES or times == _NEW_ZEALAND or times <= _SYDNEY
+            return "next day" if known else "unknown"
+        return "own day" if max(times) < _NIGHT or not in_utc else "unknown"
+    if _SUNDAY not in weekdays and {_THURSDAY, _FRIDAY} <= weekdays:
+        return "own day"
+    # Midnights of weeks from Saturday or Sunday on.
+    rest = {_WEDNESDAY, _THURSDAY} if _FRIDAY in weekdays else {_THURSDAY, _FRIDAY}
+    return "next day" if midnights and min(times) >= _NIGHT and not weekdays & rest else "unknown"
+
+
+def _follow_others(readings: dict[int, _Reading], times: dict[int, set[int]], all_times: dict[int, set[int]]) -> None:
+    """Let symbols of too few days follow those with the same times of day, or the clock of London."""
+    by_time: dict[int, set[_Reading]] = {}
+    for code, reading in readings.items():
+        if reading != "unknown":
+            for time in times[code]:
+                by_time.setdefault(time, set()).add(reading)
+    for code, reading in readings.items():
+        if reading == "unknown":
+            found = set.union(*(by_time.get(time, {"unknown"}) for time in times[code]))
+            if all_times[code] == _MIDNIGHTS_OF_LONDON:
+                found = {"next day"}
+            readings[code] = found.pop() if len(found) == 1 else "unknown"
