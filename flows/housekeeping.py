@@ -20,6 +20,7 @@ from eigen_core.checkpoint import (
     read_champion,
     write_champion,
 )
+from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.names import CONFIG_NAME
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.config import Config
@@ -123,14 +124,15 @@ def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: 
 
 def _clean_run(place: RunPlace, config: Config, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
     with ExitStack() as stack:
+        lease = None
         try:
             if dry_run:
                 _require_idle(place)
             else:
-                _take(place, config.checkpoint, stack)
+                lease = _take(place, config.checkpoint, stack)
         except (RunLockedError, LeaseHeldError) as error:
             return CleanedRun(place.name, str(error))
-        return _clean(place, config.checkpoint, grace_seconds, dry_run=dry_run)
+        return _clean(place, config.checkpoint, grace_seconds, lease, dry_run=dry_run)
 
 
 def _require_idle(place: RunPlace) -> None:
@@ -141,22 +143,27 @@ def _require_idle(place: RunPlace) -> None:
         raise LeaseHeldError(f"Run '{place.name}' is in use by another process.")
 
 
-def _take(place: RunPlace, settings: CheckpointConfig, stack: ExitStack) -> None:
-    """Keep everybody else from the run until the stack is closed, or raise if somebody trains it."""
+def _take(place: RunPlace, settings: CheckpointConfig, stack: ExitStack) -> Lease | None:
+    """Keep everybody else from the run until the stack is closed, or raise if somebody trains it.
+
+    Returns the lease on a run whose store is elsewhere.
+    """
     if place.local.exists():
         stack.enter_context(RunDirectory.open(place.root, place.name).lock())
-    if place.remote:
-        stack.enter_context(take_lease(place, settings))
+    return stack.enter_context(take_lease(place, settings)) if place.remote else None
 
 
-def _clean(place: RunPlace, settings: CheckpointConfig, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+def _clean(
+    place: RunPlace, settings: CheckpointConfig, grace_seconds: float, lease: Lease | None, *, dry_run: bool
+) -> CleanedRun:
     keep = (settings.keep_last, settings.keep_every)
     if not place.remote:
         return CleanedRun(place.name, None, place.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run))
     # Before the store is cleaned: what need not stay there need not stay here either.
     here = {manifest.generation for manifest in place.local.manifests().manifests}
     there = {manifest.generation for manifest in place.stored.manifests().manifests if _is_whole(place, manifest)}
-    stored = place.stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
+    confirm = lease.check if lease is not None else None
+    stored = place.stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run, confirm=confirm)
     local = place.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
     return CleanedRun(place.name, None, stored, local)
 

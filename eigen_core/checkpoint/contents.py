@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import groupby
@@ -15,7 +15,16 @@ from eigen_core.checkpoint.attachments import attachment_damage
 from eigen_core.checkpoint.blobs import blob_damage
 from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, FileEntry, Manifest, parse_manifest
-from eigen_core.checkpoint.names import BLOBS, CONFIG_NAME, HOLDOUT, MANIFESTS, PLOTS, blob_name, generation_of
+from eigen_core.checkpoint.names import (
+    BLOBS,
+    CONFIG_NAME,
+    HOLDOUT,
+    MANIFESTS,
+    PLOTS,
+    WITHDRAWN,
+    blob_name,
+    generation_of,
+)
 from eigen_core.checkpoint.retention import (
     CleanReport,
     KeepRule,
@@ -114,9 +123,17 @@ class RunContents:
         found = [
             (generation, stored)
             for stored in self.store.objects(self.object_name(MANIFESTS))
-            if (generation := generation_of(self._relative(stored))) is not None
+            if (generation := generation_of(self._relative(stored))) is not None and not self._is_withdrawn(stored)
         ]
         return [stored for _, stored in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
+
+    def _is_withdrawn(self, stored: StoredObject) -> bool:
+        """Whether a manifest's name is occupied, so that it cannot be created too late (see `Lease`)."""
+        if stored.bytes != len(WITHDRAWN):
+            return False
+        with suppress(MissingObjectError):
+            return self.store.read(stored.name, len(WITHDRAWN)) == WITHDRAWN
+        return True
 
     def _relative(self, stored: StoredObject) -> str:
         return stored.name.removeprefix(f"{self.name}/")
@@ -320,6 +337,7 @@ class RunContents:
         *,
         grace_seconds: float = GRACE_SECONDS,
         dry_run: bool = False,
+        confirm: Callable[[], None] | None = None,
     ) -> CleanReport:
         """Remove the generations that need not stay, manifests first, then the blobs that no manifest refers to.
 
@@ -332,14 +350,17 @@ class RunContents:
             champion_generation: the generation in which the champion was found; it stays. None: what the newest whole
                 manifest says.
             protected: generations that stay in any case.
-            grace_seconds: blobs that are younger, by the store's clock, stay.
+            grace_seconds: blobs that no manifest names, not even one that is removed, stay while they are younger, by
+                the store's clock.
             dry_run: remove nothing.
+            confirm: called once it is known what can go; what it raises keeps everything.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but the newest generation always stays")
+        # Blobs first: those of a generation that is completed meanwhile are not among them, or its manifest is seen.
+        blobs = self.store.objects(self.object_name(BLOBS))
         listed = self._stored_manifests()
         read = {self._relative(stored): self._summary(stored) for stored in listed}
-        blobs = self.store.objects(self.object_name(BLOBS))
         kept = kept_manifests(
             read,
             {self._relative(stored): stored.bytes for stored in blobs},
@@ -349,8 +370,13 @@ class RunContents:
         gone_manifests = [stored for stored in listed if self._relative(stored) not in kept]
         unneeded = [stored for stored in blobs if self._relative(stored) not in needed]
         if grace_seconds > 0 and unneeded:
+            named = {blob for found in read.values() if found is not None for blob in found.blobs}
             born_before = self.store.time() - timedelta(seconds=grace_seconds)
-            unneeded = [stored for stored in unneeded if stored.modified <= born_before]
+            unneeded = [
+                stored for stored in unneeded if self._relative(stored) in named or stored.modified <= born_before
+            ]
+        if confirm is not None:
+            confirm()
         if not dry_run:
             self.store.delete([stored.name for stored in gone_manifests])
             self.store.delete([stored.name for stored in unneeded])

@@ -2,6 +2,7 @@
 
     <run>/lease/<epoch>        created once, by whoever takes the lease: who that is
     <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it lives
+    <run>/lease/<epoch>.<manifest>   there while the holder may be creating that manifest
 
 No clock but the store's is ever compared with another one's.
 """
@@ -13,16 +14,24 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from eigen_core.checkpoint.names import LEASES
+from eigen_core.checkpoint.names import LEASES, MANIFESTS, WITHDRAWN
 from eigen_core.checkpoint.owner import Owner, is_gone, this_process
 from eigen_core.errors import InputError
-from eigen_core.store import MissingObjectError, ObjectExistsError, Store, StoredObject, StoreUnavailableError
+from eigen_core.store import (
+    MissingObjectError,
+    ObjectExistsError,
+    Store,
+    StoredObject,
+    StoreUnavailableError,
+    created,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +44,7 @@ _PAUSE_SECONDS = 5.0
 _RELEASE_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 _RECORD_NAME = re.compile(r"(\d{6,18})")
+_ANNOUNCEMENT = re.compile(r"\d{6,18}\.(\d{6,18}-[0-9a-f]{8}\.json)")
 
 _Part = TypeVar("_Part", bound=BaseModel)
 
@@ -95,9 +105,11 @@ class Lease:
     """The right to write a run's manifests, under an epoch that no other holder ever had. Make one with `acquire`.
 
     Used as a context manager it is renewed in the background and given back at the end. Renewing tells others to wait;
-    it proves nothing: `check` does, before each manifest. Between a check and the manifest that follows another process
-    may take over in theory (only once the lease has lapsed all the same); then that one manifest is there beside the
-    other's of the same generation, whose higher epoch goes before it.
+    it proves nothing: `check` does.
+
+    A process may be stopped for longer than the lease between a check and what it does then. So a manifest is announced
+    before the check that precedes it. Whoever takes the lease after that check finds the announcement, and occupies the
+    manifest's name before anything else: the manifest was created before, with all its blobs there, or never will be.
     """
 
     def __init__(self, store: Store, run: str, epoch: int, record: _Record, clock: Callable[[], float]) -> None:
@@ -178,6 +190,22 @@ class Lease:
             self.renew()
         self._look_for_another()
 
+    def announce(self, manifest: str) -> None:
+        """Say which manifest is about to be created, and `check` then.
+
+        Args:
+            manifest: its name, relative to the run's folder.
+
+        Raises:
+            LeaseLostError, InputError, StoreUnavailableError: as for `check`.
+        """
+        self._store.put(self._announcement(manifest), b"")
+        self.check()
+
+    def conclude(self, manifest: str) -> None:
+        """Take an announcement back once the manifest is there; that it stays does no harm, and is logged."""
+        self._prune([self._announcement(manifest)])
+
     def renew(self) -> None:
         """Tell the others that this process lives.
 
@@ -228,30 +256,37 @@ class Lease:
     def _create(self) -> bool:
         """Create this epoch's record; False if somebody else was faster."""
         name = _record_name(self._run, self.epoch)
-        content = self._record.model_dump_json().encode()
-        try:
-            self._store.create(name, content)
-        except ObjectExistsError:
-            # A record that was created and whose reply was lost on the way is found by the next attempt.
-            try:
-                if self._store.read(name, _MOST_BYTES) != content:
-                    return False
-            except MissingObjectError:
-                return False
-        epochs = _epochs(self._store.objects(_folder(self._run)))
+        if not created(self._store, name, self._record.model_dump_json().encode()):
+            return False
+        found = self._store.objects(_folder(self._run))
+        epochs = _epochs(found)
         # Old records are removed: whoever decided long ago to take one of them finds its name free.
         if max(epochs, default=self.epoch) > self.epoch:
             return False
+        announcements = self._prevent_announced(found)
         _held_here.add(self._record.token)
-        self._prune([epoch for epoch in epochs if epoch <= self.epoch - _KEPT_EPOCHS])
+        old = [epoch for epoch in epochs if epoch <= self.epoch - _KEPT_EPOCHS]
+        names = [name for epoch in old for name in (_record_name(self._run, epoch), _beat_name(self._run, epoch))]
+        self._prune(names + announcements)
         return True
 
-    def _prune(self, epochs: list[int]) -> None:
-        names = [name for epoch in epochs for name in (_record_name(self._run, epoch), _beat_name(self._run, epoch))]
+    def _announcement(self, manifest: str) -> str:
+        return f"{_record_name(self._run, self.epoch)}.{manifest.removeprefix(MANIFESTS)}"
+
+    def _prevent_announced(self, found: list[StoredObject]) -> list[str]:
+        """Occupy the names of the manifests that others announced, where they are free; return the announcements."""
+        announced = {thing.name: _ANNOUNCEMENT.fullmatch(thing.name.rpartition("/")[2]) for thing in found}
+        for match in announced.values():
+            if match is not None:
+                with suppress(ObjectExistsError):
+                    self._store.create(f"{self._run}/{MANIFESTS}{match[1]}", WITHDRAWN)
+        return [name for name, match in announced.items() if match is not None]
+
+    def _prune(self, names: list[str]) -> None:
         try:
             self._store.delete(names)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': old leases stay in the store: %s", self._run, error)
+            logger.warning("Run '%s': what is old of the lease stays in the store: %s", self._run, error)
 
     def _put_beat(self, *, released: bool) -> None:
         self._beats += 1

@@ -9,6 +9,8 @@ MANIFESTS = "manifests/"
 LEASES = "lease/"
 PLOTS = "plots/"
 HOLDOUT = "holdout/"
+WITHDRAWN = b"withdrawn\n"
+"""What stands under the name of a manifest that will never be there."""
 
 _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
 

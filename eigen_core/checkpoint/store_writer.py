@@ -7,9 +7,9 @@ from pathlib import Path
 from eigen_core.checkpoint.blobs import blob_damage
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease
-from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, Manifest, manifest_bytes
+from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.names import BLOBS, generation_of
-from eigen_core.store import MissingObjectError, ObjectExistsError, Progress, StoreUnavailableError
+from eigen_core.store import Progress, StoreUnavailableError, created
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,9 @@ class StoreWriter:
                 self._write_blob(name, size, listed.get(self._target.object_name(name)) == size)
                 self.there = {**self.there, name: size}
         self._moved(0)
-        self._lease.check()
+        self._lease.announce(manifest.name)
         self._write_manifest(manifest)
+        self._lease.conclude(manifest.name)
 
     def write_file(self, name: str, path: Path) -> None:
         """Store a small file under `name`, relative to the run, instead of what was there.
@@ -88,10 +89,9 @@ class StoreWriter:
         Raises:
             LeaseLostError, InputError, StoreUnavailableError: as for `write`.
         """
-        # Blobs without a manifest are removed, and another holder's would be such: the lease is made to last for long.
+        # It may take long: the lease is made to last.
         self._lease.renew()
-        self._lease.check()
-        self._target.apply_retention(keep_last, keep_every, champion_generation)
+        self._target.clean(keep_last, keep_every, champion_generation, confirm=self._lease.check)
 
     def _write_blob(self, name: str, size: int, listed: bool) -> None:
         path = self._folder / name
@@ -106,15 +106,12 @@ class StoreWriter:
     def _write_manifest(self, manifest: Manifest) -> None:
         name = self._target.object_name(manifest.name)
         content = manifest_bytes(manifest)
-        try:
-            self._store.create(name, content)
-        except ObjectExistsError:
-            logger.debug("%s is there already", name)
-        try:
-            stored = self._store.read(name, MANIFEST_LIMIT)
-        except MissingObjectError as error:
-            raise StoreUnavailableError(f"{self._store.url} lost {name}, which was just written") from error
-        if stored != content:
-            # Its name has a part of its checksum: what reads differently is damaged.
-            logger.warning("%s in %s was damaged and is replaced", name, self._store.url)
-            self._store.put(name, content)
+        if created(self._store, name, content):
+            return
+        self._lease.check()
+        # Its name has a part of its checksum. What reads differently is damaged, or was announced by a former holder.
+        logger.warning("%s in %s was damaged or withdrawn, and is replaced", name, self._store.url)
+        self._store.delete([name])
+        self._lease.check()
+        if not created(self._store, name, content):
+            raise StoreUnavailableError(f"{self._store.url} gives back something else than {name}, as it was written")

@@ -7,6 +7,7 @@ from eigen_core.store.interface import (
     Store,
     StoredObject,
     StoreUnavailableError,
+    created,
 )
 from eigen_core.store.local import LocalStore
 from eigen_core.store.location import check_run_name, store_folder
@@ -21,6 +22,7 @@ __all__ = [
     "StoreUnavailableError",
     "StoredObject",
     "check_run_name",
+    "created",
     "is_remote",
     "open_store",
     "run_root",

@@ -37,6 +37,27 @@ class StoredObject:
     modified: datetime
 
 
+def created(store: "Store", name: str, content: bytes) -> bool:
+    """Create a small object; whether its name has this very content now.
+
+    What was created by a request whose reply was lost is found so, since contents of different makers differ.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    try:
+        store.create(name, content)
+    except ObjectExistsError:
+        known = store.stat(name)
+        if known is None or known.bytes != len(content):
+            return False
+        try:
+            return store.read(name, len(content)) == content
+        except MissingObjectError:
+            return False
+    return True
+
+
 class Store(Protocol):
     """Named objects in one place. Names are relative, with slashes: `first/blobs/ab/abcd...`.
 

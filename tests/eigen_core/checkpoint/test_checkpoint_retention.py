@@ -165,6 +165,36 @@ def test_the_grace_period_goes_by_the_stores_own_clock(tmp_path: Path) -> None:
     assert not [name for name in store.content if "clock" in name]
 
 
+def test_the_grace_period_is_for_what_no_manifest_named(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for generation in (1, 2):
+        run.save(sample(generation))
+    store, contents = elsewhere(run)
+    store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
+    newer, older = contents.manifests().manifests
+    freed = contents.clean(1, 0, 0, grace_seconds=DAY).blobs
+    assert set(freed) == older.blobs.keys() - newer.blobs.keys()
+    assert store.stat("run/blobs/aa/" + "a" * 64) is not None
+
+
+def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for generation in (1, 2):
+        run.save(sample(generation))
+    store, contents = elsewhere(run)
+    before = dict(store.content)
+    store.done.clear()
+
+    def refuse() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        contents.clean(1, 0, 0, confirm=refuse)
+    assert store.content == before
+    looked = [name for operation, name in store.done if operation == "objects"]
+    assert looked == ["run/blobs/", "run/manifests/"], "what is completed in between is seen by its manifest"
+
+
 def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     for generation in (1, 2, 3):

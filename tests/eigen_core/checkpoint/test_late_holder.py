@@ -1,0 +1,175 @@
+"""A holder that is stopped for longer than its lease, at whatever request, leaves no generation that is half.
+
+A suspended machine or a stopped process goes on where it was, with what it knew then, and may be killed soon after.
+"""
+
+import os
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from memory_store import MemoryStore
+from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
+
+from eigen_core.checkpoint.lease import Lease, LeaseLostError
+from eigen_core.checkpoint.names import CONFIG_NAME, MANIFESTS, WITHDRAWN
+from eigen_core.checkpoint.snapshot import Damage
+from eigen_core.checkpoint.transfer import fetch_newest
+from eigen_core.config import CheckpointConfig
+
+KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)
+LAST = 5
+MISSING_CONFIG = Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+class LateHolder:
+    """Two machines and a store. The first is stopped before one of its requests, and the second takes over meanwhile.
+
+    Attributes:
+        memory: the store.
+        first, second: the machines; the second from its takeover on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.memory = MemoryStore()
+        self.first = Machine(folder / "first", self.memory, KEEP_TWO)
+        self.second: Machine | None = None
+        self.first.train(1, 2)
+        self.first.drain()
+        config = self.first.directory.path / CONFIG_NAME
+        self.memory.put(f"{RUN}/{CONFIG_NAME}", config.read_bytes())
+        self._leave_orphans()
+        self.first.train(3)
+
+    def _leave_orphans(self) -> None:
+        """Leave in the store what a process that was killed had uploaded of a later generation."""
+        earlier = new_directory(self._folder / "earlier")
+        for blob in commit(earlier, 4).blobs:
+            self.memory.put_file(f"{RUN}/{blob}", earlier.path / blob)
+
+    def upload(self, stop: int, requests_left: int | None) -> bool:
+        """Let the first machine upload; return whether it was stopped.
+
+        Args:
+            stop: the request before which it is stopped, from 1.
+            requests_left: it is killed so many requests after it was stopped; None: never.
+        """
+        requests = count(1)
+
+        def watch(_operation: str, _name: str) -> None:
+            number = next(requests)
+            if number == stop:
+                self.memory.before = None
+                self.take_over()
+                self.memory.before = watch
+            elif requests_left is not None and number >= stop + requests_left:
+                raise KilledError
+
+        self.memory.before = watch
+        try:
+            self.first.steps()
+        except (LeaseLostError, KilledError):
+            pass
+        finally:
+            self.memory.before = None
+        return self.second is not None
+
+    def take_over(self) -> None:
+        """Go on with the run on the second machine, from the store alone, to its end."""
+        self.memory.pass_time(1_000)
+        self.second = Machine(self._folder / "second", self.memory, KEEP_TWO)
+        newest = fetch_newest(self.second.target, self.second.directory).manifest
+        assert newest is not None
+        loaded = self.second.directory.load_newest()
+        assert loaded is not None
+        for generation in range(loaded.manifest.generation + 1, LAST + 1):
+            self.second.train(generation)
+            self.second.drain()
+
+    def assert_whole(self) -> None:
+        """All generations that exist are whole, and the newest one is the second machine's, bit for bit."""
+        assert self.second is not None
+        target = self.second.target
+        assert target.verify(deep=True) == []
+        newest = target.newest_manifest()
+        assert newest is not None
+        assert (newest.generation, newest.epoch) == (LAST, self.second.lease.epoch)
+        third = new_directory(self._folder / "third")
+        fetch_newest(target, third)
+        loaded = third.load_newest()
+        assert loaded is not None
+        assert loaded.damages == []
+        undisturbed = snapshot_of(LAST)
+        assert loaded.snapshot.documents == undisturbed.documents
+        for stem, tensors in undisturbed.tensors.items():
+            assert all(torch.equal(loaded.snapshot.tensors[stem][name], tensors[name]) for name in tensors)
+
+
+@pytest.fixture(autouse=True)
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine loses its power here, and there are many."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
+
+
+@pytest.mark.parametrize("requests_left", [None, 1])
+def test_wherever_a_holder_is_stopped_all_generations_stay_whole(tmp_path: Path, requests_left: int | None) -> None:
+    for stop in count(1):
+        case = LateHolder(tmp_path / f"{stop}")
+        if not case.upload(stop, requests_left):
+            break
+        case.assert_whole()
+    assert stop >= 20
+
+
+def test_a_manifest_that_comes_too_late_finds_its_name_taken_and_is_no_generation(machine: Machine) -> None:
+    def take_over(operation: str, name: str) -> None:
+        if operation == "create" and MANIFESTS in name:
+            machine.memory.before = None
+            machine.memory.pass_time(1_000)
+            Lease.acquire(machine.memory, RUN, 90.0)
+
+    machine.train(1)
+    machine.memory.before = take_over
+    with pytest.raises(LeaseLostError, match="taken over"):
+        machine.uploader.step()
+    (taken,) = machine.memory.objects(f"{RUN}/{MANIFESTS}")
+    assert machine.memory.content[taken.name] == WITHDRAWN
+    assert (machine.target.manifest_names(), machine.target.verify()) == ([], [MISSING_CONFIG])
+    assert [name for name in machine.memory.content if ".json" in name] == [taken.name], "no announcement is left"
+
+
+def test_a_manifest_that_was_withdrawn_is_written_by_its_machine_once_it_holds_the_lease_again(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.train(1)
+    (manifest,) = machine.directory.contents.manifests().manifests
+    machine.lease.announce(manifest.name)
+    machine.lease.release()
+    again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
+    assert machine.memory.content[f"{RUN}/{manifest.name}"] == WITHDRAWN
+    again.drain()
+    assert again.stored() == [1]
+
+
+def test_what_is_announced_and_was_created_in_time_stays(machine: Machine) -> None:
+    machine.train(1)
+    machine.drain()
+    (manifest,) = machine.target.manifests().manifests
+    machine.lease.announce(manifest.name)
+    machine.lease.release()
+    Lease.acquire(machine.memory, RUN, 90.0)
+    assert machine.stored() == [1]
+
+
+def test_a_damaged_manifest_as_short_as_a_withdrawn_one_is_still_damage(machine: Machine) -> None:
+    machine.train(1)
+    machine.drain()
+    (name,) = machine.target.manifest_names()
+    machine.memory.content[f"{RUN}/{name}"] = machine.memory.content[f"{RUN}/{name}"][: len(WITHDRAWN)]
+    assert [damage.generation for damage in machine.target.manifests().damages] == [1]
