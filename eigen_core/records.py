@@ -4,10 +4,11 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from statistics import fmean
 from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 Origin = Literal["initial", "elite", "offspring", "mutant", "champion"]
 
@@ -196,6 +197,7 @@ class HoldoutResult(Record):
 
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 
 def _packed(record: Record) -> bytes:
@@ -259,3 +261,70 @@ class RecordLog(Sequence[R]):
     def __hash__(self) -> int:
         """Hash of the content, which never changes."""
         return hash(self._rows)
+
+
+class UnfitRecordsError(ValueError):
+    """A document does not hold a run's records. The message is the rest of a sentence that starts with its name."""
+
+
+_HISTORY = TypeAdapter(list[GenerationRecord])
+_TELEMETRY = TypeAdapter(list[Telemetry])
+
+
+def history_in(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
+    """Return the history in a document, or in its JSON text: one record for each generation, all about as many agents.
+
+    Raises:
+        UnfitRecordsError: it is not the history of a run at the end of `generation`.
+    """
+    history = parsed(_HISTORY, document)
+    numbers = len(history) == generation and all(
+        record.generation == number for number, record in enumerate(history, start=1)
+    )
+    if not numbers:
+        raise UnfitRecordsError(f"does not hold one record for each generation from 1 to {generation}")
+    for record in history:
+        if wrong := _unfit(record, len(history[0].fitness)):
+            raise UnfitRecordsError(f"{wrong} (generation {record.generation})")
+    return history
+
+
+def _unfit(record: GenerationRecord, agents: int) -> str | None:
+    """Return what keeps a record from being one of a population of so many agents."""
+    if {len(record.fitness), len(record.validations), len(record.descent)} != {agents}:
+        return f"is not about {agents} agents"
+    named = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
+    if min(named) < 0 or max(named) >= agents:
+        return f"names an agent that a population of {agents} does not have"
+    if [born.agent for born in record.descent] != list(range(agents)):
+        return "does not list all agents in order"
+    if not 1 <= record.champion_generation <= record.generation:
+        return f"has its champion from generation {record.champion_generation}"
+    return None
+
+
+def telemetry_in(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
+    """Return the telemetry in a document, or in its JSON text: at most one record for each generation, in order.
+
+    Raises:
+        UnfitRecordsError: it is not the telemetry of a run at the end of `generation`.
+    """
+    telemetry = parsed(_TELEMETRY, document)
+    numbers = [0, *(record.generation for record in telemetry), generation + 1]
+    if any(one >= other for one, other in pairwise(numbers)):
+        raise UnfitRecordsError(f"does not hold records of generations 1 to {generation} in order")
+    return telemetry
+
+
+def parsed(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
+    """Return what a document, or its JSON text, is in the form of `kind`.
+
+    Raises:
+        UnfitRecordsError: it has another form.
+    """
+    try:
+        return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UnfitRecordsError(f"has an unexpected form ({where}: {first['msg']})") from error

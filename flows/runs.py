@@ -8,10 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from eigen_core.checkpoint import (
-    Damage,
     DamagedGenerationError,
     Manifest,
     RunContents,
@@ -30,7 +27,14 @@ from eigen_core.config.loading import differing_keys
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.records import (
+    GenerationRecord,
+    HoldoutResult,
+    Telemetry,
+    UnfitRecordsError,
+    history_in,
+    telemetry_in,
+)
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
 from flows.attempts import has_failed_too_often
 from flows.goodput import Goodput, goodput, starts_of
@@ -318,19 +322,12 @@ def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
 def _records_of(place: RunPlace) -> tuple[datetime | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
     """Return when the newest generation whose records are whole was written, and its records."""
     for contents, manifest in _newest_first(place):
+        generation = manifest.generation
         try:
-            history = [GenerationRecord.model_validate(row) for row in _rows(contents, manifest, "history")]
-            telemetry = [Telemetry.model_validate(row) for row in _rows(contents, manifest, "telemetry")]
-        except (DamagedGenerationError, ValidationError) as error:
-            logger.warning("Run '%s': generation %d is skipped (%s).", place.name, manifest.generation, error)
+            history = history_in(contents.document(manifest, "history"), generation)
+            telemetry = telemetry_in(contents.document(manifest, "telemetry"), generation)
+        except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
+            logger.warning("Run '%s': generation %d is skipped (%s).", place.name, generation, error)
             continue
         return datetime.fromisoformat(manifest.created), tuple(history), tuple(telemetry)
     return None, (), ()
-
-
-def _rows(contents: RunContents, manifest: Manifest, stem: str) -> list[Any]:
-    document = contents.document(manifest, stem)
-    if not isinstance(document, list):
-        damage = Damage(manifest.generation, f"{stem}.json", "holds no records", manifest.name)
-        raise DamagedGenerationError(f"Run '{contents.name}' is damaged: {damage}.", [damage])
-    return document

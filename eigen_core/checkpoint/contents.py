@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _CONFIG_LIMIT = 16 << 20
 _ATTACHMENT_LIMIT = 64 << 20
+_MOST_MISSING = 1_000
+"""Missing generations that are named one by one."""
 _MISSING = "is missing"
 GRACE_SECONDS = 86_400.0
 """Blobs without a manifest stay so long (seconds): the manifest may be on its way."""
@@ -261,11 +263,13 @@ class RunContents:
         # Listed after the newest one was read: a living run's older ones go when a newer one is there.
         present = {generation for name in self.manifest_names() if (generation := generation_of(name)) is not None}
         champion_generation = 0 if newest is None else newest.champion_generation
+        missing = list(islice(missing_generations(present, champion_generation, rules), _MOST_MISSING + 1))
+        what = ["is missing, though retention keeps it"] * min(len(missing), _MOST_MISSING)
+        if len(missing) > _MOST_MISSING:
+            what.append("is missing, as more after it are, though retention keeps them")
         return [
-            Damage(
-                generation, "manifest", "is missing, though retention keeps it", f"{MANIFESTS}{generation:06d}-*.json"
-            )
-            for generation in missing_generations(present, champion_generation, rules)
+            Damage(generation, "manifest", lost, f"{MANIFESTS}{generation:06d}-*.json")
+            for generation, lost in zip(missing, what, strict=True)
         ]
 
     def unreferenced(self) -> list[StoredObject]:

@@ -82,6 +82,8 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         tensors = read_tensors(file, entry.tensors or ()) if isinstance(file, Path) else file
     if isinstance(tensors, str):
         raise contents.damaged(manifest, entry, tensors)
+    if "weights" not in tensors or not isinstance(facts, dict):
+        raise contents.damaged(manifest, entry, "does not hold a champion's weights, or its facts say nothing of them")
     metadata = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,

@@ -203,6 +203,8 @@ class Manifest(_Part):
         names = [entry.name for entry in self.files]
         if names != sorted(set(names)):
             raise ValueError("files are not sorted by unique names")
+        if datetime.fromisoformat(self.created).tzinfo is None:
+            raise ValueError("created has no time zone")
         if self.champion_generation > self.generation:
             raise ValueError("champion_generation is above generation")
         if json_sha256(self.config) != self.config_sha256:

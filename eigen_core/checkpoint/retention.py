@@ -1,8 +1,10 @@
 """Which generations stay, and what nobody refers to any more."""
 
+import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from eigen_core.checkpoint.manifest import Manifest
@@ -78,10 +80,13 @@ def kept_generations(
     }
 
 
-def missing_generations(present: Collection[int], champion_generation: int, rules: Collection[KeepRule]) -> list[int]:
-    """Return the generations that all rules would have kept and that are not there, rising.
+def missing_generations(
+    present: Collection[int], champion_generation: int, rules: Collection[KeepRule]
+) -> Iterator[int]:
+    """Yield the generations that all rules would have kept and that are not there, rising.
 
-    The first generation of a run is 1. Whether there was one newer than all that are present cannot be known.
+    The first generation of a run is 1. Whether there was one newer than all that are present cannot be known. One
+    manifest that names a huge generation makes them many: take no more than are needed.
 
     Args:
         present: generations that have a manifest, damaged ones too.
@@ -90,12 +95,13 @@ def missing_generations(present: Collection[int], champion_generation: int, rule
     """
     newest = max(present, default=0)
     last = min(rule.keep_last for rule in rules)
-    expected = set(range(max(1, newest - last + 1), newest))
-    if champion_generation > 0:
-        expected.add(champion_generation)
-    if every := math.lcm(*(rule.keep_every for rule in rules)):
-        expected |= set(range(every, newest, every))
-    return sorted(expected - set(present))
+    every = math.lcm(*(rule.keep_every for rule in rules))
+    expected = heapq.merge(
+        range(max(1, newest - last + 1), newest),
+        range(every, newest, every) if every else (),
+        [champion_generation] if champion_generation > 0 else [],
+    )
+    return (generation for generation, _ in groupby(expected) if generation not in present)
 
 
 def age_of(manifest: Manifest) -> tuple[int, str, str]:

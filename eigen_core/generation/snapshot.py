@@ -1,11 +1,13 @@
 """A training state as named tensors and documents, and back."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pandas as pd
 import torch
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter
 from torch import Tensor
 
 from eigen_core.checkpoint import Snapshot, SnapshotForm, UnfitSnapshotError
@@ -15,16 +17,23 @@ from eigen_core.evolution import Champion, MutationState
 from eigen_core.generation.snapshot_checks import (
     require,
     require_champion,
-    require_history,
     require_population,
     require_replay,
     require_state,
-    require_telemetry,
 )
 from eigen_core.generation.state import TrainingState
 from eigen_core.market.panel import Panel
 from eigen_core.population import Population
-from eigen_core.records import GenerationRecord, Record, RecordLog, Telemetry
+from eigen_core.records import (
+    GenerationRecord,
+    Record,
+    RecordLog,
+    Telemetry,
+    UnfitRecordsError,
+    history_in,
+    parsed,
+    telemetry_in,
+)
 from eigen_core.replay import Replay
 from eigen_core.reporting import history_frame
 
@@ -46,19 +55,14 @@ class _StateDocument(Record):
 
 
 _STATE = TypeAdapter(_StateDocument)
-_HISTORY = TypeAdapter(list[GenerationRecord])
-_TELEMETRY = TypeAdapter(list[Telemetry])
 _DOCUMENTS = ("state", "history", "telemetry", "champion")
 
 
-def _parsed(stem: str, kind: TypeAdapter[T], saved: Snapshot) -> T:
-    document = saved.documents[stem]
+def _read(saved: Snapshot, stem: str, read: Callable[[JsonValue | bytes], T]) -> T:
     try:
-        return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UnfitSnapshotError(f"{stem}.json", f"has an unexpected form ({where}: {first['msg']})") from error
+        return read(saved.documents[stem])
+    except UnfitRecordsError as error:
+        raise UnfitSnapshotError(f"{stem}.json", str(error)) from error
 
 
 def start_training(config: Config, panel: Panel) -> TrainingState:
@@ -146,18 +150,19 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
         InputError: the snapshot was taken on another panel.
     """
     config, generation, ring = state.config, saved.generation, saved.ring
-    document = _parsed("state", _STATE, saved)
+    document = _read(saved, "state", partial(parsed, _STATE))
     if document.panel != state.panel.fingerprint:
         raise InputError(
             f"generation {generation} was trained on other data: its panel was {document.panel[:12]}, this one is "
             f"{state.panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
         )
-    history, telemetry = _parsed("history", _HISTORY, saved), _parsed("telemetry", _TELEMETRY, saved)
+    history = _read(saved, "history", lambda held: history_in(held, generation))
+    telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))
     champion = Champion(saved.tensors["champion"]["weights"], **document.champion.model_dump())
-    of_generation = {document.generation, int(saved.tensors["champion"]["generation"])} == {generation}
-    require(of_generation, "state.json", f"is not of generation {generation}")
-    require_history(config, generation, history)
-    require_telemetry(generation, telemetry)
+    of_generation = document.generation == int(saved.tensors["champion"]["generation"]) == generation
+    require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
+    size = config.population.size
+    require(len(history[-1].fitness) == size, "history.json", f"is not about {size} agents")
     require_state(config, document.noise_scale, document.mutation)
     require_champion(champion, history[-1])
     require_population(config, saved.tensors["population"], history[-1])

@@ -1,8 +1,7 @@
 """Whether what was loaded is what a run with this configuration can have left; its form was compared before."""
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring, UnfitSnapshotError, tensors_sha256
 from eigen_core.config import Config
 from eigen_core.evolution import Champion, MutationState
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord
 from eigen_core.replay import Replay, wrong_rows
 
 _COUNTS = ("critic_steps", "actor_steps")
@@ -35,32 +34,6 @@ def require_state(config: Config, noise_scale: float, mutation: MutationState) -
     }
     for name, (value, low, high) in bounds.items():
         require(low <= value <= high, "state.json", f"has a {name} of {value:g}, not one from {low:g} to {high:g}")
-
-
-def require_history(config: Config, generation: int, history: Sequence[GenerationRecord]) -> None:
-    """Require one record for each generation, each about all agents of the population."""
-    size = config.population.size
-    numbers = 0 < len(history) == generation and all(
-        record.generation == number for number, record in enumerate(history, start=1)
-    )
-    require(numbers, "history.json", f"does not hold one record for each generation from 1 to {generation}")
-    for record in history:
-        file = f"history.json, generation {record.generation},"
-        lengths = {len(record.fitness), len(record.validations), len(record.descent)}
-        require(lengths == {size}, file, f"is not about {size} agents")
-        agents = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
-        known = min(agents) >= 0 and max(agents) < size
-        require(known, file, f"names an agent that a population of {size} does not have")
-        require([born.agent for born in record.descent] == list(range(size)), file, "does not list all agents in order")
-        found = 1 <= record.champion_generation <= record.generation
-        require(found, file, f"has its champion from generation {record.champion_generation}")
-
-
-def require_telemetry(generation: int, telemetry: Sequence[Telemetry]) -> None:
-    """Require at most one record for each generation, in order."""
-    numbers = [0, *(record.generation for record in telemetry), generation + 1]
-    rising = all(one < other for one, other in pairwise(numbers))
-    require(rising, "telemetry.json", f"does not hold records of generations 1 to {generation} in order")
 
 
 def require_champion(champion: Champion, newest: GenerationRecord) -> None:

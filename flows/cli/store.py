@@ -59,7 +59,7 @@ def print_verification(console: Console, found: "Verification") -> None:
         count = len(found.generations)
         console.print(f"Run {found.run} is whole: {count} generations ({how}).", highlight=False, soft_wrap=True)
     for damage in found.damages[:_SHOWN_DAMAGES]:
-        console.print(f"  {damage} ({damage.path})", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {damage}", highlight=False, markup=False, soft_wrap=True)
     if len(found.damages) > _SHOWN_DAMAGES:
         console.print(f"  and {len(found.damages) - _SHOWN_DAMAGES} more; --json has them all", highlight=False)
     if found.unreferenced_files:

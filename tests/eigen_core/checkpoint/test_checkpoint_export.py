@@ -1,6 +1,7 @@
 """The champion as a file of its own: three lines read it, and it says what it is."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,14 @@ def test_a_run_without_a_champion_says_so(tmp_path: Path) -> None:
     run.save(Snapshot(1, {}, {}, 0))
     with pytest.raises(InputError, match="holds no champion"):
         write_champion(run.contents, tmp_path / "x")
+
+
+def test_what_is_no_champion_is_passed_over(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1))
+    run.save(replace(sample(2), tensors={"champion": {"other": torch.zeros(1)}}))
+    run.save(replace(sample(3), documents={"champion": [1]}))
+    assert write_champion(run.contents, tmp_path / "champion.safetensors").generation == 1
 
 
 def test_a_place_that_cannot_be_written_to_is_a_sentence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from checkpoint_samples import assert_same, manifest_of, new_run, sample
 
-from eigen_core.checkpoint import RunDirectory, read_champion, write_champion
+from eigen_core.checkpoint import KeepRule, RunDirectory, read_champion, write_champion
 from eigen_core.checkpoint.names import manifest_name
 from eigen_core.checkpoint.sealed import sealed
 from eigen_core.errors import InputError
@@ -169,6 +169,12 @@ OUTSIDE = {"name": "../../outside.json", "bytes": 1, "sha256": "0" * 64, "tensor
         {"ring": {"capacity": 3, "size": 4, "written": 4, "columns": [], "shards": []}},
         {"config": {"seed": 8}},
         {"generation": -1},
+        {"generation": 2.0},
+        {"generation": True},
+        {"champion_generation": 3},
+        {"epoch": 10**17},
+        {"created": "yesterday"},
+        {"created": "2026-01-01"},
         {"x": 1},
     ],
 )
@@ -203,6 +209,42 @@ def test_shards_that_do_not_cover_the_ring_are_damage(run: RunDirectory, shards:
     fields = manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"})
     replace_manifest(run, {**fields, "ring": {**fields["ring"], "shards": shards}})
     assert "unexpected form" in str(run.contents.verify()[0])
+
+
+@pytest.mark.parametrize("capacity", [1e30, 10**30, 10**15])
+def test_a_ring_of_a_size_that_no_reader_can_compute_with_is_damage(run: RunDirectory, capacity: float) -> None:
+    fields = manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"})
+    replace_manifest(run, {**fields, "ring": {**fields["ring"], "capacity": capacity}})
+    assert "unexpected form" in str(run.contents.verify()[0])
+
+
+def test_a_shard_has_at_most_as_many_rows_as_the_ring_has_slots(run: RunDirectory) -> None:
+    """Else rows that nobody needs could be unpacked for as long as somebody likes."""
+    run.save(sample(3))
+    fields = manifest_of(run, 3).model_dump(mode="json", exclude={"checksum"})
+    ring = {**fields["ring"], "shards": [{**SHARD, "first": 0, "count": 51}]}
+    (run.path / manifest_of(run, 3).name).unlink()
+    content = sealed({**fields, "ring": ring})
+    (run.path / manifest_name(3, json.loads(content)["checksum"])).write_bytes(content)
+    assert "a shard has more rows than the ring has slots" in str(run.contents.verify()[0])
+
+
+def test_a_huge_generation_costs_no_time(run: RunDirectory) -> None:
+    fields = manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"})
+    content = sealed({**fields, "generation": 10**14})
+    (run.path / manifest_name(10**14, json.loads(content)["checksum"])).write_bytes(content)
+    missing = run.contents.missing_generations([KeepRule(10**14, 5)])
+    assert [damage.generation for damage in missing] == list(range(3, 1004))
+    assert str(missing[-1]).startswith("generation 1003: manifest is missing, as more after it are")
+    assert run.contents.verify() == []
+
+
+@pytest.mark.parametrize("word", [b"NaN", b"Infinity", b"-Infinity"])
+def test_numbers_that_json_does_not_know_are_damage(run: RunDirectory, word: bytes) -> None:
+    plant(run, "state.json", b'{"noise_scale": ' + word + b"}", listed=True)
+    newest = run.load_newest()
+    assert newest is not None
+    assert str(newest.damages[0]).startswith("generation 2: state.json is not JSON")
 
 
 def test_a_newer_format_is_not_taken_for_damage(run: RunDirectory) -> None:

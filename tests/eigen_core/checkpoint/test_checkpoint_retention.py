@@ -238,10 +238,10 @@ def test_what_retention_keeps_is_missed_and_nothing_else(data: st.DataObject) ->
     champion = data.draw(st.integers(0, newest))
     last = range(newest, max(0, newest - rule.keep_last), -1)
     kept = kept_generations(range(1, newest + 1), list(last), rule.keep_every, champion)
-    assert missing_generations(kept, champion, [rule]) == []
+    assert list(missing_generations(kept, champion, [rule])) == []
     older = sorted(kept - {newest})
     lost = data.draw(st.sets(st.sampled_from(older))) if older else set()
-    assert missing_generations(kept - lost, champion, [rule]) == sorted(lost)
+    assert list(missing_generations(kept - lost, champion, [rule])) == sorted(lost)
     # A rule that kept less at some time excuses what it did not keep.
     least = KeepRule(1, 0)
-    assert missing_generations(kept - lost, champion, [rule, least]) == sorted(lost & {champion})
+    assert list(missing_generations(kept - lost, champion, [rule, least])) == sorted(lost & {champion})

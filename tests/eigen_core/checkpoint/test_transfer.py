@@ -1,14 +1,16 @@
 """From the store to another machine: the newest generation that is whole, and nothing that is there already."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from gcs_emulator import GcsEmulator
 from memory_store import MemoryStore
-from upload_cases import RUN, Machine, new_directory, snapshot_of, whole_generations
+from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_generations
 
+from eigen_core.checkpoint import Ring, Snapshot, SnapshotForm, UnfitSnapshotError
 from eigen_core.checkpoint.content import tensors_sha256
 from eigen_core.checkpoint.names import BLOBS, MANIFESTS
 from eigen_core.checkpoint.run import RunDirectory
@@ -83,6 +85,42 @@ def test_what_is_here_already_is_not_fetched(there: Machine, here: RunDirectory)
         again = fetch_newest(there.target, directory)
         assert again.manifest is not None
         assert (again.manifest.generation, again.bytes, _fetched(there.memory)) == (3, 0, [])
+
+
+def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: RunDirectory) -> None:
+    """One of another form is not even fetched; one whose values are wrong shows it here."""
+    there.train(4)
+    there.drain()
+    form = SnapshotForm.of(snapshot_of(1).tensors, ["history"], ring_at(1), ROWS)
+    of_another_form = replace(snapshot_of(5), documents={})
+    there.uploader.add(there.directory.save(of_another_form, epoch=there.lease.epoch).manifest)
+    there.drain()
+    there.memory.done.clear()
+    taken = []
+
+    def take(snapshot: Snapshot) -> None:
+        taken.append(snapshot.generation)
+        if snapshot.generation > 2:
+            raise UnfitSnapshotError("replay", "holds reward from nan to 1")
+
+    def bring() -> None:
+        fetch_newest(there.target, here, form)
+
+    loaded = here.load_newest(form, take, bring)
+    assert loaded is not None
+    assert (loaded.manifest.generation, taken) == (2, [4, 3, 2])
+    assert [str(damage).partition(" (")[0] for damage in loaded.damages] == [
+        "generation 4: replay holds reward from nan to 1",
+        "generation 3: replay holds reward from nan to 1",
+    ]
+    assert whole_generations(here.contents) == [2, 3, 4]
+
+
+def ring_at(generation: int) -> Ring:
+    """The ring of a generation."""
+    ring = snapshot_of(generation).ring
+    assert ring is not None
+    return ring
 
 
 def test_a_newer_generation_here_is_left_alone(there: Machine) -> None:

@@ -152,13 +152,13 @@ VALUES: list[tuple[Change, str]] = [
     (put("state.mutation.generations_without_progress", 3), "state.json has a waiting time of 3"),
     (short_history, "history.json does not hold one record for each generation from 1 to 3"),
     (put("history.1.generation", 7), "history.json does not hold one record for each generation"),
-    (put("history.1.fitness", [1.0, 2.0]), "history.json, generation 2, is not about 5 agents"),
+    (put("history.1.fitness", [1.0, 2.0]), "history.json is not about 5 agents"),
     (put("history.1.fitness", "high"), "history.json has an unexpected form (1.fitness: "),
     (put("history.1.best_fitness", None), "history.json has an unexpected form"),
-    (put("history.0.champion_agent", 99), "history.json, generation 1, names an agent"),
-    (put("history.0.champion_generation", 2), "history.json, generation 1, has its champion from generation 2"),
-    (put("history.2.descent.4.parents", [5]), "history.json, generation 3, names an agent"),
-    (put("history.2.descent.4.agent", 3), "history.json, generation 3, does not list all agents in order"),
+    (put("history.0.champion_agent", 99), "history.json names an agent"),
+    (put("history.0.champion_generation", 2), "history.json has its champion from generation 2"),
+    (put("history.2.descent.4.parents", [5]), "history.json names an agent"),
+    (put("history.2.descent.4.agent", 3), "history.json does not list all agents in order"),
     (put("history.2.weights_sha256", "0" * 64), "population.safetensors does not hold the weights"),
     (put("history.2.replay_sha256", "0" * 64), "replay is not the one that the history names"),
     (telemetry_out_of_order, "telemetry.json does not hold records of generations 1 to 3 in order"),
@@ -182,7 +182,7 @@ VALUES: list[tuple[Change, str]] = [
     (fill("columns.step", 30_000), "replay has steps out of their order"),
     (fill("columns.terminal", True, 8), "replay does not end its episodes with their last step"),
     (rotated, "replay has steps out of their order"),
-    (of_an_older_generation, "state.json is not of generation 2"),
+    (of_an_older_generation, "history.json does not hold one record for each generation from 1 to 2"),
 ]
 
 FORMS: list[tuple[Change, str]] = [
