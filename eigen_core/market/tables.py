@@ -195,7 +195,44 @@ def _read_csv(content: bytes, where: str) -> Table:
     except pd.errors.ParserError as error:
         reason = str(error).removeprefix("Error tokenizing data. C error: ").strip().rstrip(".")
         raise InputError(f"{where} cannot be read as CSV: {reason}.") from error
-    return _table(frame, names, where, 2, "line")
+    table = _table(frame, names, where, 2, "line")
+    if separator != ",":
+        _refuse_doubtful_points(table, content, separator)
+    return table
+
+
+def _refuse_doubtful_points(table: Table, content: bytes, separator: str) -> None:
+    """Refuse 1.234 where it may be 1234: in files that another locale wrote, which separates cells by no comma."""
+    numbers = [
+        position
+        for position, column in enumerate(table.columns)
+        if position not in text_positions(table.names)
+        and not pd.api.types.is_integer_dtype(column.dtype)
+        and _kind_of(column) in ("whole", "fraction")
+    ]
+    if not numbers:
+        return
+    floats = [table.columns[position].to_numpy() for position in numbers if table.columns[position].dtype == np.float64]
+    values = np.abs(np.concatenate([np.zeros(0), *floats]))
+    thousands = values * 1_000
+    with_point = np.isfinite(values) & (values != np.floor(values))
+    proof = with_point & ((values < 1) | (values >= 1_000) | (np.abs(thousands - np.rint(thousands)) > 1e-6))
+    if proof.any():
+        return
+    for rows in (_CELLS_TO_JUDGE_BY, None):
+        cells = pd.read_csv(
+            io.BytesIO(content), sep=separator, header=0, index_col=False, usecols=numbers, dtype="str", nrows=rows,
+            skipinitialspace=True, skip_blank_lines=False,
+        )  # fmt: skip
+        texts = cells.stack()
+        pointed = texts[texts.str.contains(".", regex=False)].str.strip()
+        if not pointed.str.fullmatch(r"[-+]?[1-9]\d{0,2}\.\d{3}").all():
+            return
+    if len(pointed):
+        raise InputError(
+            f"{table.where}: '{pointed.iloc[0]}' may be a number between 0 and 1,000 or one without its comma, and no "
+            "other number says which: separate cells by commas, or write all numbers with four decimals or none."
+        )
 
 
 def _read_parquet(content: bytes, where: str) -> Table:

@@ -188,3 +188,39 @@ def test_folder_of_files_with_one_column_of_an_unclear_name_is_refused(
     tmp_path: Path, files: list[tuple[str, str, slice]]
 ) -> None:
     refused(folder_of(tmp_path / "f", *files), "can be read in two ways: the symbol is '.*' by its heading or '.*' by")
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1.234", "2.345", "987"], None),
+        (["1.000", "2.000"], None),
+        (["1.234", "", "-"], None),
+        (["1.234 ", "2.345 "], None),
+        (["1.234", "2.3450"], [1.234, 2.345]),
+        (["1.234", "0.987"], [1.234, 0.987]),
+        (["1.234", "1012.345"], [1.234, 1012.345]),
+        (["1.23", "1.234", "1.2"], [1.23, 1.234, 1.2]),
+        (["1234", "987"], [1234.0, 987.0]),
+        (["1.234"] * 3_000 + ["2.5"], [1.234] * 3_000 + [2.5]),
+    ],
+)  # fmt: skip
+def test_points_that_may_group_thousands(
+    tmp_path: Path, separator: str, cells: list[str], values: list[float] | None
+) -> None:
+    rows = "".join(
+        f"{day:%Y-%m-%d}{separator}{cell}\n" for day, cell in zip(business_days(len(cells)), cells, strict=True)
+    )
+    path = write_text(tmp_path / "AAA.csv", f"Date{separator}Close\n{rows}")
+    if values is None:
+        refused(path, "may be a number between 0 and 1,000 or one without its comma")
+    else:
+        assert_closes(cleaned(path)[0], {"AAA": np.array(values)})
+
+
+def test_another_column_says_what_a_point_is(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "AAA.csv", "Date;Close;Change\n2020-01-02;1.234;0.05\n2020-01-03;1.236;0.07\n")
+    assert_closes(cleaned(path)[0], {"AAA": np.array([1.234, 1.236])})
+    path = write_text(tmp_path / "BBB.csv", "Date;Close;Change\n2020-01-02;1.234;0,05\n2020-01-03;1.236;0,07\n")
+    refused(path, "may be a number between")
