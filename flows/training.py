@@ -1,6 +1,7 @@
 """What a training does: evaluate, train, evolve, checkpoint and plot, generation after generation."""
 
 import gc
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
 from flows.attempts import count_attempt, forget_attempts, withdraw_attempt
 from flows.cockpit import Cockpit
+from flows.file_modes import set_umask
 from flows.flow_runs import name_flow_run
 from flows.goodput import work_recorded
 from flows.memory_reports import BlockedError
@@ -71,6 +73,7 @@ _GRACE_SECONDS = 15.0
 def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
     """Train as `train_flow` is asked to, and return how it ended; None: with all generations trained."""
     tune_allocator()
+    set_umask(os.environ)
     config = with_store_of_environment(config)
     resume = resume or (run is None and is_scheduled())
     try:

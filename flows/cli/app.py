@@ -3,6 +3,7 @@
 Torch and Prefect take seconds to import, so nothing here imports them before a command needs them.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from flows.cli.tables import (
     settings_document,
 )
 from flows.cli.training import continue_run, start_or_continue
+from flows.file_modes import set_umask
 from flows.run_names import default_run_name
 
 _EXAMPLES = """[bold]Examples[/]
@@ -95,12 +97,14 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
+@sentences
 def eigen(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback prints it
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True, metavar="")
     ] = False,
 ) -> None:
     """Train a population of trading agents by evolutionary reinforcement learning."""
+    set_umask(os.environ)
 
 
 @app.command()

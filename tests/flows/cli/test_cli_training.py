@@ -147,6 +147,19 @@ def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
 
 
 @pytest.mark.usefixtures("whole")
+@pytest.mark.usefixtures("whole")
+def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: Path) -> None:
+    modes = {
+        path: path.stat().st_mode & 0o777
+        for root in (folder, session_folder / "cli")
+        for path in root.rglob("*")
+        if not path.is_symlink()
+    }
+    assert any(path.name.endswith(".db") for path in modes)
+    assert any(path.name == "lock" for path in modes)
+    assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
+
+
 def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) -> None:
     ended = run_eigen(["show", "whole", "--json"], environment=environment, folder=folder)
     assert ended.returncode == 0, ended.stderr
