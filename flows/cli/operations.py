@@ -160,7 +160,7 @@ def launch(
     from flows.cli.operations_display import print_launched
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.operations.launching import launch as launch_run
-    from flows.operations.launching import require_same_run_here
+    from flows.operations.launching import require_free, require_same_run_here
     from flows.operations.server import known_server
     from flows.operations.stores import as_worker_sees
     from flows.run_names import default_run_name
@@ -173,6 +173,8 @@ def launch(
     name = default_run_name(config) if run is None else run
     check_run_name(name)
     server = known_server(home, os.environ)
+    # First: what is being trained takes the memory and holds the run that would be checked here.
+    require_free(server.api, _progress())
     worker = home.running("worker")
     goes_on = False
     if worker is not None:

@@ -87,6 +87,8 @@ def print_status(console: Console, status: "Status") -> None:
         _print_run(console, status.run)
     elif status.run_problem is not None:
         _line(console, "run", escape(status.run_problem))
+    elif status.flow_run is not None and status.flow_run.run is not None:
+        _line(console, "run", f"[bold]{escape(status.flow_run.run)}[/] is yet to be begun")
     else:
         _line(console, "run", "none yet: eigen launch")
     if status.schedule is not None:
@@ -136,6 +138,7 @@ def status_document(status: "Status") -> dict[str, Any]:
             "message": flow_run.message,
             "since": _iso(flow_run.since),
             "active": flow_run.active,
+            "waiting": flow_run.waiting,
             "suspended": flow_run.suspended,
             "page": flow_run.page,
         },
@@ -156,9 +159,9 @@ def status_document(status: "Status") -> dict[str, Any]:
 
 def _print_flow_run(console: Console, flow_run: "FlowRunStatus") -> None:
     said = "resume or cancel it in its page" if flow_run.suspended else flow_run.message
+    said = "it waits for the worker" if flow_run.waiting else said
     message = f": {said}" if said else ""
-    lasts = flow_run.active or flow_run.suspended
-    what, when = ("flow run", _how_long) if lasts else ("last flow run", _when)
+    what, when = ("last flow run", _when) if flow_run.has_ended else ("flow run", _how_long)
     _line(console, what, escape(f"{flow_run.name}, {flow_run.state} {when(flow_run.since)}{message}"))
     _line(console, "page", flow_run.page)
 

@@ -85,6 +85,15 @@ def next_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
     return next((run for run in found if run.work_pool_name == POOL), None)
 
 
+def waiting_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
+    """Return the flow run that is to train a run which was named for it, and waits for a worker; None if none does."""
+    found = next_flow_run(client)
+    due = None if found is None else found.next_scheduled_start_time
+    if found is None or due is None or due > datetime.now(UTC):
+        return None
+    return found if trained_run(found) is not None else None
+
+
 def trained_run(flow_run: "FlowRun") -> str | None:
     """Return the name of the run that a flow run trains, None if it was not told one and has not chosen one yet."""
     given = flow_run.parameters.get("run")

@@ -9,7 +9,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from flows.operations.deploying import client_of, find_deployment, resume_schedule, set_resuming
 from flows.operations.environment import ui_of
-from flows.operations.flow_runs import is_choosing, next_flow_run, running_flow_run, trained_run
+from flows.operations.flow_runs import is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -112,12 +112,17 @@ def page_of(api: str, flow_run_id: str) -> str:
     return f"{ui_of(api)}/runs/flow-run/{flow_run_id}"
 
 
-def _wait_until_free(client: "SyncPrefectClient", api: str, say: Say) -> None:
-    """Return when nothing is being trained.
+def require_free(api: str, say: Say) -> None:
+    """Return when nothing is being trained, as the server at `api` knows.
 
     Raises:
-        InputError: something is, or what should end in a moment does not.
+        InputError: something is, or was launched before, or what should end in a moment does not.
     """
+    with client_of(api) as client:
+        _wait_until_free(client, api, say)
+
+
+def _wait_until_free(client: "SyncPrefectClient", api: str, say: Say) -> None:
     end = time.monotonic() + _PATIENCE_SECONDS
     while (active := running_flow_run(client)) is not None:
         ending = _ending(active)
@@ -125,6 +130,9 @@ def _wait_until_free(client: "SyncPrefectClient", api: str, say: Say) -> None:
             raise InputError(_occupied(active, ending, page_of(api, str(active.id))))
         say(f"waiting: {ending}")
         time.sleep(_POLL_SECONDS)
+    waiting = waiting_flow_run(client)
+    if waiting is not None:
+        raise InputError(_occupied(waiting, None, page_of(api, str(waiting.id))))
 
 
 def _ending(active: "FlowRun") -> str | None:
@@ -153,7 +161,9 @@ def _occupied(active: "FlowRun", ending: str | None, page: str) -> str:
         return f"{ending[0].upper()}{ending[1:]}, and has not ended yet ({page}): try again in a few seconds."
     run = trained_run(active)
     what = f"Run '{run}'" if run else "A run"
+    waits = active.state is not None and active.state.is_scheduled()
+    does = "was launched before and waits for a worker" if waits else "is being trained"
     return (
-        f"{what} is being trained (flow run {active.name}, {page}), and one at a time is: wait until it has ended, or "
+        f"{what} {does} (flow run {active.name}, {page}), and one at a time is trained: wait until it has ended, or "
         f"cancel it there or with `prefect flow-run cancel {active.id}`."
     )

@@ -17,6 +17,7 @@ from flows.operations.flow_runs import (
     running_flow_run,
     suspended_flow_run,
     trained_run,
+    waiting_flow_run,
 )
 from flows.operations.health import answers, version
 from flows.operations.home import Home, Record
@@ -81,6 +82,7 @@ class FlowRunStatus:
         message: what the state says, if it says anything.
         since: when it is in that state.
         active: it trains, or is about to.
+        waiting: it waits for a worker.
         suspended: it waits to be resumed, or cancelled, in its page.
         page: address of its page.
     """
@@ -95,6 +97,12 @@ class FlowRunStatus:
     active: bool
     suspended: bool
     page: str
+    waiting: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is to come."""
+        return not (self.active or self.waiting or self.suspended)
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,10 @@ class Status:
         server: None if there is none: `eigen up` has started none here and PREFECT_API_URL names none.
         worker: the worker.
         supervisor: what restarts them, None if none was started here.
-        flow_run: the one that trains, else the one that is suspended, else the one that has ended last.
+        flow_run: the one that trains, else the one that waits for a worker, else the one that is suspended, else the
+            one that has ended last.
         schedule: the schedule that resumes.
-        run: the run that the flow run trains, as its store knows it.
+        run: the run that the flow run trains, as its store knows it; None if it is yet to be begun.
         run_problem: why that cannot be told, as a sentence.
     """
 
@@ -174,7 +183,8 @@ def _server(home: Home) -> ServerStatus | None:
 
 def _flow_run(client: "SyncPrefectClient", api: str) -> FlowRunStatus | None:
     active = running_flow_run(client)
-    found: FlowRun | None = active or suspended_flow_run(client) or last_flow_run(client)
+    waiting = None if active is not None else waiting_flow_run(client)
+    found: FlowRun | None = active or waiting or suspended_flow_run(client) or last_flow_run(client)
     if found is None or found.state is None:
         return None
     return FlowRunStatus(
@@ -188,6 +198,7 @@ def _flow_run(client: "SyncPrefectClient", api: str) -> FlowRunStatus | None:
         active=active is not None,
         suspended=found.state.is_paused(),
         page=page_of(api, str(found.id)),
+        waiting=waiting is not None,
     )
 
 
@@ -208,14 +219,17 @@ def last_trained(home: Home, worker: Record | None) -> "RunStatus | None":
 
 
 def _run(worker: Record | None, flow_run: FlowRunStatus | None) -> "tuple[RunStatus | None, str | None]":
-    """Return the run that a flow run trains, else the one that was trained last; or why that cannot be told."""
+    """Return the run that a flow run trains, else the one that was trained last; or why that cannot be told.
+
+    One that is yet to be begun is none: another run of the store says nothing about it.
+    """
     from flows.runs import run_exists, status_of
 
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run
         if name is None or not run_exists(CheckpointConfig(store=store), name):
-            name = newest_run(store)
+            name = newest_run(store) if flow_run is None or flow_run.has_ended or name is None else None
         return (None if name is None else status_of(store, name)), None
     except (InputError, StoreUnavailableError) as error:
         return None, str(error)

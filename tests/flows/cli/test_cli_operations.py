@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import RunDirectory
+from eigen_core.errors import InputError
 from flows.cli.app import app
 from flows.cli.operations_display import print_down, print_launched, print_status, print_up, status_document
 from flows.operations import launching
@@ -97,6 +98,7 @@ def test_launch_refuses_what_its_worker_here_could_not_train(
         pytest.fail("a flow run was created")
 
     monkeypatch.setattr(launching, "_create", create)
+    monkeypatch.setattr(launching, "require_free", lambda *_: None)
     with answering() as api, sleeping() as process, locked.lock():
         home.write("server", record_of(home, process.pid, api))
         home.write("worker", record_of(home, process.pid, api))
@@ -119,6 +121,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         return Launched("1", run, f"{api}/1")
 
     monkeypatch.setattr("flows.operations.launching.launch", remember)
+    monkeypatch.setattr(launching, "require_free", lambda *_: None)
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
         ended = eigen("launch", "--preset", "eigen2", "--store", "mine", "--data", "prices", "--run", "long")
@@ -290,6 +293,32 @@ def test_times_are_told_as_one_says_them(since: timedelta, active: bool, words: 
     text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, schedule, None, None))
     assert words in text
     assert "every 10 minutes, the next one waits for the worker" in text
+
+
+def test_what_was_launched_is_shown_though_it_has_not_begun() -> None:
+    since = datetime.now(UTC) - timedelta(seconds=4)
+    flow_run = FlowRunStatus(
+        "42", "mine", "mine", None, "Scheduled", None, since, False, False, "http://page", waiting=True
+    )
+    text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, None, None, None))
+    assert "flow run       mine, Scheduled for 4 s: it waits for the worker\n" in text
+    assert "run            mine is yet to be begun\n" in text
+    assert "none yet" not in text
+
+
+def test_a_second_launch_is_told_of_the_first_before_anything_is_checked(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> None:
+        raise InputError("Run 'first' is being trained")
+
+    monkeypatch.setattr(launching, "require_free", busy)
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        home.write("worker", record_of(home, process.pid, api))
+        assert refused("launch", "--run", "first", "--set", "memory.limit_gb=0.1") == (
+            "eigen: Run 'first' is being trained"
+        )
 
 
 def test_what_is_suspended_says_how_it_goes_on() -> None:

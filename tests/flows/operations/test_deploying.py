@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flow_cases import SMALL
+from flow_cases import SMALL, small_flow_config
 from operation_cases import record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
@@ -20,6 +20,7 @@ from prefect.server.events.schemas.events import ReceivedEvent
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Pending, Running
 
+from eigen_core.checkpoint import RunDirectory
 from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.operations import code_version, deploying, launching
@@ -45,9 +46,17 @@ from flows.operations.deploying import (
     set_resuming,
 )
 from flows.operations.environment import POOL
-from flows.operations.flow_runs import begun_by_hand, last_flow_run, next_flow_run, running_flow_run, trained_run
+from flows.operations.flow_runs import (
+    begun_by_hand,
+    last_flow_run,
+    next_flow_run,
+    running_flow_run,
+    trained_run,
+    waiting_flow_run,
+)
 from flows.operations.home import Home
-from flows.operations.launching import launch, resume
+from flows.operations.launching import launch, require_free, resume
+from flows.operations.status import status_here
 from flows.operations.stopping import Down, bring_down
 from flows.operations.worker import worker_name
 from flows.tags import SUSPENDED_EVENT
@@ -316,6 +325,28 @@ def test_one_at_a_time_is_launched(client: SyncPrefectClient, deployed: str, sta
         launch(deployed, {}, "mine", said.append)
     assert said == []
     assert resume(deployed) is None
+
+
+def test_what_was_launched_and_waits_for_a_worker_is_known(
+    client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # What a schedule asks for is no reason to refuse a launch.
+    create(client, {"resume": True})
+    assert waiting_flow_run(client) is None
+    client.set_flow_run_state(next_flow_run(client).id, Cancelled(), force=True)  # type: ignore[union-attr] # that one
+    first = launch(deployed, {}, "first", print)
+    with pytest.raises(InputError, match=f"Run 'first' was launched before and waits for a worker .*{first.id}"):
+        require_free(deployed, print)
+    monkeypatch.chdir(tmp_path)
+    home = Home(tmp_path)
+    with sleeping() as process:
+        home.write("worker", record_of(home, process.pid, deployed))
+        RunDirectory.create(tmp_path / "runs", "earlier", small_flow_config(Path("runs")).model_dump(mode="json"))
+        found = status_here(home)
+    assert found.flow_run is not None
+    assert (found.flow_run.id, found.flow_run.run, found.flow_run.waiting) == (first.id, "first", True)
+    assert found.run is None
+    assert found.run_problem is None
 
 
 @pytest.mark.parametrize(
