@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _GRACE_HOURS = 24.0
 
 
-@flow(name="cleanup", persist_result=False)
+@flow(name="cleanup", flow_run_name="cleanup of {store}", persist_result=False)
 def cleanup_flow(
     store: Annotated[str, Field(description="Where runs are kept: a folder, or gs://bucket/prefix.")] = "runs",
     grace_hours: Annotated[

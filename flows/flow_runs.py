@@ -4,18 +4,34 @@ from collections.abc import Iterable
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from eigen_core.config import Config
+from flows.resuming import is_scheduled
 from flows.tags import run_tag
+
+
+def first_name() -> str:
+    """Return what this flow run is called as it begins: what it was asked for.
+
+    Schedules and automations cannot name what they ask for; Prefect's names for it say nothing.
+    """
+    run = flow_run.parameters.get("run")
+    return str(run) if run else "resume" if flow_run.parameters.get("resume") or is_scheduled() else "new run"
 
 
 def describe_flow_run(config: Config, run: str, generation: int) -> None:
     """Give this flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by."""
     tags = {*flow_run.tags, run_tag(run), f"preset:{config.preset}", f"device:{config.device}"}
-    name_flow_run(flow_run_name(run, generation, config.generations), tags)
+    name = flow_run_name(run, generation, config.generations)
+    name_flow_run(name, tags)
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None:
+        # By this name the log tells what it says.
+        context.flow_run.name = name
 
 
 def flow_run_name(run: str, first: int, last: int, done: int | None = None) -> str:

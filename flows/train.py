@@ -3,12 +3,13 @@
 from prefect import flow
 from prefect.client.schemas.objects import State
 
+from flows.flow_runs import first_name
 from flows.parameters import FormConfig
 from flows.resuming import stop_resuming
 from flows.stop_requests import stop_requests_raised
 
 
-@flow(name="train", persist_result=False, on_cancellation=[stop_resuming])
+@flow(name="train", flow_run_name=first_name, persist_result=False, on_cancellation=[stop_resuming])
 def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 

@@ -1,22 +1,27 @@
-"""The commands that run Eigen for days: up, down, status, launch, deploy."""
+"""The commands that run Eigen for days: up, down, status, launch, logs, alerts, deploy."""
 
 import os
+import time
 from contextlib import nullcontext
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
 from eigen_core.config.loading import load_config, parse_assignments
+from eigen_core.errors import InputError
 from eigen_core.store import check_run_name
-from flows.cli.common import EXIT_OTHER, given_settings, print_json, sentences
-from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, Seed, Store
+from flows.cli.common import EXIT_OTHER, given_settings, print_json, say, sentences, store_of
+from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
 from flows.cli.signals import stopped_gently
 from flows.cli.tables import output_console
 from flows.operations.environment import HOST, own_environment
 from flows.operations.home import Home, Part
 
 operations = typer.Typer()
+
+_FOLLOW_SECONDS = 2.0
 
 _UP_EXAMPLES = """[bold]Examples[/]
 
@@ -97,19 +102,35 @@ def down(
     grace: Annotated[
         float, typer.Option(help="Seconds that a training may take to stop by itself.", metavar="SECONDS", min=0)
     ] = 120.0,
+    remove: Annotated[
+        bool,
+        typer.Option(
+            "--remove", help="Remove deployments, schedules and automations from the server, too.", metavar=""
+        ),
+    ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
     from flows.cli.operations_display import print_down
+    from flows.operations.deploying import client_of
+    from flows.operations.deploying import remove as remove_deployed
+    from flows.operations.server import known_server
     from flows.operations.status import last_trained
     from flows.operations.stopping import bring_down
     from flows.operations.supervisor import stop_supervisor
 
     _environment()
     home = Home.of(os.environ)
+    api = known_server(home, os.environ).api if remove else None
+
+    def before_server() -> None:
+        if api is not None:
+            with client_of(api) as client:
+                remove_deployed(client)
+
     worker = home.running("worker")
     stop_supervisor(home)
-    stopped = bring_down(home, _progress(), grace)
-    print_down(output_console(), home, stopped, last_trained(home, worker) if stopped.trainings else None)
+    stopped = bring_down(home, _progress(), grace, before_server=before_server)
+    print_down(output_console(), home, stopped, last_trained(home, worker) if stopped.trainings else None, api)
 
 
 @operations.command()
@@ -200,6 +221,74 @@ def launch(
 
 @operations.command()
 @sentences
+def logs(
+    name: RunName,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Stay, and print what is logged, until Ctrl-C.", metavar="")
+    ] = False,
+    store: Store = None,
+) -> None:
+    """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
+    from flows.cli.operations_display import print_flow_run_of, print_log_line
+    from flows.operations.deploying import client_of
+    from flows.operations.logs import RunLogs
+    from flows.operations.server import known_server
+
+    _environment()
+    check_run_name(name)
+    console = output_console()
+    try:
+        api = known_server(Home.of(os.environ), os.environ).api
+    except InputError as error:
+        if follow:
+            raise
+        _print_kept(console, store, name, str(error))
+        return
+    last = None
+    with client_of(api) as client:
+        run_logs = RunLogs(client, name)
+        while True:
+            for line in run_logs.new_lines():
+                if line.flow_run.id != last:
+                    print_flow_run_of(console, line, api)
+                last = line.flow_run.id
+                print_log_line(console, line)
+            if not follow:
+                break
+            time.sleep(_FOLLOW_SECONDS)
+    if last is None:
+        _print_kept(console, store, name, f"The server at {api} has no log of run '{name}'.")
+
+
+@operations.command()
+@sentences
+def alerts(
+    url: Annotated[
+        str | None, typer.Argument(help="Address that gets a POST request.", show_default=False, metavar="[URL]")
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="Call no address any more.", metavar="")] = False,
+) -> None:
+    """Have the server call an address when a training is finished, crashed, failed or blocked."""
+    from flows.operations.alerts import remove_alert, set_alert
+    from flows.operations.deploying import client_of, find_deployment
+    from flows.operations.server import known_server
+
+    if (url is None) != off:
+        raise InputError("Give the address to call, or --off.")
+    _environment()
+    with client_of(known_server(Home.of(os.environ), os.environ).api) as client:
+        deployment = find_deployment(client).id
+        if url is None:
+            remove_alert(client, deployment)
+        else:
+            set_alert(client, deployment, url)
+    # An address of this kind is often a secret.
+    called = "No address" if url is None else urlsplit(url).hostname
+    output_console().print(f"{called} is called when a training ends.", highlight=False)
+
+
+@operations.command()
+@sentences
 def deploy() -> None:
     """Bring work pool, deployments and automations to the server; schedules stay on or off as they are."""
     from flows.operations.deploying import DEPLOYMENTS
@@ -211,6 +300,16 @@ def deploy() -> None:
     _progress()("bringing the deployments")
     bring(server.api)
     output_console().print(f"{' and '.join(DEPLOYMENTS)} are at {server.api}.", highlight=False, soft_wrap=True)
+
+
+def _print_kept(console: Console, store: str | None, name: str, reason: str) -> None:
+    """Print what a run itself keeps of its past, after why there is no more."""
+    from flows.operations.logs import kept_events
+
+    events = kept_events(store_of(store), name)
+    say(f"{reason} What the run itself keeps:")
+    for moment, event in events:
+        console.print(f"{moment}  {event}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _environment() -> dict[str, str]:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from flows.operations.environment import api_at
 from flows.operations.home import Home, Record
 
 if TYPE_CHECKING:
     from flows.operations.launching import Launched
+    from flows.operations.logs import LogLine
     from flows.operations.status import FlowRunStatus, ScheduleStatus, Status
     from flows.operations.stopping import Down
     from flows.operations.up import Up
@@ -38,8 +40,12 @@ def print_up(console: Console, home: Home, brought: "Up", resumed: str | None = 
         _line(console, "for prefect", f"export PREFECT_API_URL={brought.server.api}")
 
 
-def print_down(console: Console, home: Home, stopped: "Down", run: "RunStatus | None") -> None:
-    """Print what was stopped, and what is safe of the training."""
+def print_down(
+    console: Console, home: Home, stopped: "Down", run: "RunStatus | None", removed_from: str | None = None
+) -> None:
+    """Print what was stopped, what is safe of the training, and what stays on a server elsewhere or was removed."""
+    if removed_from is not None:
+        _line(console, "removed", f"deployments, schedules, automations and work pool, from {removed_from}")
     if stopped.worker is None and stopped.server is None:
         console.print(
             f"Nothing runs that was started here ({escape(str(home.path))}).", highlight=False, soft_wrap=True
@@ -49,6 +55,9 @@ def print_down(console: Console, home: Home, stopped: "Down", run: "RunStatus | 
         if record is not None:
             how = "killed: it did not stop in time" if part in stopped.killed else "stopped"
             _line(console, part, f"{how} (process {record.process.pid})")
+    worker, port = stopped.worker, home.port()
+    if removed_from is None and worker is not None and (port is None or worker.api != api_at(port)):
+        _line(console, "server", f"{worker.api} keeps deployments and schedules; eigen down --remove removes them")
     for name in stopped.by_hand:
         told = f"{escape(name)}, of `eigen train`: if it still runs, it waits until `eigen up` starts the server again"
         _line(console, "training", told)
@@ -63,12 +72,15 @@ def print_launched(console: Console, launched: "Launched", lines: Sequence[str])
     for line in lines:
         console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
     _line(console, "run", f"[bold]{escape(launched.run)}[/]")
-    _line(console, "page", launched.page)
+    _line(console, "flow run", launched.page)
+    _line(console, "run's page", f"{launched.run_page} (once it has begun)")
     _line(console, "how far", "eigen status")
 
 
 def print_status(console: Console, status: "Status") -> None:
     """Print what runs, and how far it is."""
+    from flows.operations.launching import run_page_of
+
     server = status.server
     if server is None:
         _line(console, "server", "none: start one with `eigen up`, or set PREFECT_API_URL")
@@ -85,6 +97,8 @@ def print_status(console: Console, status: "Status") -> None:
         _print_flow_run(console, status.flow_run)
     if status.run is not None:
         _print_run(console, status.run)
+        if status.server is not None and status.server.answers:
+            _line(console, "run's page", run_page_of(status.server.api, status.run.run))
     elif status.run_problem is not None:
         _line(console, "run", escape(status.run_problem))
     elif status.flow_run is not None and status.flow_run.run is not None:
@@ -179,6 +193,22 @@ def _resume(schedule: "ScheduleStatus") -> str:
     if schedule.next < datetime.now(UTC):
         return f"{how}, the next one waits for the worker"
     return f"{how}, next {_when(schedule.next)}"
+
+
+def print_log_line(console: Console, line: "LogLine") -> None:
+    """Print a line of a flow run's log."""
+    text = f"{line.moment.astimezone():%Y-%m-%d %H:%M:%S}  {line.level:<8}{line.message}"
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_flow_run_of(console: Console, line: "LogLine", api: str) -> None:
+    """Print which flow run has logged the lines that follow."""
+    from flows.operations.launching import page_of
+
+    found = line.flow_run
+    page = page_of(api, str(found.id))
+    state = "" if found.state_name is None else f", {found.state_name}"
+    console.print(f"[bold]{escape(found.name)}[/]{state}  {page}", highlight=False, soft_wrap=True)
 
 
 def _last_checkpoint(run: "RunStatus") -> str:

@@ -37,7 +37,7 @@ def resume_automation(deployment_id: "UUID") -> "AutomationCore":
         trigger=EventTrigger(
             expect={"prefect.flow-run.Crashed"},
             match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related=_related_to(deployment_id),
+            match_related=related_to(deployment_id),
             posture=Posture.Reactive,
             threshold=1,
             within=timedelta(0),
@@ -61,7 +61,7 @@ def zombie_automation(deployment_id: "UUID") -> "AutomationCore":
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.*", SUSPENDED_EVENT},
             match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related=_related_to(deployment_id),
+            match_related=related_to(deployment_id),
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
@@ -83,22 +83,23 @@ def bring_automations(client: "SyncPrefectClient", deployment_id: "UUID") -> boo
 
 
 def automations_of(client: "SyncPrefectClient", deployment_id: "UUID") -> "dict[str, list[Automation]]":
-    """Return the automations of these names that concern a deployment; others may have automations of such names."""
-    return {
-        name: [
-            found for found in client.read_automations_by_name(name) if str(deployment_id) in found.model_dump_json()
-        ]
-        for name in (RESUME_NAME, ZOMBIE_NAME)
-    }
+    """Return the automations that `bring_automations` makes, as far as a deployment has them."""
+    return {name: automations_named(client, name, deployment_id) for name in (RESUME_NAME, ZOMBIE_NAME)}
 
 
-def _related_to(deployment_id: "UUID") -> dict[str, str | list[str]]:
+def automations_named(client: "SyncPrefectClient", name: str, deployment_id: "UUID") -> "list[Automation]":
+    """Return the automations of a name that concern a deployment: others may have automations of that name."""
+    found = client.read_automations_by_name(name)
+    return [automation for automation in found if str(deployment_id) in automation.model_dump_json()]
+
+
+def related_to(deployment_id: "UUID") -> dict[str, str | list[str]]:
     """Return what matches events of a deployment's flow runs. Its name would match others, of other flows, too."""
     return {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
 
 
 def _bring(client: "SyncPrefectClient", deployment_id: "UUID", wanted: "AutomationCore") -> bool:
-    found = automations_of(client, deployment_id)[wanted.name]
+    found = automations_named(client, wanted.name, deployment_id)
     for superfluous in found[1:]:
         client.delete_automation(superfluous.id)
     if not found:

@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import as_file, files
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
 from flows.endings import Stopped
+from flows.operations.alerts import remove_alert
 from flows.operations.automations import DEPLOYMENT, automations_of, bring_automations
 from flows.operations.code_version import code_version
 from flows.operations.environment import POOL, client_environment, ui_of
@@ -73,6 +75,21 @@ def deploy(api: str) -> None:
         for name in DEPLOYMENTS:
             deployment = client.read_deployment_by_name(name)
             client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
+
+
+def remove(client: "SyncPrefectClient") -> None:
+    """Remove from the server what `deploy` has brought, with the schedules; the history of flow runs stays."""
+    from prefect.exceptions import ObjectNotFound
+
+    for name in DEPLOYMENTS:
+        with suppress(ObjectNotFound):
+            deployment = client.read_deployment_by_name(name).id
+            for found in chain(*automations_of(client, deployment).values()):
+                client.delete_automation(found.id)
+            remove_alert(client, deployment)
+            client.delete_deployment(deployment)
+    with suppress(ObjectNotFound):
+        client.delete_work_pool(POOL)
 
 
 def is_deployed(client: "SyncPrefectClient") -> bool:

@@ -33,11 +33,13 @@ class Launched:
         id: its number in Prefect.
         run: the run that it trains.
         page: address of its page.
+        run_page: address of the run's page.
     """
 
     id: str
     run: str
     page: str
+    run_page: str
 
 
 def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> Launched:
@@ -61,7 +63,7 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
         flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)
-    return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)))
+    return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)), run_page_of(api, run))
 
 
 def resume(api: str, *, always: bool = True) -> str | None:
@@ -110,6 +112,13 @@ def require_same_run_here(config: Config, run: str) -> None:
 def page_of(api: str, flow_run_id: str) -> str:
     """Return the address of a flow run's page."""
     return f"{ui_of(api)}/runs/flow-run/{flow_run_id}"
+
+
+def run_page_of(api: str, run: str) -> str:
+    """Return the address of the page that a run renews with every generation; it is there once the run has begun."""
+    from tasks.artifacts import artifact_key
+
+    return f"{ui_of(api)}/artifacts/key/{artifact_key(run)}"
 
 
 def require_free(api: str, say: Say) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flows.endings import Stopped
 from flows.operations.health import answers
-from flows.operations.home import Home, Part, Record
+from flows.operations.home import PARTS, Home, Part, Record
 from flows.operations.processes import ProcessId
 from flows.operations.worker import worker_name
 
@@ -111,14 +111,23 @@ def bring_down(
     home: Home,
     say: Say,
     grace_seconds: float = GRACE_SECONDS,
-    parts: Collection[Part] = ("server", "worker"),
+    parts: Collection[Part] = PARTS,
+    before_server: Callable[[], None] = lambda: None,
 ) -> Down:
     """Stop what `bring_up` has started here, or some parts of it.
+
+    Args:
+        home: what has been started.
+        say: is told what is being waited for.
+        grace_seconds: how long a training may take to stop by itself.
+        parts: what to stop of it.
+        before_server: is called between the ends of worker and server.
 
     Raises:
         InputError: another `eigen up` or `eigen down` is at work.
     """
     if not home.path.is_dir():
+        before_server()
         return Down(None, None, 0, ())
     with home.alone():
         noted = home.read("worker") if "worker" in parts else None
@@ -133,6 +142,7 @@ def bring_down(
             killed += ["worker"] * stopped.killed
         if noted is not None:
             _report_lost(noted, worker_name(home))
+        before_server()
         by_hand = () if server is None else _begun_by_hand(server.api)
         if server is not None and stop_server(server.process, say):
             killed.append("server")

@@ -8,6 +8,7 @@ from operated import GENERATIONS, PHASES, Operated, Undisturbed
 from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES
+from flows.operations.launching import run_page_of
 from tasks.artifacts import artifact_key
 from tasks.phase import run_name
 
@@ -38,8 +39,8 @@ def flow_run_page(operated: Operated, pages: Browser) -> str:  # noqa: ARG001 - 
     return f"{operated.pages}/runs/flow-run/{operated.flow_runs(_RUN)[0]['id']}"
 
 
-def artifact_page(operated: Operated, kind: str = "") -> str:
-    """Address of the newest version of an artifact of the run; without a kind, of the run's own page."""
+def artifact_page(operated: Operated, kind: str) -> str:
+    """Address of the newest version of an artifact of the run."""
     found = {entry["key"]: entry["latest_id"] for entry in operated.ask("artifacts/latest/filter", limit=100)}
     return f"{operated.pages}/artifacts/artifact/{found[artifact_key(_RUN, kind)]}"
 
@@ -65,7 +66,9 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     operated: Operated, pages: Browser, undisturbed: Undisturbed
 ) -> None:
     assert undisturbed.outcome(GENERATIONS)
-    pages.open(artifact_page(operated), f"Finished: generation {GENERATIONS} of {GENERATIONS} (100 %)", "Champion")
+    pages.open(
+        run_page_of(operated.api, _RUN), f"Finished: generation {GENERATIONS} of {GENERATIONS} (100 %)", "Champion"
+    )
     pages.wait_for("Fitness", "Last checkpoint", "Kept in", "Memory", "fine: ", "Learning", "Trading")
     pages.wait_for("The last generations", f"Agents of generation {GENERATIONS}")
     pages.wait_for(f"Plots, drawn after generation {GENERATIONS}")

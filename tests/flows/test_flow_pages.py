@@ -9,7 +9,7 @@ from uuid import UUID
 import httpx
 import pytest
 from flow_cases import small_flow_config
-from prefect import State
+from prefect import State, flow, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
@@ -21,6 +21,7 @@ import tasks.evolve
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
 from flows.cockpit import Cockpit
+from flows.flow_runs import first_name
 from flows.observer import SilentObserver, observed_by
 from flows.runs import status_of
 from flows.train import train_flow
@@ -126,6 +127,24 @@ def test_plots_of_an_earlier_process_are_shown_as_such(tmp_path: Path) -> None:
     assert "| **Last checkpoint** | generation 1, " in seen[0]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ({"run": "mine"}, "mine"),
+        ({"run": "mine", "resume": True}, "mine"),
+        ({"resume": True}, "resume"),
+        ({}, "new run"),
+    ],
+)
+def test_a_flow_run_is_named_by_what_it_was_asked_for_as_it_begins(parameters: dict[str, Any], name: str) -> None:
+    @flow(flow_run_name=first_name, persist_result=False)
+    def asked(run: str | None = None, resume: bool = False) -> str:  # noqa: ARG001 - what the flow is asked for
+        return str(runtime.flow_run.name)
+
+    assert train_flow.flow_run_name == first_name
+    assert asked(**parameters) == name
+
+
 def test_a_phase_has_one_line_in_the_log_with_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +152,9 @@ def test_a_phase_has_one_line_in_the_log_with_its_figures(
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     with caplog.at_level("INFO"):
         assert train(config, "logged").is_completed()
+    # Prefect's own names for flow runs say nothing.
+    names = {vars(record)["flow_run_name"] for record in caplog.records if record.name == "prefect.flow_runs"}
+    assert names == {"logged", "logged gen 1-2"}
     lines = [record.getMessage() for record in caplog.records if record.name == "prefect.task_runs"]
     phases = ("evaluate", "train", "evolve", "checkpoint")
     expected = [f"{phase} {generation}:" for generation in (1, 2) for phase in phases] + ["plot 2:", "holdout 2:"]

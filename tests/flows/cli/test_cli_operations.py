@@ -13,10 +13,12 @@ from operation_cases import answering, record_of, sleeping
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint import RunDirectory, RunPlace
 from eigen_core.errors import InputError
+from flows.attempts import ATTEMPTS, Attempt
 from flows.cli.app import app
 from flows.cli.operations_display import print_down, print_launched, print_status, print_up, status_document
+from flows.memory_reports import TRIPS, Trip
 from flows.operations import launching
 from flows.operations.home import Home, Record
 from flows.operations.launching import Launched
@@ -118,7 +120,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
 
     def remember(api: str, values: dict[str, Any], run: str, _: Any, *, as_configured: bool) -> Launched:
         launches.append((api, values, run, as_configured))
-        return Launched("1", run, f"{api}/1")
+        return Launched("1", run, f"{api}/1", f"{api}/run")
 
     monkeypatch.setattr("flows.operations.launching.launch", remember)
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
@@ -346,6 +348,43 @@ def test_up_down_and_launch_are_shown(home: Home) -> None:
     assert "server         stopped" in text
     text = printed(print_down, home, Down(None, record, 0, (), ("mine gen 1-3",)), None)
     assert "training       mine gen 1-3, of `eigen train`: if it still runs, it waits until `eigen up` starts" in text
-    text = printed(print_launched, Launched("1", "mine", "http://page"), ["[a line]"])
+    text = printed(print_launched, Launched("1", "mine", "http://page", "http://artifacts/mine"), ["[a line]"])
     assert "[a line]" in text
     assert "eigen status" in text
+    assert "http://artifacts/mine" in text
+
+
+def test_down_says_what_stays_on_a_server_elsewhere(home: Home) -> None:
+    with sleeping() as process:
+        record = record_of(home, process.pid, "http://far/api")
+    down = Down(record, None, 0, ())
+    stays = "server         http://far/api keeps deployments and schedules; eigen down --remove removes them"
+    assert stays in printed(print_down, home, down, None)
+    text = printed(print_down, home, down, None, "http://far/api")
+    assert stays not in text
+    assert "removed        deployments, schedules, automations and work pool, from http://far/api" in text
+    home.remember_port(4200)
+    assert "--remove" not in printed(print_down, home, Down(a_record(home, 1), None, 0, ()), None)
+
+
+def test_without_a_server_the_logs_are_what_the_run_keeps(folder: Path) -> None:
+    assert "There is no run 'first'" in refused("logs", "first")
+    config = small_flow_config(Path("runs"))
+    RunDirectory.create(folder / "runs", "first", config.model_dump(mode="json"))
+    place = RunPlace.of(config.checkpoint, "first")
+    ATTEMPTS.append(place, Attempt(generation=2, moment="2026-01-02T00:00:00Z"))
+    trip = Trip(generation=1, phase="train", moment="2026-01-01T00:00:00Z", limit="", config_sha256="", reason="[why]")
+    TRIPS.append(place, trip)
+    ended = eigen("logs", "first")
+    assert ended.exit_code == 0
+    assert ended.stdout.splitlines() == [
+        "2026-01-01T00:00:00Z  stopped in generation 1: [why]",
+        "2026-01-02T00:00:00Z  resumed by schedule, generation 2",
+    ]
+    assert "What the run itself keeps" in ended.stderr
+    assert "No server runs here" in refused("logs", "first", "--follow")
+
+
+@pytest.mark.parametrize("arguments", [[], ["http://x", "--off"]])
+def test_alerts_need_an_address_or_off(arguments: list[str]) -> None:
+    assert "Give the address to call, or --off" in refused("alerts", *arguments)

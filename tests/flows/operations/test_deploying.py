@@ -1,7 +1,7 @@
 """Pool, deployments and automations reach a server, as often as they are brought there; runs are launched on it."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +14,7 @@ from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import AutomationCore
 from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.exceptions import ObjectNotFound
 from prefect.server.events.schemas import automations as server_automations
 from prefect.server.events.schemas import events as server_events
 from prefect.server.events.schemas.events import ReceivedEvent
@@ -24,6 +25,7 @@ from eigen_core.checkpoint import RunDirectory
 from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.operations import code_version, deploying, launching
+from flows.operations.alerts import ALERT_NAME, remove_alert, set_alert
 from flows.operations.automations import (
     DEPLOYMENT,
     RESUME_NAME,
@@ -41,6 +43,7 @@ from flows.operations.deploying import (
     find_deployment,
     is_deployed,
     is_up_to_date,
+    remove,
     require_pool,
     resume_schedule,
     set_resuming,
@@ -56,6 +59,7 @@ from flows.operations.flow_runs import (
 )
 from flows.operations.home import Home
 from flows.operations.launching import launch, require_free, resume
+from flows.operations.logs import RunLogs
 from flows.operations.status import status_here
 from flows.operations.stopping import Down, bring_down
 from flows.operations.worker import worker_name
@@ -451,6 +455,86 @@ def test_the_last_flow_run_is_the_one_that_ended_last(client: SyncPrefectClient)
     last = last_flow_run(client)
     assert last is not None
     assert trained_run(last) == "first"
+
+
+def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(client: SyncPrefectClient) -> None:
+    first = create(client, {"run": "told"}, name="told gen 1-2", tags=["run:told"])
+    second = create(client, {"run": "told"}, name="told")
+    other = create(client, {"run": "other"}, name="other", tags=["run:other"])
+    began = datetime.now(UTC) - timedelta(minutes=5)
+
+    def log(flow_run: FlowRun, second: int, message: str, task_run: UUID | None = None) -> None:
+        moment = began + timedelta(seconds=second)
+        entry = {"name": "x", "level": 20, "message": message, "timestamp": moment.isoformat()}
+        numbers = {"flow_run_id": str(flow_run.id), "task_run_id": task_run and str(task_run)}
+        assert client.request("POST", "/logs/", json=[{**entry, **numbers}]).status_code == 201
+
+    log(second, 30, "d")
+    for number, message in enumerate("abc"):
+        log(first, number, message, uuid4() if number else None)
+    log(other, 1, "not of this run")
+    run_logs = RunLogs(client, "told")
+    lines = list(run_logs.new_lines())
+    assert [(line.flow_run.name, line.message) for line in lines] == [
+        *(("told gen 1-2", message) for message in "abc"),
+        ("told", "d"),
+    ]
+    assert lines[0].moment == began
+    assert lines[0].level == "INFO"
+    assert list(run_logs.new_lines()) == []
+    # It has taken longer on its way than a newer line.
+    log(first, 20, "late")
+    log(second, 31, "e")
+    assert [line.message for line in run_logs.new_lines()] == ["late", "e"]
+    assert list(RunLogs(client, "unknown").new_lines()) == []
+
+
+def test_many_lines_come_in_pages(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.operations.logs._PAGE", 3)
+    flow_run = create(client, {"run": "long"}, name="long", tags=["run:long"])
+    began = datetime.now(UTC)
+    entries = [
+        {"name": "x", "level": 20, "message": str(n), "timestamp": (began + timedelta(seconds=n)).isoformat()}
+        for n in range(10)
+    ]
+    body = [{**entry, "flow_run_id": str(flow_run.id)} for entry in entries]
+    assert client.request("POST", "/logs/", json=body).status_code == 201
+    assert [line.message for line in RunLogs(client, "long").new_lines()] == [str(n) for n in range(10)]
+
+
+def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectClient) -> None:
+    deployment = find_deployment(client).id
+    for url in ("http://127.0.0.1:1/first", "http://127.0.0.1:1/second"):
+        set_alert(client, deployment, url)
+    (found,) = client.read_automations_by_name(ALERT_NAME)
+    assert isinstance(found.trigger, EventTrigger)
+    assert str(deployment) in str(found.trigger.match_related)
+    block = client.read_block_document_by_name("eigen-alert", "webhook", include_secrets=True)
+    assert block.data["url"] == "http://127.0.0.1:1/second"
+    with pytest.raises(InputError, match="'nonsense' cannot be called"):
+        set_alert(client, deployment, "nonsense")
+    for _ in range(2):
+        remove_alert(client, deployment)
+        assert client.read_automations_by_name(ALERT_NAME) == []
+        with pytest.raises(ObjectNotFound):
+            client.read_block_document_by_name("eigen-alert", "webhook")
+
+
+def test_all_that_was_brought_can_be_removed(client: SyncPrefectClient, deployed: str) -> None:
+    others = client.create_automation(resume_automation(uuid4()))
+    set_alert(client, find_deployment(client).id, "http://127.0.0.1:1/")
+    for _ in range(2):
+        remove(client)
+        assert not is_deployed(client)
+        assert [found.id for found in client.read_automations()] == [others]
+        for name in (DEPLOYMENT, CLEANUP):
+            with pytest.raises(ObjectNotFound):
+                client.read_deployment_by_name(name)
+        with pytest.raises(ObjectNotFound):
+            client.read_work_pool(POOL)
+    client.delete_automation(others)
+    deploy(deployed)
+    assert is_up_to_date(client)
 
 
 def test_a_server_that_does_not_answer_is_a_sentence() -> None:
