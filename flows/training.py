@@ -150,11 +150,12 @@ def _watched(config: Config, run: str) -> State[None] | None:
 
 
 def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> State[None] | None:
-    logger = get_run_logger()
     begun = run_exists(config.checkpoint, run)
     newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
     generation = 1 if newest is None else newest[1].generation + 1
     cockpit.chosen(generation)
+    # It has the name that the flow run has been given just now.
+    logger = get_run_logger()
     watch.require_not_blocked(generation)
     panel, report = build_panel(config)
     run_plan = require_room(config, PanelFacts.of(panel))

@@ -50,6 +50,7 @@ _EXAMPLES = """[bold]Examples[/]
   eigen up                                 server, pages and worker, in the background
   eigen launch --preset eigen2 --run long  train on the worker; resumed by itself until it is finished
   eigen status                             what runs, how far it is
+  eigen logs long -f                       what its flow runs have logged
   eigen down                               stop all of it; the next `eigen up` goes on
 
 [bold]Exit codes[/]

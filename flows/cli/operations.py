@@ -268,7 +268,10 @@ def alerts(
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="Call no address any more.", metavar="")] = False,
 ) -> None:
-    """Have the server call an address when a training is finished, crashed, failed or blocked."""
+    """Have the server call an address when a training is finished, crashed, failed or blocked.
+
+    It is sent JSON: text (a sentence, as Slack shows it), flow_run, state and page.
+    """
     from flows.operations.alerts import remove_alert, set_alert
     from flows.operations.deploying import client_of, find_deployment
     from flows.operations.server import known_server
