@@ -4,6 +4,11 @@ A suspended machine or a stopped process goes on where it was, with what it knew
 """
 
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +17,7 @@ import torch
 from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
 
+from eigen_core.checkpoint import RunPlace, create_run, lease, open_session
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.names import CONFIG_NAME, MANIFESTS, WITHDRAWN
 from eigen_core.checkpoint.snapshot import Damage
@@ -21,6 +27,34 @@ from eigen_core.config import CheckpointConfig
 KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)
 LAST = 5
 MISSING_CONFIG = Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
+
+
+SUPPORT = Path(__file__).parents[2] / "support"
+HESITATE = """
+import sys
+sys.path[:0] = sys.argv[3:]
+from eigen_core.checkpoint import LeaseLostError, open_session
+from eigen_core.config import CheckpointConfig
+from eigen_core.store.gcs import GcsBucket
+from upload_cases import snapshot_of
+
+upload = GcsBucket.upload
+
+def hesitate(bucket, name, content, version=None):
+    if "/manifests/" in name:
+        print("about to create", flush=True)
+        sys.stdin.readline()
+    return upload(bucket, name, content, version)
+
+GcsBucket.upload = hesitate
+settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
+with open_session(settings, "run") as session:
+    session.save(snapshot_of(1), {}, "zstd")
+    try:
+        session.finish()
+    except LeaseLostError:
+        print("lost", flush=True)
+"""
 
 
 class KilledError(BaseException):
@@ -173,3 +207,42 @@ def test_a_damaged_manifest_as_short_as_a_withdrawn_one_is_still_damage(machine:
     (name,) = machine.target.manifest_names()
     machine.memory.content[f"{RUN}/{name}"] = machine.memory.content[f"{RUN}/{name}"][: len(WITHDRAWN)]
     assert [damage.generation for damage in machine.target.manifests().damages] == [1]
+
+
+@contextmanager
+def ended_at_last(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Kill a process at the end, whether it is stopped or not."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_the_run_whole(
+    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = (
+        CheckpointConfig(
+            store=gcs_bucket, local=str(tmp_path / name), keep_last=2, keep_every=0, upload_mb_per_second=0
+        )
+        for name in ("here", "there")
+    )
+    place = RunPlace.of(here, RUN)
+    create_run(place, {})
+    command = [sys.executable, "-c", HESITATE, there.store, there.local, str(SUPPORT)]
+    with ended_at_last(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "about to create\n"
+        process.send_signal(signal.SIGSTOP)
+        # As if it had lapsed, which takes ten seconds at least.
+        monkeypatch.setattr(lease, "_is_free", lambda *_lease: True)
+        with open_session(here, RUN) as session:
+            assert session.load_newest() is None
+            for generation in range(1, 5):
+                session.save(snapshot_of(generation), {}, "zstd")
+            session.finish(60)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate("\n", timeout=60)[0] == "lost\n"
+    assert place.stored.verify(deep=True) == []
+    assert [(found.generation, found.epoch) for found in place.stored.manifests().manifests] == [(4, 2), (3, 2)]
