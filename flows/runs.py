@@ -47,7 +47,6 @@ RunState = Literal["running", "finished", "unfinished", "blocked"]
 
 _CHANGEABLE_KEYS = frozenset({"generations", "threads", "device", "population.group_size", "replay.compression"})
 _CHANGEABLE_SECTIONS = ("checkpoint.", "memory.", "reporting.")
-_MOST_HOLDOUT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -213,17 +212,22 @@ def _configured(place: RunPlace, store: str) -> tuple[RunPlace, Config]:
 
 def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
     """Return the holdout's result after `generation`; None if it was not played then."""
+    name = holdout_name(generation)
     for contents in place.contents():
-        name = contents.object_name(holdout_name(generation))
         try:
-            document = unsealed(contents.store.read(name, _MOST_HOLDOUT_BYTES))
+            content, damage = contents.attachments.read(name)
+            document = damage or unsealed(content)
             if isinstance(document, str):
                 raise ValueError(document)
-            return HoldoutResult.model_validate({key: document[key] for key in document if key != "checksum"})
+            result = HoldoutResult.model_validate({key: document[key] for key in document if key != "checksum"})
+            if result.generation != generation:
+                raise ValueError(f"is of generation {result.generation}")
         except MissingObjectError:
             continue
         except ValueError as error:
             logger.warning("Run '%s': %s in %s is skipped (%s).", place.name, name, contents.store.url, error)
+        else:
+            return result
     return None
 
 

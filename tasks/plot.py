@@ -16,9 +16,8 @@ from tasks.phase import phase_task, took
 def plot(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> list[Path]:
     """Draw all figures of the run up to `generation`, keep them in the store and return their paths."""
     folder = session.directory.plots
-    with guard.phase("plot", generation):
-        paths = write_plots(state.history, state.telemetry, folder)
-        session.keep_plots(paths)
+    with guard.phase("plot", generation), session.replacing_plots() as paths:
+        paths += write_plots(state.history, state.telemetry, folder)
     bytes_written = sum(path.stat().st_size for path in paths)
     get_run_logger().info(
         "plot %d: %d plots, %s, in %s, %s",

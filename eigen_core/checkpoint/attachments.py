@@ -1,9 +1,24 @@
-"""What lies beside a run's generations, plots and the holdout's results, and whether it is whole."""
+"""What lies beside a run's generations, plots and the holdout's results, and whether it is whole.
 
+A list of its own names each with size and SHA-256. It is written after them, without them before they change, so that
+what a killed process leaves is at worst not listed. Such files, as those of older runs, have their own checksums alone.
+"""
+
+import hashlib
 import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from eigen_core.checkpoint.sealed import unsealed
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from eigen_core.checkpoint.manifest import FORMAT_VERSION, Natural, Sha256
+from eigen_core.checkpoint.names import ATTACHMENTS_NAME, HOLDOUT, PLOTS
+from eigen_core.checkpoint.sealed import sealed, unsealed
+from eigen_core.checkpoint.snapshot import Damage
+from eigen_core.store import MissingObjectError, Store
+
+_LIMIT = 64 << 20
+"""Most bytes that one of them, or their list, may have."""
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND"
 _WORD = 4
@@ -42,3 +57,131 @@ def _is_whole_png(content: bytes) -> bool:
             return False
         at = end + _WORD
     return at == len(content)
+
+
+class AttachmentEntry(BaseModel):
+    """One file beside the generations."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str
+    """Relative to the run's folder."""
+    bytes: Natural
+    """Size (bytes)."""
+    sha256: Sha256
+
+
+class _List(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int = Field(ge=1, le=FORMAT_VERSION)
+    files: tuple[AttachmentEntry, ...]
+    checksum: str
+
+
+class Attachment(NamedTuple):
+    """The content of an attachment, and what is wrong with it."""
+
+    content: bytes
+    damage: str | None
+
+
+class Attachments:
+    """The files beside a run's generations, in any store.
+
+    Args:
+        store: where runs are kept.
+        run: the run's name.
+    """
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._run = run
+
+    def read(self, name: str) -> Attachment:
+        """Return an attachment and what is wrong with it.
+
+        Args:
+            name: relative to the run's folder.
+
+        Raises:
+            MissingObjectError: there is none.
+        """
+        return self._read(name, self._entries())
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep a small file and list it."""
+        self.forget(name)
+        self._store.put(f"{self._run}/{name}", content)
+        self.add([name])
+
+    def forget(self, prefix: str) -> None:
+        """Take those whose names begin with `prefix` off the list, since they are about to change."""
+        entries = self._entries()
+        left = [entry for name, entry in entries.items() if not name.startswith(prefix)]
+        if len(left) < len(entries):
+            self._write(left)
+
+    def add(self, names: Iterable[str]) -> None:
+        """List files as they are now."""
+        entries = self._entries()
+        for name in names:
+            content = self._store.read(f"{self._run}/{name}", _LIMIT)
+            entries[name] = AttachmentEntry(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        self._write(entries.values())
+
+    def damages(self) -> list[Damage]:
+        """Return what is wrong with the list, what it names, and what else is there."""
+        listed = self._listed()
+        if isinstance(listed, str):
+            return [Damage(None, ATTACHMENTS_NAME, listed, ATTACHMENTS_NAME), *self._damages({})]
+        return self._damages(listed)
+
+    def _damages(self, listed: dict[str, AttachmentEntry]) -> list[Damage]:
+        prefix = f"{self._run}/"
+        stored = [*self._store.objects(f"{prefix}{PLOTS}"), *self._store.objects(f"{prefix}{HOLDOUT}")]
+        damages = []
+        for name in sorted({found.name.removeprefix(prefix) for found in stored} | listed.keys()):
+            try:
+                what = self._read(name, listed).damage
+            except MissingObjectError:
+                what = "is missing" if name in listed else None
+            if what is not None:
+                damages.append(Damage(None, name, what, name))
+        return damages
+
+    def _read(self, name: str, listed: dict[str, AttachmentEntry]) -> Attachment:
+        full, entry = f"{self._run}/{name}", listed.get(name)
+        stored = self._store.stat(full)
+        if stored is None:
+            raise MissingObjectError(f"{self._store.url} has no {full}")
+        if stored.bytes > _LIMIT:
+            return Attachment(b"", f"has {stored.bytes:,} bytes, more than any of its kind")
+        content = self._store.read(full, _LIMIT)
+        if entry is not None and hashlib.sha256(content).hexdigest() != entry.sha256:
+            return Attachment(content, f"is not the file that {ATTACHMENTS_NAME} lists")
+        return Attachment(content, attachment_damage(name, content))
+
+    def _entries(self) -> dict[str, AttachmentEntry]:
+        listed = self._listed()
+        return {} if isinstance(listed, str) else listed
+
+    def _listed(self) -> dict[str, AttachmentEntry] | str:
+        """Return the list, empty if there is none, or what is wrong with it."""
+        try:
+            content = self._store.read(f"{self._run}/{ATTACHMENTS_NAME}", _LIMIT)
+        except MissingObjectError:
+            return {}
+        document = unsealed(content)
+        if isinstance(document, str):
+            return document
+        try:
+            return {entry.name: entry for entry in _List.model_validate(document).files}
+        except ValidationError as error:
+            return f"has an unexpected form ({error.errors()[0]['msg']})"
+
+    def _write(self, entries: Iterable[AttachmentEntry]) -> None:
+        files: list[JsonValue] = [
+            entry.model_dump(mode="json") for entry in sorted(entries, key=lambda entry: entry.name)
+        ]
+        self._store.put(f"{self._run}/{ATTACHMENTS_NAME}", sealed({"format_version": FORMAT_VERSION, "files": files}))

@@ -14,6 +14,7 @@ from typing import BinaryIO, Self
 from eigen_core.checkpoint.content import CHUNK_BYTES
 from eigen_core.checkpoint.names import blob_name
 from eigen_core.store.local import make_folder, sync_folder
+from eigen_core.store.names import HIDDEN
 
 _SAVING = ".saving"
 _WORTH_A_THREAD = 1 << 20
@@ -104,6 +105,9 @@ class BlobFolder:
                 sha256 = file.finish()
             path = self.path(sha256)
             self._make_folder_of(path)
+            if path.is_dir() and not path.is_symlink():
+                # No file takes a folder's place. What it holds may be of use to its owner.
+                path.rename(path.with_name(f"{HIDDEN}{path.name}-{uuid.uuid4().hex}"))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.attachments import attachment_damage
+from eigen_core.checkpoint.attachments import Attachments
 from eigen_core.checkpoint.blobs import blob_damage
 from eigen_core.checkpoint.bytes_done import BytesDone
+from eigen_core.checkpoint.lease import is_live
 from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, FileEntry, Manifest, parse_manifest
 from eigen_core.checkpoint.names import (
     BLOBS,
     CONFIG_NAME,
-    HOLDOUT,
     MANIFESTS,
-    PLOTS,
     WITHDRAWN,
     blob_name,
     generation_of,
@@ -37,12 +36,11 @@ from eigen_core.checkpoint.sealed import unsealed
 from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
 from eigen_core.checkpoint.tensor_files import parse_document
 from eigen_core.errors import InputError
-from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject
+from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
 _CONFIG_LIMIT = 16 << 20
-_ATTACHMENT_LIMIT = 64 << 20
 _MOST_MISSING = 1_000
 """Missing generations that are named one by one."""
 _MISSING = "is missing"
@@ -67,6 +65,7 @@ class RunContents:
         name: the run's name.
 
     Attributes:
+        attachments: what lies beside its generations.
         unfit: names of manifests that were found to be unfit to go on from; retention does not count on them.
     """
 
@@ -74,6 +73,7 @@ class RunContents:
         self.store = store
         self.name = name
         self.unfit: set[str] = set()
+        self.attachments = Attachments(store, name)
         self._known: dict[StoredObject, ManifestSummary] = {}
 
     def object_name(self, relative: str) -> str:
@@ -105,17 +105,27 @@ class RunContents:
 
     def begun_config(self) -> dict[str, JsonValue] | Damage:
         """Return the configuration that the run began with, or what is wrong with the file that holds it."""
-        try:
-            content = self.store.read(self.object_name(CONFIG_NAME), _CONFIG_LIMIT)
-        except MissingObjectError:
-            return Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
-        document = unsealed(content)
+        content = self._read(CONFIG_NAME, _CONFIG_LIMIT)
+        document = unsealed(content) if isinstance(content, bytes) else content
         if isinstance(document, str):
             return Damage(None, CONFIG_NAME, document, CONFIG_NAME)
         config = document.get("config")
         if not isinstance(config, dict):
             return Damage(None, CONFIG_NAME, "does not hold a configuration", CONFIG_NAME)
         return config
+
+    def _read(self, relative: str, limit: int) -> bytes | str:
+        """Return the content of a small object, or what keeps it from being one."""
+        name = self.object_name(relative)
+        try:
+            return self.store.read(name, limit)
+        except MissingObjectError:
+            return _MISSING
+        except StoreUnavailableError:
+            stored = self.store.stat(name)
+            if stored is None or stored.bytes <= limit:
+                raise
+            return f"has {stored.bytes:,} bytes, more than any of its kind"
 
     def manifest_names(self) -> list[str]:
         """Return the names of all manifests, relative to the run's folder, newest generation first."""
@@ -150,10 +160,8 @@ class RunContents:
             InputError: it was written by a newer version of Eigen.
         """
         generation = generation_of(name)
-        try:
-            parsed = parse_manifest(self.store.read(self.object_name(name), MANIFEST_LIMIT))
-        except MissingObjectError:
-            parsed = _MISSING
+        content = self._read(name, MANIFEST_LIMIT)
+        parsed = parse_manifest(content) if isinstance(content, bytes) else content
         if isinstance(parsed, str):
             return Damage(generation, "manifest", parsed, name)
         if parsed.name != name:
@@ -251,7 +259,9 @@ class RunContents:
         # What a living run has removed meanwhile, manifest first, is not damaged.
         there = {generation_of(name) for name in self.manifest_names()} if found else set()
         damages += [*listing.damages, *(damage for damage in found if damage.generation in there)]
-        return [*damages, *self._attachment_damages()] if deep else damages
+        attached = self.attachments.damages() if deep else []
+        # Whoever trains the run may be replacing them, their list last.
+        return damages if attached and is_live(self.store, self.name) else [*damages, *attached]
 
     def missing_generations(self, rules: Collection[KeepRule]) -> list[Damage]:
         """Return the generations that retention keeps and that are gone.
@@ -280,20 +290,6 @@ class RunContents:
         blobs = self.store.objects(self.object_name(BLOBS))
         needed = {blob for manifest in self.manifests().manifests for blob in manifest.blobs}
         return [stored for stored in blobs if self._relative(stored) not in needed]
-
-    def _attachment_damages(self) -> list[Damage]:
-        damages = []
-        for stored in (*self.store.objects(self.object_name(PLOTS)), *self.store.objects(self.object_name(HOLDOUT))):
-            name = self._relative(stored)
-            what: str | None = None
-            if stored.bytes > _ATTACHMENT_LIMIT:
-                what = f"has {stored.bytes:,} bytes, more than any of its kind"
-            else:
-                with suppress(MissingObjectError):
-                    what = attachment_damage(name, self.store.read(stored.name, _ATTACHMENT_LIMIT))
-            if what is not None:
-                damages.append(Damage(None, name, what, name))
-        return damages
 
     def _damages(self, manifests: list[Manifest], *, deep: bool) -> list[Damage]:
         blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}

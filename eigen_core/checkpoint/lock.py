@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,9 +40,11 @@ class RunLock:
             RunLockedError: it is taken, by another process or by another object of this one.
         """
         with explained("lock", self._path):
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            # A pipe would wait for its other end.
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
             with ExitStack() as closing:
                 closing.callback(os.close, descriptor)
+                self._require_file(descriptor)
                 if not _take(descriptor):
                     raise RunLockedError(
                         f"Run '{self._run}' is in use by {_holder(descriptor)}: wait until it ends, or stop it."
@@ -65,16 +68,21 @@ class RunLock:
         """Whether any process, this one included, holds the lock."""
         with explained("look at the lock", self._path):
             try:
-                descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             except FileNotFoundError:
                 return False
             try:
+                self._require_file(descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
             finally:
                 os.close(descriptor)
         return False
+
+    def _require_file(self, descriptor: int) -> None:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError(f"{self._path} is no file, so run '{self._run}' cannot be locked: remove it.")
 
 
 def _take(descriptor: int) -> bool:

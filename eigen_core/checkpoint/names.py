@@ -3,6 +3,8 @@
 import re
 
 CONFIG_NAME = "config.json"
+ATTACHMENTS = "attachments/"
+ATTACHMENTS_NAME = f"{ATTACHMENTS}list.json"
 LOCK_NAME = "lock"
 BLOBS = "blobs/"
 MANIFESTS = "manifests/"

@@ -122,14 +122,7 @@ class RunDirectory:
             ValueError: the configuration holds NaN or infinity.
         """
         check_run_name(name)
-        content = sealed(
-            {
-                "format_version": FORMAT_VERSION,
-                "run": name,
-                "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                "config": dict(config),
-            }
-        )
+        content = config_content(name, config)
         store = LocalStore(root)
         taken = f"There is already something at {store.folder / name}: choose another name, or resume the run there."
         if _is_taken(store.folder / name):
@@ -245,6 +238,8 @@ class RunDirectory:
             if stored is None:
                 self.contents.store.create(self.contents.object_name(manifest.name), manifest_bytes(manifest))
             self._base = stored or manifest
+            # Its blobs are all written anew.
+            self.contents.unfit.discard(self._base.name)
             shards = (sum(shard.bytes for shard in written), sum(shard.raw_bytes for shard in written))
             return Saved(self._base, sum(entry.bytes for entry in entries) + shards[0], *shards)
 
@@ -428,6 +423,22 @@ class RunDirectory:
             return self.contents.clean(
                 keep_last, keep_every, champion_generation, protected, grace_seconds=grace_seconds, dry_run=dry_run
             )
+
+
+def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
+    """Return the content of `config.json` of a run that begins now.
+
+    Raises:
+        ValueError: the configuration holds NaN or infinity.
+    """
+    return sealed(
+        {
+            "format_version": FORMAT_VERSION,
+            "run": name,
+            "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "config": dict(config),
+        }
+    )
 
 
 def _fill(file: HashingFile, chunks: Iterable[bytes | memoryview]) -> None:

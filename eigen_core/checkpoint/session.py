@@ -3,19 +3,19 @@
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from eigen_core.checkpoint.attachments import Attachments
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Compression
-from eigen_core.checkpoint.names import CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
-from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
+from eigen_core.checkpoint.names import ATTACHMENTS, ATTACHMENTS_NAME, CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
+from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved, config_content
 from eigen_core.checkpoint.sealed import sealed
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.transfer import fetch_newest
@@ -25,6 +25,7 @@ from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import (
     LocalStore,
+    MissingObjectError,
     ObjectExistsError,
     Store,
     StoreUnavailableError,
@@ -175,18 +176,31 @@ class RunSession:
             self._uploader.add(saved.manifest)
         return saved
 
-    def keep_plots(self, paths: Sequence[Path]) -> None:
-        """Send plots, which lie in the run directory already, on their way to the store."""
-        if self._uploader is not None:
-            for path in paths:
-                self._uploader.add_file(f"{PLOTS}{path.name}", path)
+    @contextmanager
+    def replacing_plots(self) -> Iterator[list[Path]]:
+        """Give a list for the plots that the block writes into the run directory; after it they are kept."""
+        paths: list[Path] = []
+        self._attachments.forget(PLOTS)
+        yield paths
+        names = [f"{PLOTS}{path.name}" for path in paths]
+        self._attachments.add(names)
+        self._send(names)
 
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
         """Keep what the champion did on the holdout days after `generation`."""
         name = holdout_name(generation)
-        self.place.local.store.put(self.place.local.object_name(name), sealed(dict(result)))
+        self._attachments.put(name, sealed(dict(result)))
+        self._send([name])
+
+    @property
+    def _attachments(self) -> Attachments:
+        return self.directory.contents.attachments
+
+    def _send(self, names: Sequence[str]) -> None:
+        """Send attachments, which lie in the run directory already, and then their list, on their way to the store."""
         if self._uploader is not None:
-            self._uploader.add_file(name, self.directory.path / name)
+            for name in (*names, ATTACHMENTS_NAME):
+                self._uploader.add_file(name, self.directory.path / name)
 
     def finish(self, seconds: float | None = None) -> None:
         """Wait until everything is in the store.
@@ -269,7 +283,7 @@ def _publish_config(place: RunPlace, directory: RunDirectory) -> None:
     """Make the run known in the store; another run of that name there is refused."""
     name = place.stored.object_name(CONFIG_NAME)
     try:
-        place.store.create(name, (directory.path / CONFIG_NAME).read_bytes())
+        place.store.create(name, config_content(place.name, directory.config))
     except ObjectExistsError:
         if place.stored.config() != dict(directory.config):
             raise InputError(
@@ -280,13 +294,17 @@ def _publish_config(place: RunPlace, directory: RunDirectory) -> None:
 
 def _queue_small_files(place: RunPlace, directory: RunDirectory, uploader: Uploader) -> None:
     """Upload plots and holdout results that are newer here: a process that was killed may have left them behind."""
-    for prefix in (PLOTS, HOLDOUT):
-        stored = {found.name: found.modified for found in place.store.objects(place.stored.object_name(prefix))}
-        for path in sorted((directory.path / prefix).glob("[!.]*")):
-            name = f"{prefix}{path.name}"
-            uploaded = stored.get(place.stored.object_name(name))
-            if uploaded is None or datetime.fromtimestamp(path.stat().st_mtime, UTC) > uploaded:
-                uploader.add_file(name, path)
+    here, there = place.local, place.stored
+    if here.store.stat(listed := here.object_name(ATTACHMENTS_NAME)) is None:
+        with suppress(MissingObjectError):
+            there.store.fetch(listed, directory.path / ATTACHMENTS_NAME)
+    for prefix in (PLOTS, HOLDOUT, ATTACHMENTS):
+        stored = {found.name: found.modified for found in there.store.objects(there.object_name(prefix))}
+        for found in here.store.objects(here.object_name(prefix)):
+            uploaded = stored.get(found.name)
+            if uploaded is None or found.modified > uploaded:
+                name = found.name.removeprefix(here.object_name(""))
+                uploader.add_file(name, directory.path / name)
 
 
 def _highest_epoch(place: RunPlace) -> int:

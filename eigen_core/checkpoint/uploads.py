@@ -135,8 +135,12 @@ class Uploader:
         self._clean_directory()
 
     def add_file(self, name: str, path: Path) -> None:
-        """Queue a small file under `name`, relative to the run; what it holds when its turn comes is what is stored."""
+        """Queue a small file under `name`, relative to the run, as the last one.
+
+        What it holds when its turn comes is what is stored.
+        """
         with self._changed:
+            self._files.pop(name, None)
             self._files[name] = (path,)
             self._changed.notify_all()
 

@@ -28,6 +28,8 @@ _TEMPORARY = f"{HIDDEN}writing-"
 _BLOCK = 4 << 20
 _ATTEMPTS = 10
 _CHECK_SECONDS = 11.0
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
+"""Errors of what is no file: nothing, a circle of links, a socket, a device that is not there."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -245,7 +247,9 @@ class LocalStore:
         try:
             # A pipe in the place of the file would wait for somebody to write to it.
             descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
             raise MissingObjectError(missing) from error
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -335,7 +339,9 @@ def _stored(name: str, path: Path) -> StoredObject | None:
     """Return what is known of a file, None if there is none."""
     try:
         status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
         return None
     if not stat.S_ISREG(status.st_mode):
         return None

@@ -33,6 +33,7 @@ _REASONS = {
     errno.EFBIG: "the file would be larger than is allowed there. Choose another store",
     errno.ENAMETOOLONG: "the path is too long. Choose a shorter one",
     errno.ELOOP: "its links lead in a circle. Choose another store",
+    errno.ENXIO: "something that is no file is in its place. Move it away",
     errno.ENOLCK: _CANNOT_LOCK,
     errno.EOPNOTSUPP: _CANNOT_LOCK,
 }

@@ -185,8 +185,9 @@ def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig)
     with open_session(settings, RUN) as session:
         session.directory.plots.mkdir()
         plot = session.directory.plots / "fitness.png"
-        plot.write_bytes(b"ink")
-        session.keep_plots([plot])
+        with session.replacing_plots() as plots:
+            plot.write_bytes(b"ink")
+            plots.append(plot)
         session.keep_holdout(3, {"generation": 3})
         session.finish()
     assert place.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
@@ -336,10 +337,11 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
         session.finish()
         session.directory.plots.mkdir()
         plot = session.directory.plots / "fitness.png"
-        plot.write_bytes(b"ink")
         fault_proxy.add(UPLOADS)
         save(session, 2, 3)
-        session.keep_plots([plot])
+        with session.replacing_plots() as plots:
+            plot.write_bytes(b"ink")
+            plots.append(plot)
     assert whole_generations(place.stored) == [1]
     fault_proxy.clear()
     with open_session(away, RUN) as session:

@@ -1,0 +1,162 @@
+"""Whatever is in the place of a file of a run is no file of it: nothing waits for it, and the rest goes on."""
+
+import io
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from checkpoint_samples import CONFIG, blob_of, generations_of, manifest_of, new_run, sample
+from matplotlib.figure import Figure
+from obstacles import OBSTACLES, replace_by
+
+from eigen_core.checkpoint import DamagedGenerationError, RunDirectory
+from eigen_core.checkpoint.attachments import Attachments
+from eigen_core.checkpoint.names import ATTACHMENTS_NAME, holdout_name
+from eigen_core.checkpoint.sealed import sealed
+from eigen_core.errors import InputError
+from eigen_core.store import LocalStore
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    run = new_run(tmp_path)
+    for generation in (1, 2, 3):
+        run.save(sample(generation))
+    return run
+
+
+def picture(word: str) -> bytes:
+    """A whole PNG image."""
+    content, figure = io.BytesIO(), Figure(figsize=(1, 1))
+    figure.text(0.1, 0.1, word)
+    figure.savefig(content, format="png")
+    return content.getvalue()
+
+
+def attach(run: RunDirectory) -> Attachments:
+    """Put beside a run's generations what its training does."""
+    attachments = run.contents.attachments
+    attachments.put(holdout_name(3), sealed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
+    attachments.put("plots/fitness.png", picture("fitness"))
+    return attachments
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("part", ["population.safetensors", "state.json", "2", "manifest"])
+def test_an_older_generation_is_used_and_the_newest_made_again(run: RunDirectory, obstacle: str, part: str) -> None:
+    path = run.path / manifest_of(run, 3).name if part == "manifest" else blob_of(run, 3, part)
+    replace_by(path, obstacle)
+    reopened = RunDirectory.open(run.root, "run")
+    loaded = reopened.load_newest()
+    assert loaded is not None
+    assert loaded.snapshot.generation == 2
+    if part != "manifest":
+        assert {damage.path for damage in reopened.contents.verify()} == {path.relative_to(run.path).as_posix()}
+    with reopened.lock():
+        reopened.save(sample(3))
+        reopened.apply_retention(keep_last=1, keep_every=0, champion_generation=1)
+    loaded = RunDirectory.open(run.root, "run").load_newest()
+    assert loaded is not None
+    assert loaded.snapshot.generation == 3
+    assert 3 in generations_of(run)
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_the_configuration_is_taken_from_the_newest_generation(
+    run: RunDirectory, obstacle: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    replace_by(run.path / "config.json", obstacle)
+    with caplog.at_level(logging.WARNING):
+        reopened = RunDirectory.open(run.root, "run")
+    assert reopened.config == CONFIG
+    assert "the configuration of generation 3 is used" in caplog.text
+    assert [damage.path for damage in reopened.contents.verify()] == ["config.json"]
+    assert reopened.load_newest() is not None
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_a_lock_that_is_no_file_is_refused_at_once(run: RunDirectory, obstacle: str) -> None:
+    (run.path / "lock").unlink(missing_ok=True)
+    OBSTACLES[obstacle](run.path / "lock")
+    if obstacle in ("link to nothing", "terabyte of zeros"):
+        with run.lock():
+            assert run.is_locked()
+        return
+    with pytest.raises(InputError, match="lock"), run.lock():
+        pass
+    with pytest.raises(InputError, match="lock"):
+        run.is_locked()
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("name", [holdout_name(3), "plots/fitness.png"])
+def test_an_attachment_that_is_no_file_is_named(run: RunDirectory, obstacle: str, name: str) -> None:
+    attach(run)
+    assert run.contents.verify() == []
+    replace_by(run.path / name, obstacle)
+    assert [damage.path for damage in run.contents.verify()] == [name]
+
+
+OTHERS: Mapping[str, bytes] = {
+    "plots/fitness.png": picture("another"),
+    holdout_name(3): sealed({"generation": 3, "champion_rewards": [9.0]}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_whole_file_in_the_place_of_another_is_named(run: RunDirectory, name: str) -> None:
+    attachments = attach(run)
+    (run.path / name).write_bytes(OTHERS[name])
+    (damage,) = run.contents.verify()
+    assert str(damage) == f"{name} is not the file that {ATTACHMENTS_NAME} lists"
+    assert attachments.read(name).damage == f"is not the file that {ATTACHMENTS_NAME} lists"
+    (run.path / name).unlink()
+    (damage,) = run.contents.verify()
+    assert str(damage) == f"{name} is missing"
+    attachments.put(name, OTHERS[name])
+    assert run.contents.verify() == []
+
+
+def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_damage(run: RunDirectory) -> None:
+    attachments = attach(run)
+    attachments.forget("plots/")
+    (run.path / "plots" / "fitness.png").write_bytes(picture("newer"))
+    assert run.contents.verify() == []
+    attachments.add(["plots/fitness.png"])
+    (run.path / "plots" / "fitness.png").write_bytes(picture("another"))
+    assert len(run.contents.verify()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is not JSON"),
+        (b"{}", "has no checksum"),
+        (sealed({"format_version": 1, "files": [{"name": 1}]}), "has an unexpected form"),
+        (sealed({"format_version": 2, "files": []}), "has an unexpected form"),
+    ],
+)
+def test_a_damaged_list_is_named_and_made_anew(run: RunDirectory, content: bytes, what: str) -> None:
+    attachments = attach(run)
+    (run.path / ATTACHMENTS_NAME).write_bytes(content)
+    (damage,) = run.contents.verify()
+    assert str(damage).startswith(f"{ATTACHMENTS_NAME} {what}")
+    attachments.put("plots/fitness.png", picture("fitness"))
+    assert run.contents.verify() == []
+
+
+def test_a_run_of_which_nothing_is_whole_says_so(run: RunDirectory) -> None:
+    for generation in (1, 2, 3):
+        replace_by(blob_of(run, generation, "state.json"), "circle of links")
+    with pytest.raises(DamagedGenerationError, match="no generation that is whole"):
+        run.load_newest()
+
+
+def test_a_store_has_no_object_where_there_is_no_file(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for number, obstacle in enumerate(OBSTACLES):
+        OBSTACLES[obstacle](tmp_path / f"{number}")
+        is_file = obstacle == "terabyte of zeros"
+        assert (store.stat(f"{number}") is not None) == is_file, obstacle
+        assert (f"{number}" in [found.name for found in store.objects("")]) == is_file, obstacle
