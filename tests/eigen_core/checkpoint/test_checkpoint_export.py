@@ -18,6 +18,7 @@ from eigen_core.checkpoint import (
     read_champion,
     write_champion,
 )
+from eigen_core.config.stored import current_values
 from eigen_core.errors import InputError
 
 
@@ -29,13 +30,13 @@ def test_the_newest_champion_is_exported_with_its_configuration(tmp_path: Path) 
     assert write_champion(run.contents, path) == manifest
     weights, config, facts = read_champion(path)
     assert torch.equal(weights, sample(2).tensors["champion"]["weights"])
-    assert config == later
+    assert config == current_values(later)
     assert facts == sample(2).documents["champion"]
 
     with safe_open(path, framework="pt") as file:
         three_lines = file.get_tensor("weights"), json.loads(file.metadata()["config"])
     assert torch.equal(three_lines[0], weights)
-    assert three_lines[1] == config
+    assert three_lines[1] == later
 
 
 def test_the_champion_of_a_named_generation(tmp_path: Path) -> None:

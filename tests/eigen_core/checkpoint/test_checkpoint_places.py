@@ -12,7 +12,7 @@ from eigen_core.errors import InputError
 from eigen_core.store import LocalStore
 
 
-@pytest.mark.parametrize("name", ["a", "A-1_b.c", "2026-01-31", "x" * 100, "-dash", "a..b"])
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "2026-01-31", "x" * 100, "a-", "a..b"])
 def test_good_names(tmp_path: Path, name: str) -> None:
     new_run(tmp_path, name)
     assert list_runs(LocalStore(tmp_path)) == [name]

@@ -23,6 +23,7 @@ from eigen_core.checkpoint.names import CONFIG_NAME, MANIFESTS, WITHDRAWN
 from eigen_core.checkpoint.snapshot import Damage
 from eigen_core.checkpoint.transfer import fetch_newest
 from eigen_core.config import CheckpointConfig
+from eigen_core.store import StoreUnavailableError
 
 KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)
 LAST = 5
@@ -151,7 +152,9 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
-@pytest.mark.parametrize("requests_left", [None, 1])
+@pytest.mark.parametrize(
+    "requests_left", [None, 1, *(pytest.param(count, marks=pytest.mark.slow) for count in range(2, 10))]
+)
 def test_wherever_a_holder_is_stopped_all_generations_stay_whole(tmp_path: Path, requests_left: int | None) -> None:
     for stop in count(1):
         case = LateHolder(tmp_path / f"{stop}")
@@ -189,6 +192,23 @@ def test_a_manifest_that_was_withdrawn_is_written_by_its_machine_once_it_holds_t
     assert machine.memory.content[f"{RUN}/{manifest.name}"] == WITHDRAWN
     again.drain()
     assert again.stored() == [1]
+
+
+def test_a_taker_that_fails_before_the_names_are_occupied_leaves_that_to_the_next_one(machine: Machine) -> None:
+    def fail(operation: str, name: str) -> None:
+        if operation == "create" and MANIFESTS in name:
+            machine.memory.before = None
+            raise StoreUnavailableError("away")
+
+    machine.train(1)
+    (manifest,) = machine.directory.contents.manifests().manifests
+    machine.lease.announce(manifest.name)
+    machine.memory.pass_time(1_000)
+    machine.memory.before = fail
+    with pytest.raises(StoreUnavailableError):
+        Lease.acquire(machine.memory, RUN, 90.0)
+    assert Lease.acquire(machine.memory, RUN, 90.0).epoch == 3
+    assert machine.memory.content[f"{RUN}/{manifest.name}"] == WITHDRAWN
 
 
 def test_what_is_announced_and_was_created_in_time_stays(machine: Machine) -> None:
