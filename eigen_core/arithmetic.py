@@ -44,7 +44,7 @@ _INTEL = "GenuineIntel"
 _PRODUCTS = ((4, 256, 64, 32), (4, 18, 1_024, 16))
 _FEW_ROWS = 16
 
-Text = Annotated[str, Field(min_length=1, max_length=200)]
+_Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
 
 
 class Arithmetic(BaseModel):
@@ -52,13 +52,13 @@ class Arithmetic(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    processor: Text
+    processor: _Words
     """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""
-    instructions: Text
+    instructions: _Words
     """Instructions that torch's own kernels use (AVX2, AVX512); of a GPU its compute capability."""
-    blas: Text
+    blas: _Words
     """Library of matrix products, with its mode if it is MKL (MKL AUTO,STRICT)."""
-    torch: Text
+    torch: _Words
     """Version of torch."""
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
         processor, instructions, blas = torch.cuda.get_device_name(device), f"{major}.{minor}", "cuBLAS"
     else:
         processor, instructions, blas = _maker(), torch.backends.cpu.get_cpu_capability(), _blas()
-    return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=torch.__version__)
+    return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=str(torch.__version__))
 
 
 def mkl_mode() -> str | None:
@@ -97,6 +97,19 @@ def warn_of_arithmetic(device: torch.device, instructions: Instructions) -> None
     problem = _problem(device, instructions)
     if problem is not None:
         logger.warning(problem)
+
+
+def warn_of_another(computed_by: Arithmetic | None, generation: int, device: torch.device) -> None:
+    """Log a warning if a generation was computed by something else than what would go on with it here."""
+    here = arithmetic_of(device)
+    if computed_by is not None and computed_by != here:
+        logger.warning(
+            "Generation %d was computed by %s, and %s goes on with it: bits may differ from those of a run that was "
+            "not moved. Runs that begin with instructions=avx2 agree on processors with AVX2 and with AVX-512.",
+            generation,
+            computed_by,
+            here,
+        )
 
 
 def keeps_bits(device: torch.device) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from eigen_core.arithmetic import Arithmetic
 from eigen_core.checkpoint import (
     DamagedGenerationError,
     Manifest,
@@ -63,6 +64,7 @@ class RunStatus:
         folder: the run's folder on this machine, for its plots; it need not exist if the store is elsewhere.
         history, telemetry: one record per completed generation.
         holdout: the champion on the holdout days, once the run has all its generations.
+        computed_by: what computed its newest generation; None: not known.
         goodput: what its time was used for; None: not known.
         uploads: how far its uploads are; None if the store is this machine, or nothing was uploaded from here.
     """
@@ -76,6 +78,7 @@ class RunStatus:
     history: tuple[GenerationRecord, ...]
     telemetry: tuple[Telemetry, ...]
     holdout: HoldoutResult | None
+    computed_by: Arithmetic | None
     goodput: Goodput | None
     uploads: UploadStatus | None
 
@@ -241,7 +244,7 @@ def status_of(store: str, name: str) -> RunStatus:
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
     place, config = _configured(_reachable(RunPlace.of(CheckpointConfig(store=store), name)), store)
-    written, history, telemetry = _records_of(place)
+    manifest, history, telemetry = _records_of(place)
     generation = history[-1].generation if history else 0
     holdout = holdout_of(place, generation)
     state: RunState = "unfinished"
@@ -262,7 +265,8 @@ def status_of(store: str, name: str) -> RunStatus:
         history=history,
         telemetry=telemetry,
         holdout=holdout,
-        goodput=goodput(starts_of(place), written),
+        computed_by=None if manifest is None else manifest.computed_by,
+        goodput=goodput(starts_of(place), None if manifest is None else datetime.fromisoformat(manifest.created)),
         uploads=read_status(folder) if is_remote(store) else None,
     )
 
@@ -323,8 +327,8 @@ def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
         ) from error
 
 
-def _records_of(place: RunPlace) -> tuple[datetime | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
-    """Return when the newest generation whose records are whole was written, and its records."""
+def _records_of(place: RunPlace) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
+    """Return the newest manifest whose generation's records are whole, and these."""
     for contents, manifest in _newest_first(place):
         generation = manifest.generation
         try:
@@ -333,5 +337,5 @@ def _records_of(place: RunPlace) -> tuple[datetime | None, tuple[GenerationRecor
         except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
             logger.warning("Run '%s': generation %d is skipped (%s).", place.name, generation, error)
             continue
-        return datetime.fromisoformat(manifest.created), tuple(history), tuple(telemetry)
+        return manifest, tuple(history), tuple(telemetry)
     return None, (), ()

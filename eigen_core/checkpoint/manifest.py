@@ -13,6 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from eigen_core import __version__
+from eigen_core.arithmetic import Arithmetic
 from eigen_core.checkpoint.content import json_sha256
 from eigen_core.checkpoint.names import blob_name, manifest_name
 from eigen_core.checkpoint.sealed import sealed, unsealed
@@ -189,6 +190,8 @@ class Manifest(_Part):
     seed: int | None
     """Seed in that configuration."""
     versions: Versions
+    computed_by: Arithmetic | None = None
+    """What computed the generation, as far as it decides bits; left out where that is not known."""
     created: str
     """When it was written (UTC, ISO 8601)."""
     files: tuple[FileEntry, ...]
@@ -267,12 +270,15 @@ def compose_manifest(
         "files": [entry.model_dump(mode="json") for entry in sorted(files, key=lambda entry: entry.name)],
         "ring": ring.model_dump(mode="json") if ring is not None else None,
     }
+    if snapshot.computed_by is not None:
+        fields["computed_by"] = snapshot.computed_by.model_dump(mode="json")
     return Manifest.model_validate_json(sealed(fields))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Return the one spelling of a manifest's file."""
-    return sealed(manifest.model_dump(mode="json", exclude={"checksum"}))
+    # What was left out stays out, so that a manifest which was read keeps its checksum.
+    return sealed(manifest.model_dump(mode="json", exclude={"checksum"}, exclude_unset=True))
 
 
 def parse_manifest(content: bytes) -> Manifest | str:

@@ -46,7 +46,7 @@ def read_snapshot(manifest: Manifest, path_of: PathOf) -> Snapshot | list[Damage
         damages += ring
     if damages or isinstance(ring, list):
         return damages
-    return Snapshot(manifest.generation, tensors, documents, manifest.champion_generation, ring)
+    return Snapshot(manifest.generation, tensors, documents, manifest.champion_generation, ring, manifest.computed_by)
 
 
 def verified(manifest: Manifest, parts: dict[str, str], path_of: PathOf) -> list[Damage]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from pydantic import JsonValue
 
+from eigen_core.arithmetic import Arithmetic
 from eigen_core.errors import InputError
 
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -78,6 +79,8 @@ class Snapshot:
     champion_generation: int
     """Generation in which the champion was found; retention keeps it. 0: there is no champion."""
     ring: Ring | None = None
+    computed_by: Arithmetic | None = None
+    """What computed the generation, as far as it decides bits; None: that is not known."""
     """The replay buffer, which is stored by what was appended."""
 
     def __post_init__(self) -> None:

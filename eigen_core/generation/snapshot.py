@@ -10,6 +10,7 @@ import torch
 from pydantic import JsonValue, TypeAdapter
 from torch import Tensor
 
+from eigen_core.arithmetic import arithmetic_of, warn_of_another
 from eigen_core.checkpoint import Snapshot, SnapshotForm, UnfitSnapshotError
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -104,6 +105,7 @@ def snapshot(state: TrainingState) -> Snapshot:
         },
         champion_generation=champion.generation,
         ring=state.replay.ring(),
+        computed_by=arithmetic_of(state.device),
     )
 
 
@@ -179,6 +181,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
         telemetry=RecordLog.of(Telemetry, telemetry),
         generation=generation,
     )
+    warn_of_another(saved.computed_by, generation, state.device)
 
 
 def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:

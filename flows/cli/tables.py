@@ -112,6 +112,8 @@ def print_history(console: Console, status: "RunStatus") -> None:
 def print_run(console: Console, status: "RunStatus") -> None:
     """Print one run."""
     print_ending(console, status, f"is {status.state}")
+    if status.computed_by is not None:
+        console.print(f"  {'computed by':<12}{status.computed_by}", highlight=False, markup=False, soft_wrap=True)
     if status.state == "unfinished":
         console.print(f"  {'go on':<12}{resume_command(status.config, status.run)}", highlight=False, soft_wrap=True)
     if status.state == "blocked":
@@ -128,6 +130,7 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
         "generations": status.config.generations,
         "config": status.config.model_dump(mode="json"),
         "store": status.store,
+        "computed_by": None if status.computed_by is None else status.computed_by.model_dump(mode="json"),
         "history": [
             {
                 "generation": record.generation,

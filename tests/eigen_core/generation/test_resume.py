@@ -11,7 +11,10 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, small_state
 
-from eigen_core.checkpoint import RunDirectory, Snapshot
+from eigen_core.arithmetic import arithmetic_of
+from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
+from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
+from eigen_core.checkpoint.sealed import sealed
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
@@ -71,6 +74,50 @@ def test_a_run_that_stops_after_every_generation_ends_as_one_that_never_does(
         assert torch.equal(stopping.population.tensors()[name], tensor)
         assert stopping.population.tensors()[name].dtype == tensor.dtype
     assert stopping.replay.capacity == undisturbed.replay.capacity
+
+
+def reseal(run: RunDirectory, manifest: Manifest, **fields: Any) -> None:
+    """Replace a manifest by one that says something else; what is None is left out."""
+    (run.path / manifest.name).unlink()
+    changed = {**manifest.model_dump(mode="json", exclude={"checksum"}), **fields}
+    content = sealed({name: value for name, value in changed.items() if (name, value) != ("computed_by", None)})
+    found = parse_manifest(content)
+    assert isinstance(found, Manifest)
+    assert manifest_bytes(found) == content
+    (run.path / found.name).write_bytes(content)
+
+
+def said_on_resume(run: RunDirectory, config: Config, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings while a state goes on from a run's newest generation."""
+    state = start_training(config, random_panel(config))
+    caplog.clear()
+    assert RunDirectory.open(run.root, run.name).load_newest(snapshot_form(state), partial(restore, state)) is not None
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_resume_on_another_processor_says_that_bits_may_differ(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small_config()
+    run = new_run(tmp_path, config)
+    manifest = run.save(snapshot(advance(small_state(), 1))).manifest
+    here = arithmetic_of(torch.device("cpu"))
+    assert manifest.computed_by == here
+    assert said_on_resume(run, config, caplog) == []
+    reseal(run, manifest, computed_by={**here.model_dump(), "processor": "Another"})
+    (said,) = said_on_resume(run, config, caplog)
+    assert f"Generation 1 was computed by Another with {here.instructions}" in said
+    assert f"and {here} goes on with it: bits may differ" in said
+    assert "instructions=avx2" in said
+
+
+def test_a_manifest_that_does_not_name_what_computed_it_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small_config()
+    run = new_run(tmp_path, config)
+    reseal(run, run.save(snapshot(advance(small_state(), 1))).manifest, computed_by=None)
+    assert said_on_resume(run, config, caplog) == []
 
 
 @pytest.mark.parametrize("generation", [1, 3])

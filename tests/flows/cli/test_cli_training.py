@@ -16,6 +16,7 @@ import torch
 from flow_cases import eigen_command, eigen_environment, run_eigen, small_settings
 from typer.testing import CliRunner
 
+from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
 from eigen_core.replay import Replay
 from flows.cli.app import app
@@ -24,7 +25,18 @@ from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
 
 GENERATIONS = 8
-SHOWN_KEYS = ["run", "state", "generation", "generations", "config", "store", "history", "uploads"]
+SHOWN_KEYS = [
+    "run",
+    "state",
+    "generation",
+    "generations",
+    "config",
+    "store",
+    "computed_by",
+    "history",
+    "goodput",
+    "uploads",
+]
 HISTORY_KEYS = [
     "generation",
     "best_fitness",
@@ -172,6 +184,7 @@ def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) 
     assert document["generation"] == document["generations"] == GENERATIONS
     assert document["store"] == str(folder / "runs")
     assert document["config"]["population"]["size"] == 4
+    assert document["computed_by"] == arithmetic_of(torch.device("cpu")).model_dump()
     loaded = RunDirectory.open(folder / "runs", "whole").load_newest()
     assert loaded is not None
     assert loaded.snapshot.ring is not None
@@ -282,3 +295,4 @@ def test_show_prints_a_table_and_how_to_go_on(monkeypatch: pytest.MonkeyPatch, f
     text = CliRunner().invoke(app, ["show", "whole"]).stdout
     assert "best fitness" in text
     assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in text
+    assert f"computed by {arithmetic_of(torch.device('cpu'))}" in text
