@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support")]
 
 # Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl.
 pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl"]
+
+# Shells and CI runners let what they start in the background ignore Ctrl-C, and with it all that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SESSION_FOLDER = Path(tempfile.mkdtemp(prefix="eigen-tests-"))
 
