@@ -9,7 +9,7 @@ help:
 	@echo "make test   lint, type-check and test"
 	@echo "make setup  create .venv and install the pinned dependencies"
 	@echo "make bench  measure, and write benchmarks/RESULTS.md"
-	@echo "make kill   100 kills on each store, with all ends compared"
+	@echo "make kill   100 kills on each store, with all ends compared; 50 stops"
 	@echo "make limits 20 runs under memory limits below their need, with all ends looked at"
 	@echo "make fuzz   inputs drawn at random whose right treatment is known"
 	@echo "make soak   300 small generations with everything on, resident memory fitted"
@@ -37,6 +37,7 @@ bench: setup
 
 kill: setup
 	$(BIN)/python -m benchmarks.kill
+	$(BIN)/python -m benchmarks.stop
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak

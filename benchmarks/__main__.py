@@ -28,8 +28,8 @@ BENCHMARKS = (
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "limits", "fuzz")
-"""All sections of the file of results; `benchmarks.soak`, `.kill`, `.limits` and `.fuzz` write the last four."""
+ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "stop", "limits", "fuzz")
+"""All sections of the file of results; the last five are each written by a module of their own."""
 
 
 class _Benchmark(Protocol):

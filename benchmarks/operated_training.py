@@ -22,6 +22,12 @@ _TRAINING_SECONDS = 1_200.0
 _TAIL = 2_000
 
 
+def own_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of commands that keep what Prefect and `eigen` know in a folder of their own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+    return {**kept, "EIGEN_HOME": str(folder / "home"), "PREFECT_HOME": str(folder / "prefect")}
+
+
 class Operated:
     """A user's folder in which server and worker run inside the block, whatever happens there.
 
@@ -36,9 +42,7 @@ class Operated:
         self.store = folder / "runs"
         self._folder = folder
         self._home = Home(folder / "home")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
-        places = {"EIGEN_HOME": str(self._home.path), "PREFECT_HOME": str(folder / "prefect")}
-        self._environment = {**kept, **places}
+        self._environment = own_environment(folder)
         if "EIGEN_CACHE" in os.environ:
             self._environment["EIGEN_CACHE"] = os.environ["EIGEN_CACHE"]
 

@@ -18,10 +18,10 @@ _MARK = re.compile(r"^<!-- benchmark: ([a-z]+) -->\n", re.MULTILINE)
 _HEADER = """\
 # What was measured
 
-`make bench` measures every section but those on memory over 300 generations (`make soak`), on kills (`make kill`), on
-runs under limits (`make limits`) and on inputs drawn at random (`make fuzz`); `python -m benchmarks NAME` measures one
-section alone. Ratios come from one process in which both sides took turns, after a warm-up, unless the section says
-otherwise; times are medians.
+`make bench` measures every section but those on memory over 300 generations (`make soak`), on kills and stops
+(`make kill`), on runs under limits (`make limits`) and on inputs drawn at random (`make fuzz`); `python -m benchmarks
+NAME` measures one section alone. Ratios come from one process in which both sides took turns, after a warm-up, unless
+the section says otherwise; times are medians.
 """
 
 

@@ -11,6 +11,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import Self
 
+import httpx
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
@@ -43,13 +44,11 @@ from eigen_core.reporting.units import exact_clock
 from flows.flow_runs import describe_flow_run, flow_run_name, rename_flow_run
 from flows.goodput import Start, goodput
 from flows.run_plan import RunPlan
+from flows.server_presence import require_server
 from tasks.artifacts import REFUSALS, Pages, artifact_key
 
 # Generations whose time says how long the rest will take.
 _RECENT = 5
-# A server that is away is waited for by Prefect's client for a minute at each call. Not in every generation.
-_PATIENCE_SECONDS = 5.0
-_REST_SECONDS = 300.0
 _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
 
@@ -74,7 +73,7 @@ class Cockpit:
         self._overview: Overview | None = None
         self._champion: Row = {}
         self._starts: Sequence[Start] = ()
-        self._silent_until = 0.0
+        self._away = False
         self._closed = False
         self._holdout_is_left = config.market.holdout_days > 0
 
@@ -166,8 +165,7 @@ class Cockpit:
         if result is not None:
             told = holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", told), *self._overview.notes])
-        # What is told now is told for good.
-        self._silent_until, self._closed = 0.0, True
+        self._closed = True
         self._tell(
             self._show_overview,
             self._show_progress,
@@ -291,19 +289,20 @@ class Cockpit:
         return replace(overview, curve=curve, plots=f"## Plots, {when}\n\n{others}")
 
     def _tell(self, *pages: Callable[[], None]) -> None:
-        """Show pages. What the server does not take is logged; after one that does not answer, pages rest a while."""
+        """Show pages. What the server does not take is logged; that it is away is logged once."""
         for show in pages:
-            asked = time.monotonic()
-            if asked < self._silent_until:
-                return
             try:
+                require_server()
+                self._away = False
                 show()
             except REFUSALS as error:
-                get_run_logger().warning(
-                    "The pages of run %s could not be renewed: %s: %s", self._run, type(error).__name__, error
-                )
-                if time.monotonic() - asked > _PATIENCE_SECONDS:
-                    self._silent_until = time.monotonic() + _REST_SECONDS
+                if not self._away:
+                    get_run_logger().warning(
+                        "The pages of run %s could not be renewed: %s: %s", self._run, type(error).__name__, error
+                    )
+                self._away = isinstance(error, httpx.ConnectError)
+                if self._away:
+                    return
 
     @staticmethod
     def _now() -> datetime:

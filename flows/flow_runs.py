@@ -1,6 +1,7 @@
 """What a flow run is called in Prefect's pages, and by which tags it is found."""
 
 from collections.abc import Iterable
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
@@ -8,9 +9,11 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
+from prefect.states import Running
 
 from eigen_core.config import Config
 from flows.resuming import is_scheduled
+from flows.server_presence import require_server
 from flows.tags import run_tag
 
 
@@ -50,9 +53,28 @@ def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
     if flow_run.id is None:
         return
     try:
+        require_server()
         rename_flow_run(name, tags)
     except (httpx.HTTPError, PrefectException) as error:
         get_run_logger().warning("The flow run could not be named: %s: %s", type(error).__name__, error)
+
+
+def set_right_if_crashed() -> None:
+    """Let the server know that this flow run trains, if it was taken for crashed: its heartbeats were not heard.
+
+    A server that does not answer is logged.
+    """
+    if flow_run.id is None:
+        return
+    try:
+        require_server()
+        client = get_client(sync_client=True)
+        found = client.read_flow_run(UUID(flow_run.id)).state
+        if found is not None and found.is_crashed():
+            get_run_logger().warning("This flow run was taken for crashed (%s), but it trains.", found.message)
+            client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
+    except (httpx.HTTPError, PrefectException) as error:
+        get_run_logger().warning("Whether the flow run is taken for crashed cannot be told: %s", error)
 
 
 def rename_flow_run(name: str, tags: Iterable[str] | None = None) -> None:

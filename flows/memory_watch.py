@@ -37,6 +37,7 @@ from flows.memory_reports import (
     write_memory_report,
 )
 from flows.run_plan import RunPlan
+from flows.server_presence import server_is_there
 from flows.state_names import GUARD_NAME
 from tasks.artifacts import Pages, show_memory
 
@@ -152,7 +153,8 @@ class MemoryWatch:
         self._show(report, paths)
 
     def _show(self, report: MemoryReport, pictures: list[Path]) -> None:
-        show_memory(self._pages, self._place.name, report_markdown(report), report.headline, pictures)
+        if server_is_there():
+            show_memory(self._pages, self._place.name, report_markdown(report), report.headline, pictures)
 
 
 def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:

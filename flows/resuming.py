@@ -20,6 +20,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import PrefectException
 from prefect.logging import get_logger
 
+from flows.server_presence import require_server
 from flows.tags import SCHEDULED_TAG
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def remove_needless_resumes() -> None:
     if runtime.deployment.id is None:
         return
     try:
+        require_server()
         with get_client(sync_client=True) as client:
             for due in _due(UUID(runtime.deployment.id)):
                 for asked in client.read_flow_runs(flow_run_filter=due):
@@ -91,6 +93,7 @@ def set_schedule(client: "SyncPrefectClient", found: "DeploymentResponse", activ
 
 def _switch(deployment_id: UUID, active: bool) -> None:
     try:
+        require_server()
         with get_client(sync_client=True) as client:
             set_schedule(client, client.read_deployment(deployment_id), active)
     except (httpx.HTTPError, PrefectException) as error:

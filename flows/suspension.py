@@ -12,6 +12,7 @@ from prefect.events import emit_event
 from prefect.exceptions import PrefectException
 from prefect.logging import get_logger
 
+from flows.server_presence import require_server
 from flows.tags import SUSPENDED_EVENT, run_tag
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def suspension_of(run: str) -> str | None:
         tags=FlowRunFilterTags(all_=[run_tag(run)]),
     )
     try:
+        require_server()
         with get_client(sync_client=True) as client:
             last = client.read_flow_runs(flow_run_filter=trained, sort=FlowRunSort.START_TIME_DESC, limit=1)
     except (httpx.HTTPError, PrefectException) as error:

@@ -4,9 +4,13 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from flows.flow_runs import first_name
+from flows.lease_renewal import outlive_lost_slots
 from flows.parameters import FormConfig
 from flows.resuming import stop_resuming
 from flows.stop_requests import stop_requests_raised
+
+# Here, since Prefect takes the slot between this import and the flow.
+outlive_lost_slots()
 
 
 @flow(name="train", flow_run_name=first_name, persist_result=False, on_cancellation=[stop_resuming])

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -33,7 +34,7 @@ from eigen_core.store import StoreUnavailableError
 from flows.attempts import count_attempt, forget_attempts, withdraw_attempt
 from flows.cockpit import Cockpit
 from flows.file_modes import set_umask
-from flows.flow_runs import name_flow_run
+from flows.flow_runs import name_flow_run, set_right_if_crashed
 from flows.goodput import work_recorded
 from flows.memory_reports import BlockedError
 from flows.memory_watch import MemoryWatch
@@ -52,6 +53,7 @@ from flows.runs import (
     run_exists,
 )
 from flows.scheduling import newest_unfinished, with_store_of_environment
+from flows.server_presence import server_is_there, wait_for_server
 from flows.state_names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME, SUSPENDED_NAME
 from flows.suspension import suspension_of, tell_suspended
 from tasks.checkpoint import checkpoint, checkpoint_before_end
@@ -68,6 +70,8 @@ _LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
 _STOPPED = (TerminationSignal, Pause)
 # Prefect kills a cancelled process 30 s after it was told to stop.
 _GRACE_SECONDS = 15.0
+# A server that is away at the end of a training is waited for so long.
+_REPORT_SECONDS = 120.0
 
 
 def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
@@ -84,6 +88,10 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     except Pause:
         tell_suspended()
         raise
+    except TerminationSignal:
+        if not server_is_there():
+            _end_at_once()
+        raise
     except BlockedError as error:
         ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
     except InputError:
@@ -94,6 +102,12 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     if ended is None or ended.name in _LAST_NAMES:
         keep_resuming(False)
     return ended
+
+
+def _end_at_once() -> None:
+    """End this process as SIGTERM does by itself: Prefect would try for a minute to report that it was told to stop."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _chosen(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
@@ -202,6 +216,9 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
             _bring_to_the_store(state, session, cockpit, _GRACE_SECONDS)
             raise
         _finish(state, session, cockpit)
+        # A training that cannot report its end would be taken for crashed.
+        wait_for_server(_REPORT_SECONDS)
+        set_right_if_crashed()
         cockpit.finished(state, session, watch.guard, result)
     return None
 
@@ -244,6 +261,7 @@ def _run_generation(
         cockpit.generation_finished(state, session, guard)
         raise
     remove_needless_resumes()
+    set_right_if_crashed()
     telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
     record_telemetry(state, telemetry)
     cockpit.generation_finished(state, session, guard)

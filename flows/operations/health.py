@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import urllib.error
 import urllib.request
 
@@ -24,6 +25,19 @@ def is_supervised(home: Home) -> bool:
 def answers(api: str, seconds: float = _ANSWER_SECONDS) -> bool:
     """Whether Prefect's API at this URL says that it is well."""
     return _get(f"{api}/health", seconds) is True
+
+
+def is_reachable(api: str, seconds: float) -> bool:
+    """Whether anything answers at the URL of an API, be it that who asks is not known to it."""
+    try:
+        with urllib.request.urlopen(f"{api}/health", timeout=seconds):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except urllib.error.URLError as error:
+        return isinstance(error.reason, ssl.SSLError)
+    except OSError:
+        return False
 
 
 def version(api: str) -> str | None:

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -194,23 +194,36 @@ def test_a_run_that_cannot_fit_shows_its_plan(tmp_path: Path) -> None:
     assert "The run does not fit" in str(pages["large-plan"].data)
 
 
-def test_a_server_that_does_not_answer_is_left_alone_for_a_while(
+def test_a_server_that_is_away_is_not_asked_and_told_of_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []
 
-    def failing(key: str, **options: object) -> None:  # noqa: ARG001
+    def away() -> None:
+        if status_of(str(tmp_path), "silent").generation in (1, 2):
+            raise httpx.ConnectError("it does not answer")
+
+    def telling(key: str, **options: object) -> UUID:  # noqa: ARG001
         asked.append(key)
-        raise httpx.ConnectError("nobody there")
+        return uuid4()
 
     for kind in ("markdown", "table", "progress"):
-        monkeypatch.setattr(tasks.artifacts, f"create_{kind}_artifact", failing)
-    monkeypatch.setattr(flows.cockpit, "_PATIENCE_SECONDS", -1.0)
+        monkeypatch.setattr(tasks.artifacts, f"create_{kind}_artifact", telling)
+    monkeypatch.setattr(tasks.artifacts, "_renewed", lambda *_: False)
+    monkeypatch.setattr(flows.cockpit, "require_server", away)
     monkeypatch.setattr("tasks.plot.write_plots", lambda *_: [])
     assert train(small_flow_config(tmp_path), "silent").is_completed()
-    # At the beginning, and at the end, when what is told is told for good.
-    assert asked == ["silent", "silent"]
-    assert caplog.text.count("The pages of run silent could not be renewed") == 2
+    shown = ["silent", "silent-data", "silent-plan"]
+    assert asked == [
+        *shown,
+        "silent",
+        "silent-population",
+        "silent-progress",
+        "silent",
+        "silent-progress",
+        "silent-summary",
+    ]
+    assert caplog.text.count("The pages of run silent could not be renewed") == 1
 
 
 def test_a_cockpit_without_a_training_shows_nothing(tmp_path: Path) -> None:

@@ -182,6 +182,11 @@ class Operated:
         found: dict[str, Any] = self._request("GET", f"flow_runs/{number}").json()
         return found
 
+    def states(self, number: str) -> list[str]:
+        """The names of the states that a flow run has been in."""
+        found = self._request("GET", f"flow_run_states/?flow_run_id={number}").json()
+        return [state["name"] for state in sorted(found, key=lambda state: str(state["timestamp"]))]
+
     def flow_runs(self, run: str) -> list[dict[str, Any]]:
         """The flow runs that have trained a run, oldest first."""
         tagged = {"tags": {"all_": [f"run:{run}"]}}

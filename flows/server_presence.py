@@ -1,0 +1,54 @@
+"""Whether Prefect's server is there to be asked: a training does not wait for one that is away."""
+
+import time
+
+import httpx
+from prefect.client.orchestration import get_client
+
+from flows.operations.health import is_reachable
+
+_ANSWER_SECONDS = 5.0
+_REST_SECONDS = 60.0
+_POLL_SECONDS = 1.0
+
+_silent_until = 0.0
+
+
+def require_server() -> None:
+    """Refuse to ask a server that is away: Prefect's client would try for a minute, at each call.
+
+    After a server that is not refused but silent, which is known after five seconds, none is asked for a minute.
+
+    Raises:
+        httpx.ConnectError: it is away.
+    """
+    global _silent_until
+    asked = time.monotonic()
+    api = str(get_client(sync_client=True).api_url).rstrip("/")
+    if asked < _silent_until or not is_reachable(api, _ANSWER_SECONDS):
+        # What is refused at once costs nothing the next time.
+        if asked >= _silent_until and time.monotonic() - asked > _POLL_SECONDS:
+            _silent_until = time.monotonic() + _REST_SECONDS
+        raise httpx.ConnectError(f"Prefect's server at {api} does not answer")
+
+
+def server_is_there() -> bool:
+    """Whether the server answers, found out within five seconds."""
+    try:
+        require_server()
+    except httpx.ConnectError:
+        return False
+    return True
+
+
+def wait_for_server(seconds: float) -> bool:
+    """Wait until the server answers, at most `seconds`, and return whether it does."""
+    global _silent_until
+    end = time.monotonic() + seconds
+    while True:
+        _silent_until = 0.0
+        if server_is_there():
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,68 @@
+"""A server that is away is found out in seconds, and not asked again and again."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import httpx
+import pytest
+
+from flows import server_presence
+from flows.server_presence import require_server, server_is_there, wait_for_server
+
+
+@pytest.fixture(autouse=True)
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A port that is bound and at which nothing listens yet."""
+    monkeypatch.setattr(server_presence, "_silent_until", 0.0)
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        client = SimpleNamespace(api_url=f"http://127.0.0.1:{found.getsockname()[1]}/api/")
+        monkeypatch.setattr(server_presence, "get_client", lambda **_: client)
+        yield found
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A server that does not know who asks."""
+
+    def do_GET(self) -> None:
+        """Refuse."""
+        self.send_error(401)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_that_refuses_connections_is_asked_each_time(api: socket.socket) -> None:
+    with pytest.raises(httpx.ConnectError, match="does not answer"):
+        require_server()
+    assert not server_is_there()
+    server = HTTPServer(("127.0.0.1", 0), _Refusing, bind_and_activate=False)
+    server.socket.close()
+    server.socket = api
+    server.server_activate()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # An answer is an answer, whatever it says.
+    require_server()
+    assert wait_for_server(0.0)
+    server.shutdown()
+
+
+def test_a_silent_server_is_asked_once_a_minute(api: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_presence, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(server_presence, "_POLL_SECONDS", 0.1)
+    api.listen()
+    assert not server_is_there()
+    asked = Mock(return_value=False)
+    monkeypatch.setattr(server_presence, "is_reachable", asked)
+    assert not server_is_there()
+    asked.assert_not_called()
+    began = time.monotonic()
+    assert not wait_for_server(0.3)
+    assert time.monotonic() - began >= 0.3
+    assert asked.call_count >= 2
