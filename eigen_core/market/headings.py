@@ -135,7 +135,7 @@ def _other_numbers(names: Sequence[str], kinds: Sequence[CellKind], roles: dict[
         for position, name in enumerate(names)
         if position != roles.get("date", 0)
         and plain(name) not in used
-        and kinds[position] != "text"
+        and kinds[position] in ("whole", "fraction")
         and not (_is_unnamed(name) or is_companion(name))
     ]
 

@@ -9,6 +9,7 @@ the time of day decides, and where that is not enough, the stamps are refused.
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
@@ -16,7 +17,9 @@ from eigen_core.market.days import Days, Stamps
 
 _Reading = Literal["own day", "next day", "unknown"]
 
-_HOUR = 3_600
+Instants = NDArray[np.datetime64]
+
+_HOUR, _DAY = 3_600, 86_400
 # The first hour in UTC at which it is midnight of the next day anywhere: UTC+13 in New Zealand's summer.
 _FIRST_EVENING = 11 * _HOUR
 # Midnights of zones that are not whole hours from UTC: Adelaide, Yangon, Kathmandu, India, Kabul, Tehran.
@@ -24,7 +27,7 @@ _MIDNIGHTS_BETWEEN = frozenset(int(hour * _HOUR) for hour in (13.5, 14.5, 17.5, 
 # No exchange whose week begins on Saturday or Sunday closes at a full hour from here on, nor at any from `_NIGHT` on.
 _AFTER_ALL_CLOSES = 15 * _HOUR
 _NIGHT = 17 * _HOUR
-_NEW_ZEALAND, _SYDNEY = {11 * _HOUR, 12 * _HOUR}, {13 * _HOUR, 14 * _HOUR}
+_SOUTHERN = ("Australia/Sydney", "Pacific/Auckland")
 _MIDNIGHTS_OF_LONDON = {0, 23 * _HOUR}
 _WEDNESDAY, _THURSDAY, _FRIDAY, _SATURDAY, _SUNDAY = 2, 3, 4, 5, 6
 
@@ -60,10 +63,12 @@ def _are_of_next_day(
     counts = np.bincount(codes * 7 + weekdays, minlength=(int(codes.max()) + 1) * 7).reshape(-1, 7)
     # Exchanges open on few Saturdays or Sundays out of turn.
     regular = 4 * counts >= np.maximum(counts.max(axis=1, keepdims=True), 1)
-    times = _times_by_code(codes, stamps.seconds[rows])
-    readings = {code: _reading(set(np.flatnonzero(regular[code]).tolist()), own, in_utc) for code, own in times.items()}
+    instants = _by_code(codes, stamps, rows)
+    readings = {
+        code: _reading(set(np.flatnonzero(regular[code]).tolist()), own, in_utc) for code, own in instants.items()
+    }
     if in_utc:
-        _follow_others(readings, times, _times_by_code(symbol_codes, stamps.seconds))
+        _follow_others(readings, instants, _by_code(symbol_codes, stamps, np.arange(len(symbol_codes))))
     for code, reading in readings.items():
         if reading == "unknown" or (reading == "next day" and not in_utc):
             row = rows[np.argmax(codes == code)]
@@ -78,24 +83,29 @@ def _are_of_next_day(
     return next_day[codes]
 
 
-def _times_by_code(codes: NDArray[np.intp], seconds: NDArray[np.int64]) -> dict[int, set[int]]:
-    times: dict[int, set[int]] = {}
-    for pair in np.unique(codes * 86_400 + seconds).tolist():
-        times.setdefault(pair // 86_400, set()).add(pair % 86_400)
-    return times
+def _by_code(codes: NDArray[np.intp], stamps: Stamps, rows: NDArray[np.intp]) -> dict[int, Instants]:
+    instants = stamps.days[rows].astype("datetime64[s]") + stamps.seconds[rows]
+    order = np.argsort(codes, kind="stable")
+    present, starts = np.unique(codes[order], return_index=True)
+    return dict(zip(present.tolist(), np.split(instants[order], starts[1:]), strict=True))
 
 
-def _reading(weekdays: set[int], times: set[int], in_utc: bool) -> _Reading:
+def _times(instants: Instants) -> set[int]:
+    """Return the times of day in seconds."""
+    return set(np.unique(instants.astype(np.int64) % _DAY).tolist())
+
+
+def _reading(weekdays: set[int], instants: Instants, in_utc: bool) -> _Reading:
     """Tell of which day the evening stamps of one symbol are, from their weekdays and times of day."""
     if len(weekdays) == 7:
         return "own day"
+    times = _times(instants)
     midnights = all(time % _HOUR == 0 or time in _MIDNIGHTS_BETWEEN for time in times)
     if not weekdays & {_SATURDAY, _SUNDAY}:
         return "unknown" if midnights and in_utc and _FRIDAY not in weekdays else "own day"
     if not weekdays & {_FRIDAY, _SATURDAY}:
         if midnights:
-            known = min(times) >= _AFTER_ALL_CLOSES or times == _NEW_ZEALAND or times <= _SYDNEY
-            return "next day" if known else "unknown"
+            return "next day" if min(times) >= _AFTER_ALL_CLOSES or _are_southern(instants, times) else "unknown"
         return "own day" if max(times) < _NIGHT or not in_utc else "unknown"
     if _SUNDAY not in weekdays and {_THURSDAY, _FRIDAY} <= weekdays:
         return "own day"
@@ -104,16 +114,23 @@ def _reading(weekdays: set[int], times: set[int], in_utc: bool) -> _Reading:
     return "next day" if midnights and min(times) >= _NIGHT and not weekdays & rest else "unknown"
 
 
-def _follow_others(readings: dict[int, _Reading], times: dict[int, set[int]], all_times: dict[int, set[int]]) -> None:
+def _are_southern(instants: Instants, times: set[int]) -> bool:
+    """Return whether the stamps follow the clocks of Sydney or Auckland, which change against those of the north."""
+    return len(times) > 1 and any(
+        not pd.DatetimeIndex(instants, tz="UTC").tz_convert(zone).hour.any() for zone in _SOUTHERN
+    )
+
+
+def _follow_others(readings: dict[int, _Reading], late: dict[int, Instants], instants: dict[int, Instants]) -> None:
     """Let symbols of too few days follow those with the same times of day, or the clock of London."""
     by_time: dict[int, set[_Reading]] = {}
     for code, reading in readings.items():
         if reading != "unknown":
-            for time in times[code]:
+            for time in _times(late[code]):
                 by_time.setdefault(time, set()).add(reading)
     for code, reading in readings.items():
         if reading == "unknown":
-            found = set.union(*(by_time.get(time, {"unknown"}) for time in times[code]))
-            if all_times[code] == _MIDNIGHTS_OF_LONDON:
+            found = set.union(*(by_time.get(time, {"unknown"}) for time in _times(late[code])))
+            if _times(instants[code]) == _MIDNIGHTS_OF_LONDON:
                 found = {"next day"}
             readings[code] = found.pop() if len(found) == 1 else "unknown"

@@ -206,7 +206,7 @@ def _refuse_doubtful_points(table: Table, content: bytes, separator: str) -> Non
     numbers = [
         position
         for position, column in enumerate(table.columns)
-        if position not in text_positions(table.names)
+        if position not in (table.headings.roles["date"], table.headings.roles.get("symbol"))
         and not pd.api.types.is_integer_dtype(column.dtype)
         and _kind_of(column) in ("whole", "fraction")
     ]
@@ -280,7 +280,7 @@ def _table(frame: pd.DataFrame, names: tuple[str, ...], where: str, first_row: i
 def _kind_of(column: "pd.Series[Any]") -> CellKind:
     """Return what most of the column's first cells are."""
     cells = column.dropna().head(_CELLS_TO_JUDGE_BY)
-    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
         return "text"
     if not pd.api.types.is_numeric_dtype(cells.dtype):
         texts = cells.astype("str").str.strip()

@@ -219,6 +219,18 @@ def test_points_that_may_group_thousands(
         assert_closes(cleaned(path)[0], {"AAA": np.array(values)})
 
 
+def test_points_of_the_first_column(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "AAA.csv", "Close;Date\n1.234;2020-01-02\n2.345;2020-01-03\n")
+    refused(path, "'1.234' may be a number between 0 and 1,000")
+
+
+def test_a_symbol_that_is_a_truth_value_or_a_marker(tmp_path: Path) -> None:
+    for name in ("TRUE", "NA"):
+        bars = random_bars([name], 30, seed=5)[["date", "symbol", "close"]].rename(columns={"symbol": "Sector"})
+        prices, _ = cleaned(write_csv(tmp_path / f"{name}.csv", bars))
+        assert_closes(prices, {name: bars["close"].to_numpy()})
+
+
 def test_another_column_says_what_a_point_is(tmp_path: Path) -> None:
     path = write_text(tmp_path / "AAA.csv", "Date;Close;Change\n2020-01-02;1.234;0.05\n2020-01-03;1.236;0.07\n")
     assert_closes(cleaned(path)[0], {"AAA": np.array([1.234, 1.236])})
