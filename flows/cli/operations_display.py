@@ -195,6 +195,17 @@ def _resume(schedule: "ScheduleStatus") -> str:
     return f"{how}, next {_when(schedule.next)}"
 
 
+def print_run_page(console: Console, run: str) -> None:
+    """Print the address of a run's page, unless the server was one of this process alone."""
+    from prefect.settings import PREFECT_API_URL
+
+    from flows.operations.launching import run_page_of
+
+    api = PREFECT_API_URL.value()
+    if api is not None:
+        console.print(f"  {'page':<12}{run_page_of(str(api), run)}", highlight=False, soft_wrap=True)
+
+
 def print_log_line(console: Console, line: "LogLine") -> None:
     """Print a line of a flow run's log."""
     text = f"{line.moment.astimezone():%Y-%m-%d %H:%M:%S}  {line.level:<8}{line.message}"

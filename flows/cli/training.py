@@ -16,6 +16,7 @@ from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from flows.cli.display import ConsoleHandler, Display, display_on
+from flows.cli.operations_display import print_run_page
 from flows.cli.plan import print_plan
 from flows.cli.signals import StopSignals, stop_signals
 from flows.cli.tables import memory_command, output_console, print_ending, resume_command
@@ -105,6 +106,7 @@ def _train(config: Config, name: str, signals: StopSignals) -> None:
             console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
         _run_flow(config, name, display, signals, server)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
+    print_run_page(console, name)
 
 
 def _is_finished(config: Config, name: str) -> bool:

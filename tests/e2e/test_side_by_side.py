@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 from flow_cases import small_settings
-from operated import GENERATIONS, Operated, Undisturbed, outcome
+from operated import GENERATIONS, Operated, Undisturbed, free_port, outcome
 
 from flows.operations.automations import SILENT_SECONDS
 
@@ -69,7 +69,14 @@ def test_a_training_makes_room_while_it_is_suspended_and_outlives_its_server(
 
     operated.wait_for_generation("served", generation + 1)
     engine, server = operated.engine(), operated.process("server")
+    engine.suspend()
     server.kill()
+    psutil.wait_procs([server], timeout=30)
+    # The training would never hear of a server at another port.
+    refused = operated.try_eigen("up", "--port", str(free_port()))
+    engine.resume()
+    assert refused.returncode == 2, refused.stdout
+    assert "A training still runs that asks the server at port" in refused.stderr
     killed = time.monotonic()
     operated.up()
     assert operated.process("server").pid != server.pid

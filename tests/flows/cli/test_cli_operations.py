@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from flow_cases import small_flow_config, small_settings
 from operation_cases import answering, record_of, sleeping
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -17,7 +18,14 @@ from eigen_core.checkpoint import RunDirectory, RunPlace
 from eigen_core.errors import InputError
 from flows.attempts import ATTEMPTS, Attempt
 from flows.cli.app import app
-from flows.cli.operations_display import print_down, print_launched, print_status, print_up, status_document
+from flows.cli.operations_display import (
+    print_down,
+    print_launched,
+    print_run_page,
+    print_status,
+    print_up,
+    status_document,
+)
 from flows.memory_reports import TRIPS, Trip
 from flows.operations import launching
 from flows.operations.home import Home, Record
@@ -352,6 +360,13 @@ def test_up_down_and_launch_are_shown(home: Home) -> None:
     assert "[a line]" in text
     assert "eigen status" in text
     assert "http://artifacts/mine" in text
+
+
+def test_a_training_tells_its_page_if_there_is_a_server_to_show_it() -> None:
+    with temporary_settings({PREFECT_API_URL: "http://far:1/api"}):
+        assert printed(print_run_page, "mine") == "  page        http://far:1/artifacts/key/mine\n"
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        assert printed(print_run_page, "mine") == ""
 
 
 def test_down_says_what_stays_on_a_server_elsewhere(home: Home) -> None:
