@@ -1,12 +1,14 @@
 """What the commands up, down, status and launch print."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from flows.endings import Stopped
 from flows.operations.environment import api_at
 from flows.operations.home import Home, Record
 
@@ -79,8 +81,6 @@ def print_launched(console: Console, launched: "Launched", lines: Sequence[str])
 
 def print_status(console: Console, status: "Status") -> None:
     """Print what runs, and how far it is."""
-    from flows.operations.launching import run_page_of
-
     server = status.server
     if server is None:
         _line(console, "server", "none: start one with `eigen up`, or set PREFECT_API_URL")
@@ -97,8 +97,8 @@ def print_status(console: Console, status: "Status") -> None:
         _print_flow_run(console, status.flow_run)
     if status.run is not None:
         _print_run(console, status.run)
-        if status.server is not None and status.server.answers:
-            _line(console, "run's page", run_page_of(status.server.api, status.run.run))
+        if status.run_page is not None:
+            _line(console, "run's page", status.run_page)
     elif status.run_problem is not None:
         _line(console, "run", escape(status.run_problem))
     elif status.flow_run is not None and status.flow_run.run is not None:
@@ -196,14 +196,19 @@ def _resume(schedule: "ScheduleStatus") -> str:
 
 
 def print_run_page(console: Console, run: str) -> None:
-    """Print the address of a run's page, unless the server was one of this process alone."""
+    """Print the address of a run's page, unless the server was one of this process alone or is away."""
     from prefect.settings import PREFECT_API_URL
 
+    from flows.operations.deploying import client_of
     from flows.operations.launching import run_page_of
 
     api = PREFECT_API_URL.value()
-    if api is not None:
-        console.print(f"  {'page':<12}{run_page_of(str(api), run)}", highlight=False, soft_wrap=True)
+    if api is None:
+        return
+    with suppress(Stopped), client_of(str(api)) as client:
+        page = run_page_of(client, str(api), run)
+        if page is not None:
+            console.print(f"  {'page':<12}{page}", highlight=False, soft_wrap=True)
 
 
 def print_log_line(console: Console, line: "LogLine") -> None:

@@ -33,7 +33,7 @@ class Launched:
         id: its number in Prefect.
         run: the run that it trains.
         page: address of its page.
-        run_page: address of the run's page.
+        run_page: address that leads to the run's page once that is there.
     """
 
     id: str
@@ -63,7 +63,7 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
         flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)
-    return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)), run_page_of(api, run))
+    return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)), future_page_of(api, run))
 
 
 def resume(api: str, *, always: bool = True) -> str | None:
@@ -114,11 +114,22 @@ def page_of(api: str, flow_run_id: str) -> str:
     return f"{ui_of(api)}/runs/flow-run/{flow_run_id}"
 
 
-def run_page_of(api: str, run: str) -> str:
-    """Return the address of the page that a run renews with every generation; it is there once the run has begun."""
+def future_page_of(api: str, run: str) -> str:
+    """Return the address that leads to a run's page once the run has begun."""
     from tasks.artifacts import artifact_key
 
     return f"{ui_of(api)}/artifacts/key/{artifact_key(run)}"
+
+
+def run_page_of(client: "SyncPrefectClient", api: str, run: str) -> str | None:
+    """Return the address of the page that a run renews with every generation; None if it has none yet."""
+    from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
+
+    from tasks.artifacts import artifact_key
+
+    wanted = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[artifact_key(run)]))
+    found = client.read_latest_artifacts(artifact_filter=wanted, limit=1)
+    return f"{ui_of(api)}/artifacts/artifact/{found[0].latest_id}" if found else None
 
 
 def require_free(api: str, say: Say) -> None:

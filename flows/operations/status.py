@@ -21,7 +21,7 @@ from flows.operations.flow_runs import (
 )
 from flows.operations.health import answers, version
 from flows.operations.home import Home, Record
-from flows.operations.launching import page_of
+from flows.operations.launching import page_of, run_page_of
 from flows.operations.server import configured_api
 from flows.operations.stores import store_here
 from flows.operations.worker import find_worker, worker_name
@@ -125,12 +125,13 @@ class Status:
     Attributes:
         server: None if there is none: `eigen up` has started none here and PREFECT_API_URL names none.
         worker: the worker.
-        supervisor: what restarts them, None if none was started here.
         flow_run: the one that trains, else the one that waits for a worker, else the one that is suspended, else the
             one that has ended last.
         schedule: the schedule that resumes.
         run: the run that the flow run trains, as its store knows it; None if it is yet to be begun.
         run_problem: why that cannot be told, as a sentence.
+        supervisor: what restarts server and worker, None if none was started here.
+        run_page: address of the page of the run that the flow run trains.
     """
 
     server: ServerStatus | None
@@ -140,6 +141,7 @@ class Status:
     run: "RunStatus | None"
     run_problem: str | None
     supervisor: Record | None = None
+    run_page: str | None = None
 
     @property
     def is_up(self) -> bool:
@@ -165,9 +167,11 @@ def status_here(home: Home) -> Status:
         known = find_worker(client, name)
         flow_run = _flow_run(client, server.api)
         schedule = _schedule(client)
+        known_run = None if flow_run is None else flow_run.run
+        run_page = None if known_run is None else run_page_of(client, server.api, known_run)
     heard_of = None if known is None else known.last_heartbeat_time
     run, problem = _run(worker, flow_run)
-    return Status(server, WorkerStatus(name, worker, heard_of), flow_run, schedule, run, problem, supervisor)
+    return Status(server, WorkerStatus(name, worker, heard_of), flow_run, schedule, run, problem, supervisor, run_page)
 
 
 def _server(home: Home) -> ServerStatus | None:

@@ -8,7 +8,7 @@ from operated import GENERATIONS, PHASES, Operated, Undisturbed
 from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES
-from flows.operations.launching import run_page_of
+from flows.operations.launching import future_page_of, run_page_of
 from tasks.artifacts import artifact_key
 from tasks.phase import run_name
 
@@ -66,9 +66,10 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     operated: Operated, pages: Browser, undisturbed: Undisturbed
 ) -> None:
     assert undisturbed.outcome(GENERATIONS)
-    pages.open(
-        run_page_of(operated.api, _RUN), f"Finished: generation {GENERATIONS} of {GENERATIONS} (100 %)", "Champion"
-    )
+    with client_of(operated.api) as client:
+        page = run_page_of(client, operated.api, _RUN)
+    assert page is not None
+    pages.open(page, f"Finished: generation {GENERATIONS} of {GENERATIONS} (100 %)", "Champion")
     pages.wait_for("Fitness", "Last checkpoint", "Kept in", "Memory", "fine: ", "Learning", "Trading")
     pages.wait_for("The last generations", f"Agents of generation {GENERATIONS}")
     pages.wait_for(f"Plots, drawn after generation {GENERATIONS}")
@@ -77,6 +78,10 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     assert min(widths) >= _SMALLEST_PLOT
     pages.keep("run", height=1_000)
     pages.keep("run-whole", height=4_800)
+
+
+def test_the_address_that_a_launch_prints_leads_to_the_page(operated: Operated, pages: Browser) -> None:
+    pages.open(future_page_of(operated.api, _RUN), "Artifacts", _RUN, f"{GENERATIONS} of {GENERATIONS}, finished ")
 
 
 def test_the_population_is_a_table(operated: Operated, pages: Browser) -> None:

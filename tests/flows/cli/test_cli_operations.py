@@ -271,8 +271,10 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
         run=status_of(str(folder / "runs"), "first"),
         run_problem=None,
         supervisor=record,
+        run_page="http://artifacts/first",
     )
     text = printed(print_status, status)
+    assert "run's page     http://artifacts/first" in text
     assert "supervisor     has ended: nothing restarts server and worker until `eigen up` starts it again" in text
     assert "http://127.0.0.1:4200  (Prefect 3.8.8" in text
     assert "last flow run  first gen [1]-3, Failed 3 h ago: why" in text
@@ -362,11 +364,13 @@ def test_up_down_and_launch_are_shown(home: Home) -> None:
     assert "http://artifacts/mine" in text
 
 
-def test_a_training_tells_its_page_if_there_is_a_server_to_show_it() -> None:
-    with temporary_settings({PREFECT_API_URL: "http://far:1/api"}):
-        assert printed(print_run_page, "mine") == "  page        http://far:1/artifacts/key/mine\n"
+def test_a_training_tells_its_page_if_there_is_a_server_to_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
         assert printed(print_run_page, "mine") == ""
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
+        assert printed(print_run_page, "mine") == ""
+        monkeypatch.setattr(launching, "run_page_of", lambda _client, api, run: f"{api}/{run}")
+        assert printed(print_run_page, "mine") == "  page        http://127.0.0.1:1/api/mine\n"
 
 
 def test_down_says_what_stays_on_a_server_elsewhere(home: Home) -> None:

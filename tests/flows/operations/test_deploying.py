@@ -58,12 +58,13 @@ from flows.operations.flow_runs import (
     waiting_flow_run,
 )
 from flows.operations.home import Home
-from flows.operations.launching import launch, require_free, resume
+from flows.operations.launching import launch, require_free, resume, run_page_of
 from flows.operations.logs import RunLogs
 from flows.operations.status import status_here
 from flows.operations.stopping import Down, bring_down
 from flows.operations.worker import worker_name
 from flows.tags import SUSPENDED_EVENT
+from tasks.artifacts import artifact_key
 
 
 @pytest.fixture(scope="module")
@@ -500,6 +501,14 @@ def test_many_lines_come_in_pages(client: SyncPrefectClient, monkeypatch: pytest
     body = [{**entry, "flow_run_id": str(flow_run.id)} for entry in entries]
     assert client.request("POST", "/logs/", json=body).status_code == 201
     assert [line.message for line in RunLogs(client, "long").new_lines()] == [str(n) for n in range(10)]
+
+
+def test_a_run_has_the_newest_of_its_pages(client: SyncPrefectClient, deployed: str) -> None:
+    assert run_page_of(client, deployed, "My run") is None
+    for text in ("old", "new"):
+        body = {"key": artifact_key("My run"), "type": "markdown", "data": text}
+        number = client.request("POST", "/artifacts/", json=body).json()["id"]
+    assert run_page_of(client, deployed, "My run") == f"{deployed.removesuffix('/api')}/artifacts/artifact/{number}"
 
 
 def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectClient) -> None:
