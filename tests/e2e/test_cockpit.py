@@ -8,6 +8,7 @@ from operated import GENERATIONS, PHASES, Operated, Undisturbed
 from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES
+from flows.operations.deploying import client_of
 from flows.operations.launching import future_page_of, run_page_of
 from tasks.artifacts import artifact_key
 from tasks.phase import run_name
