@@ -127,7 +127,7 @@ class Doctor:
         from eigen_core.generation import require_scale
 
         panel = self._panel
-        require_scale(self._config, panel)
+        require_scale(self._config, panel.days)
         found = (
             f"preset {self._config.preset}: {panel.days:,} days, {panel.columns:,} columns, {panel.assets:,} of them "
             f"tradable, from {self._config.market.data or 'the bundled prices'}"
@@ -231,7 +231,7 @@ class Doctor:
 
         try:
             panel = self._panel
-            require_scale(self._config, panel)
+            require_scale(self._config, panel.days)
         except InputError:
             return None
         return plan_run(self._config, PanelFacts.of(panel))

@@ -12,7 +12,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.evaluation import Evaluator
 from eigen_core.evolution import Champion, MutationState
-from eigen_core.market.panel import Panel
+from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import AgentNetwork
 from eigen_core.population import Population
 from eigen_core.records import GenerationRecord, LearningStatistics, RecordLog, Telemetry, TradingStatistics
@@ -79,7 +79,7 @@ class TrainingState:
     """
 
     def __init__(self, config: Config, panel: Panel) -> None:
-        require_scale(config, panel)
+        require_scale(config, panel.days)
         self.config = config
         self.panel = panel
         self.device = resolve_device(config.device)
@@ -112,13 +112,13 @@ class TrainingState:
         return self.replay.size
 
 
-def require_scale(config: Config, panel: Panel) -> None:
-    """Refuse a configuration that cannot be trained on a panel; nothing is computed.
+def require_scale(config: Config, days: int) -> None:
+    """Refuse a configuration that cannot be trained on a panel of `days` days; nothing is computed.
 
     Raises:
         InputError: days, replay, batches or blocks do not go together with the panel.
     """
-    config.require_days(panel.days)
+    config.require_days(days)
     per_generation = config.population.size * config.evaluation.slices * config.trading.episode_days
     if per_generation > config.replay.capacity:
         raise InputError(
@@ -126,7 +126,7 @@ def require_scale(config: Config, panel: Panel) -> None:
             f"({config.population.size} agents x {config.evaluation.slices} slices x {config.trading.episode_days} "
             "days): raise it or lower evaluation.slices."
         )
-    train_days = len(panel.splits.train)
+    train_days = len(Splits.of_days(days, config.market).train)
     if config.learner.batch_size > train_days - config.market.window:
         raise InputError(
             f"learner.batch_size {config.learner.batch_size} needs as many different days, but training has "

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from eigen_core.config import Config
+from eigen_core.market.features import feature_names
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import AgentNetwork
 
@@ -35,6 +36,12 @@ class PanelFacts:
             features=len(panel.feature_names),
             mapped=isinstance(panel.features, np.memmap),
         )
+
+    @classmethod
+    def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
+        """The facts of a panel that is not there: its prices have a day's range and a volume, so all features."""
+        features = feature_names(config.market.features, has_range=True, has_volume=True)
+        return cls(days=days, columns=columns, assets=assets, features=len(features))
 
     def train_days(self, config: Config) -> int:
         """Days that agents learn from."""

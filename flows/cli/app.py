@@ -15,7 +15,7 @@ from eigen_core.config.loading import load_config
 from flows.cli.common import EXIT_MEMORY, EXIT_OTHER, config_of, given_settings, print_json, sentences, store_of
 from flows.cli.operations import operations
 from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
-from flows.cli.plan import planned_document, planned_run, print_planned
+from flows.cli.plan import planned_document, planned_run, print_planned, shape_of
 from flows.cli.store import cleaned_document, print_cleaned, print_verification, verification_document
 from flows.cli.tables import (
     output_console,
@@ -35,7 +35,7 @@ from flows.run_names import default_run_name
 _EXAMPLES = """[bold]Examples[/]
 
   eigen doctor                             what is missing here for a training?
-  eigen plan --preset eigen2               does it fit into memory and disk?
+  eigen plan --preset eigen2               does it fit into memory, and how long does it take?
   eigen train                              the bundled prices, 25 generations
   eigen train --run first --generations 3
   eigen resume first --generations 10
@@ -71,11 +71,13 @@ Run the same command again to continue a run that was stopped. A run that does n
 plan is printed, exit code 3.
 """
 
+_LARGEST = 1_000_000
 _PLAN_EXAMPLES = """[bold]Examples[/]
 
   eigen plan
   eigen plan --preset eigen2 --data prices --set network.column_chunk=32
-  eigen plan --preset eigen2 --calibrate
+  eigen plan --preset eigen2 --columns 669 --assets 108 --days 3700     without data
+  eigen plan --calibrate                                                 a larger piece is timed
 """
 
 
@@ -144,21 +146,33 @@ def plan(
     data: Data = None,
     store: Store = None,
     device: Device = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=_LARGEST, help="Plan without data, for so many days.", metavar="N")
+    ] = None,
+    columns: Annotated[
+        int | None, typer.Option(min=1, max=_LARGEST, help="Plan without data, for so many columns.", metavar="N")
+    ] = None,
+    assets: Annotated[
+        int | None,
+        typer.Option(min=1, max=_LARGEST, help="So many of them are tradable.", show_default="all", metavar="N"),
+    ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Time a piece of a generation too.", metavar="")
+        bool,
+        typer.Option("--calibrate", help="Time a larger piece of a generation, for up to minutes.", metavar=""),
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say of each part how its size is computed.", metavar="")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a run would take, without training: memory, disk, uploads; exit code 3 if it does not fit."""
+    """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
     config = config_of(preset, generations, seed, assignments, data, store, device)
-    planned = planned_run(config, Console(stderr=True), calibrate=calibrate)
+    shape = shape_of(days, columns, assets, config.market.data)
+    planned = planned_run(config, Console(stderr=True), shape, whole_group=calibrate)
     if as_json:
         print_json(planned_document(planned))
     else:
-        print_planned(output_console(), planned, timed=calibrate, explained=explain)
+        print_planned(output_console(), planned, explained=explain)
     if not planned.run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)
 

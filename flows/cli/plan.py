@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from eigen_core.config import Config
+from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from flows.cli.display import display_on
 from flows.cli.plain_table import PlainTable
@@ -14,8 +15,7 @@ from flows.endings import require_addresses
 from flows.prefect_environment import prepare_environment
 
 if TYPE_CHECKING:
-    from eigen_core.market import Panel
-    from eigen_core.planning import Calibration, DiskPlan
+    from eigen_core.planning import Calibration, DiskPlan, PanelFacts
     from flows.run_plan import RunPlan
 
 _MB = 1e6
@@ -28,7 +28,7 @@ class PlannedRun:
     Attributes:
         config: the run that was planned.
         run_plan: what it takes, and whether that fits.
-        calibration: how long its phases take; None if that was not asked for, or it does not fit.
+        calibration: how long its phases take; None if it does not fit.
     """
 
     config: Config
@@ -36,13 +36,47 @@ class PlannedRun:
     calibration: "Calibration | None" = None
 
 
-def planned_run(config: Config, console: Console, *, calibrate: bool = False) -> PlannedRun:
+@dataclass(frozen=True)
+class Shape:
+    """The size of a panel that is not there.
+
+    Attributes:
+        days, columns: its dimensions.
+        assets: how many of the columns are tradable.
+    """
+
+    days: int
+    columns: int
+    assets: int
+
+
+def shape_of(days: int | None, columns: int | None, assets: int | None, data: str | None) -> Shape | None:
+    """Return the shape that was given; None if none was.
+
+    Raises:
+        InputError: it is incomplete, has more tradable columns than columns, or data was given too.
+    """
+    if days is None and columns is None and assets is None:
+        return None
+    if days is None or columns is None:
+        raise InputError("to plan without data, give both --days and --columns; --assets says how many are tradable.")
+    if data is not None:
+        raise InputError("--data names a panel and --columns plans without one: give one of them.")
+    if assets is not None and assets > columns:
+        raise InputError(f"--assets {assets:,} of --columns {columns:,} cannot be tradable: lower it.")
+    return Shape(days, columns, columns if assets is None else assets)
+
+
+def planned_run(
+    config: Config, console: Console, shape: Shape | None = None, *, whole_group: bool = False
+) -> PlannedRun:
     """Plan a run. Nothing is written but the cache of its panel.
 
     Args:
         config: the run.
         console: where progress is shown if it is a terminal.
-        calibrate: time a piece of a generation too, if the run fits.
+        shape: the size of its panel; None: that of its data, which is read.
+        whole_group: time a larger piece of a generation (`eigen_core.planning.calibrate`).
 
     Raises:
         InputError: the data cannot be used, the run could not be trained with this configuration, or a limit of this
@@ -59,41 +93,43 @@ def planned_run(config: Config, console: Console, *, calibrate: bool = False) ->
             from eigen_core.planning import PanelFacts
             from flows.run_plan import plan_run
 
-            panel, _ = build_panel(config)
-            require_scale(config, panel)
+            if shape is None:
+                facts = PanelFacts.of(build_panel(config)[0])
+            else:
+                facts = PanelFacts.of_shape(config, shape.days, shape.columns, shape.assets)
+            require_scale(config, facts.days)
             display.waiting_for("planning")
-            run_plan = plan_run(config, PanelFacts.of(panel))
+            run_plan = plan_run(config, facts)
             calibration = None
-            if calibrate and run_plan.fits:
-                display.waiting_for("timing a piece of a generation")
-                calibration = _calibrated(config, panel)
+            if run_plan.fits:
+                display.waiting_for("timing a piece")
+                calibration = _calibrated(config, facts, whole_group=whole_group)
     return PlannedRun(config, run_plan, calibration)
 
 
-def _calibrated(config: Config, panel: "Panel") -> "Calibration":
+def _calibrated(config: Config, facts: "PanelFacts", *, whole_group: bool) -> "Calibration":
     import torch
 
     from eigen_core.planning import calibrate
 
     if config.threads > 0:
         torch.set_num_threads(config.threads)
-    return calibrate(config, panel)
+    return calibrate(config, facts, whole_group=whole_group)
 
 
-def print_planned(console: Console, planned: PlannedRun, *, timed: bool = False, explained: bool = False) -> None:
+def print_planned(console: Console, planned: PlannedRun, *, explained: bool = False) -> None:
     """Print a plan: memory by part and phase, disk, uploads, time, limits, and the verdict.
 
     Args:
         console: where to.
         planned: what to print.
-        timed: say it if the time is not known.
         explained: say of each part how its size is computed.
     """
     print_plan(console, planned.config, planned.run_plan, explained=explained)
     if planned.calibration is not None:
         _print_time(console, planned.calibration, planned.config.generations)
-    elif timed:
-        _line(console, "time", "not measured: the run does not fit")
+    else:
+        _line(console, "time", "not estimated: the run does not fit")
     console.print(planned.run_plan.sentence(), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -129,6 +165,7 @@ def planned_document(planned: PlannedRun) -> dict[str, Any]:
             "evaluate_seconds": calibration.evaluate,
             "train_seconds": calibration.train,
             "evolve_seconds": calibration.evolve,
+            "piece_seconds": calibration.piece_seconds,
             "generation_seconds": calibration.seconds,
             "run_seconds": calibration.seconds * planned.config.generations,
         },
@@ -178,15 +215,28 @@ def _print_disk(console: Console, config: Config, disk: "DiskPlan") -> None:
 
 
 def _print_time(console: Console, calibration: "Calibration", generations: int) -> None:
-    train = "not known: too few days" if calibration.train is None else f"{calibration.train:,.2f} s"
-    phases = f"evaluate {calibration.evaluate:,.2f} s, train {train}, evolve {calibration.evolve:,.2f} s"
-    _line(console, "time", f"{calibration.seconds:,.2f} s a generation ({phases}), from a piece of one")
-    whole = calibration.seconds * generations
-    _line(console, "", f"{whole:,.0f} s for {generations} generations, without checkpoints and plots")
+    phases = ", ".join(f"{phase} {_duration(getattr(calibration, phase))}" for phase in ("evaluate", "train", "evolve"))
+    _line(console, "time", f"about {_duration(calibration.seconds)} a generation ({phases})")
+    whole = _duration(calibration.seconds * generations)
+    _line(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
+    _line(
+        console,
+        "",
+        f"inferred from a piece of a generation, timed here in {_duration(calibration.piece_seconds)}: it may take "
+        "half as long or twice, and longer while others use the processors",
+    )
 
 
 def _line(console: Console, label: str, text: str) -> None:
     console.print(f"  {label:<10}{text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds:.2f} s"
+    if seconds < 6_000:
+        return f"{seconds / 60:,.0f} min"
+    return f"{seconds / 3_600:,.1f} h" if seconds < 360_000 else f"{seconds / 86_400:,.0f} days"
 
 
 def _size(amount: int) -> str:

@@ -175,7 +175,7 @@ def require_trainable(config: Config) -> "tuple[DataReport, RunPlan]":
     from flows.run_plan import require_room
 
     panel, report = build_panel(config)
-    require_scale(config, panel)
+    require_scale(config, panel.days)
     run_plan = require_room(config, PanelFacts.of(panel))
     start_training(config, panel)
     return report, run_plan

@@ -3,10 +3,15 @@
 import time
 
 import pytest
-from science_cases import random_panel, small_config
+from science_cases import small_config
 
 from eigen_core import planning
-from eigen_core.errors import InputError
+from eigen_core.config.loading import load_config
+from eigen_core.planning import PanelFacts, calibration
+from eigen_core.planning.scale import Scale
+
+FACTS = PanelFacts(days=160, columns=8, assets=6, features=4)
+LARGE = PanelFacts(days=3_700, columns=669, assets=108, features=13)
 
 
 class _Clock:
@@ -23,37 +28,61 @@ class _Clock:
 @pytest.fixture
 def one_second_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", _Clock())
+    monkeypatch.setattr(time, "process_time", _Clock())
 
 
 @pytest.mark.usefixtures("one_second_each")
-def test_a_piece_is_scaled_to_the_whole_population_and_all_steps() -> None:
+def test_a_group_is_scaled_to_the_whole_population_and_all_steps() -> None:
     config = small_config(population={"size": 6, "group_size": 3}, learner={"gradient_steps": 8})
-    found = planning.calibrate(config, random_panel(config))
+    found = planning.calibrate(config, FACTS, whole_group=True)
     # One of two groups in one second, two of eight steps in another.
-    assert (found.evaluate, found.train, found.evolve) == (2.0, 8.0, 2.0)
-    assert found.seconds == 12.0
+    assert (found.evaluate, found.train) == (2.0, 8.0)
+    assert found.seconds == found.evaluate + found.train + found.evolve
+
+
+@pytest.mark.usefixtures("one_second_each")
+def test_a_small_piece_is_scaled_by_the_days_of_columns_that_are_seen() -> None:
+    config = small_config(population={"size": 6, "group_size": 3}, learner={"gradient_steps": 8})
+    found = planning.calibrate(config, FACTS)
+    # Three of six agents; of two batches a step and eight steps one; of two validation episodes one.
+    assert found.train == 2 * 2 * 8
+    assert found.evaluate == pytest.approx(2 * (2 + 2) / (2 + 1))
 
 
 @pytest.mark.usefixtures("one_second_each")
 def test_a_run_that_never_learns_trains_for_no_time() -> None:
     config = small_config(learner={"gradient_steps": 0})
-    assert planning.calibrate(config, random_panel(config)).train == 0.0
+    assert planning.calibrate(config, FACTS).train == 0.0
 
 
 @pytest.mark.usefixtures("one_second_each")
-def test_what_the_piece_could_not_show_is_not_invented() -> None:
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_batches_larger_than_an_episode_are_inferred_too(encoder: str) -> None:
     config = small_config(
+        network={"encoder": encoder},
         population={"size": 4, "group_size": 2},
         evaluation={"slices": 1, "lowest": 1},
         learner={"batch_size": 70, "block_days": 80, "accumulation_steps": 1},
         generations=20,
     )
-    found = planning.calibrate(config, random_panel(config))
-    assert found.train is None
-    assert found.seconds == found.evaluate + found.evolve
+    assert planning.calibrate(config, FACTS).train > 0
 
 
-def test_a_configuration_that_cannot_be_trained_is_refused() -> None:
-    config = small_config()
-    with pytest.raises(InputError):
-        planning.calibrate(config, random_panel(config, days=70))
+@pytest.mark.parametrize("preset", ["quickstart", "eigen2", "eigen2-classic"])
+@pytest.mark.parametrize(
+    "settings", [[], ["population.size=4096"], ["learner.batch_size=2000", "learner.block_days=0"]]
+)
+def test_a_piece_is_small_whatever_the_run(preset: str, settings: list[str]) -> None:
+    scale = Scale.of(load_config(preset, settings), LARGE)
+    piece = Scale.of(*calibration._piece(scale, whole_group=False))
+    assert calibration._learned(piece) <= calibration._MOST_LEARNED
+    assert calibration._evaluated(piece) <= calibration._MOST_EVALUATED
+    assert piece.panel.assets <= piece.panel.columns
+    assert (piece.panel.features, piece.parameters) == (scale.panel.features, scale.parameters)
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_it_is_about_a_piece_that_can_be_trained(whole_group: bool) -> None:
+    for config in (small_config(), small_config(network={"encoder": "tcn"}, evaluation={"shared_slices": False})):
+        found = planning.calibrate(config, FACTS, whole_group=whole_group)
+        assert min(found.evaluate, found.train, found.evolve, found.piece_seconds) > 0

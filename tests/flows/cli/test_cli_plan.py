@@ -10,6 +10,7 @@ from flow_cases import eigen_environment, run_eigen, small_settings
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner, Result
 
+from eigen_core.planning import Calibration, calibrate
 from flows.cli.app import app
 from flows.prefect_environment import PrefectServer
 
@@ -33,7 +34,14 @@ PLANNED_KEYS = [
     "suggestions",
     "calibration",
 ]
-CALIBRATION_KEYS = ["evaluate_seconds", "train_seconds", "evolve_seconds", "generation_seconds", "run_seconds"]
+CALIBRATION_KEYS = [
+    "evaluate_seconds",
+    "train_seconds",
+    "evolve_seconds",
+    "piece_seconds",
+    "generation_seconds",
+    "run_seconds",
+]
 PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "server"]
 TOO_LITTLE = ["--set", "memory.limit_gb=0.5"]
 ENOUGH = ["--set", "memory.limit_gb=4"]
@@ -46,6 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
+    monkeypatch.setattr("eigen_core.planning.calibrate", lambda *_, **__: Calibration(1.0, 2.0, 3.0, 4.0))
     return tmp_path
 
 
@@ -73,7 +82,7 @@ def test_the_json_has_these_keys_and_adds_up() -> None:
     assert document["peak_host_bytes"] == max(peak["host_bytes"] for peak in document["phases"].values())
     assert document["limits"][0] == {"bytes": 4_000_000_000, "origin": "memory.limit_gb", "kind": "run"}
     assert document["fits"] is True
-    assert document["calibration"] is None
+    assert list(document["calibration"]) == CALIBRATION_KEYS
     assert document["suggestions"] == []
 
 
@@ -116,15 +125,59 @@ def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder
     assert list(folder.iterdir()) == []
 
 
-def test_calibrating_times_a_generation_of_what_fits_alone() -> None:
-    small = [*small_settings(), "--generations", "3"]
-    timed = planned("--calibrate", *small, *ENOUGH)["calibration"]
+@pytest.mark.parametrize("options", [[], ["--calibrate"]])
+def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(
+    options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen_core.planning.calibrate", calibrate)
+    small = [*options, *small_settings(), "--generations", "3"]
+    timed = planned(*small, *ENOUGH)["calibration"]
     assert list(timed) == CALIBRATION_KEYS
     assert 0 < timed["generation_seconds"] < 60
     assert timed["run_seconds"] == pytest.approx(3 * timed["generation_seconds"])
-    assert planned("--calibrate", *small, *TOO_LITTLE, code=3)["calibration"] is None
-    assert "s a generation (evaluate " in eigen("plan", "--calibrate", *small, *ENOUGH).stdout
-    assert "not measured: the run does not fit" in eigen("plan", "--calibrate", *small, *TOO_LITTLE).stdout
+    assert planned(*small, *TOO_LITTLE, code=3)["calibration"] is None
+    shown = eigen("plan", *small, *ENOUGH).stdout
+    for said in (" a generation (evaluate ", " for 3 generations, ", "inferred from a piece", "half as long or twice"):
+        assert said in shown
+    assert "not estimated: the run does not fit" in eigen("plan", *small, *TOO_LITTLE).stdout
+
+
+def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.market.build_panel", lambda _: pytest.fail("data were read"))
+    shape = ["--columns", "669", "--assets", "108", "--days", "3700"]
+    document = planned("--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
+    assert document["panel"] == {"days": 3_700, "columns": 669, "assets": 108, "features": 15, "mapped": True}
+    assert document["calibration"]["generation_seconds"] > 0
+    classic = planned("--columns", "30", "--days", "1000", "--set", "market.features=classic", *ENOUGH)
+    assert classic["panel"] == {"days": 1_000, "columns": 30, "assets": 30, "features": 9, "mapped": True}
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--columns", "669"], "give both --days and --columns"),
+        (["--days", "3700", "--assets", "8"], "give both --days and --columns"),
+        (["--columns", "8", "--days", "3700", "--assets", "9"], "--assets 9 of --columns 8 cannot be tradable"),
+        (["--columns", "8", "--days", "3700", "--data", "prices.csv"], "give one of them"),
+        (["--columns", "8", "--days", "300"], "the panel has 300"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_a_sentence(options: list[str], said: str) -> None:
+    ended = eigen("plan", *options)
+    assert ended.exit_code == 2, ended.output
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_its_tables_fit_the_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = eigen("plan", "--preset", "eigen2", "--explain", *TOO_LITTLE).stdout.splitlines()
+    rules = [line for line in lines if set(line.strip()) == {"─"}]
+    assert len(rules) == 2
+    assert max(map(len, rules)) <= width
+    assert {"Prefect's", "checkpoint,", "checkpoint"} <= {word for line in lines for word in line.split()}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
