@@ -40,7 +40,7 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
-    with stop_signals() as signals:
+    with stop_signals() as signals, _displayed(signals) as display:
         _prepare()
         require_addresses()
         check_run_name(name)
@@ -55,7 +55,7 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
                     f"Run '{name}' exists in {place.store.url}: choose another name, or leave out --fresh."
                 )
             require_same_run(place, config)
-        _train(config, name, signals)
+        _train(config, name, display, signals)
 
 
 def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
-    with stop_signals() as signals:
+    with stop_signals() as signals, _displayed(signals) as display:
         _prepare()
         require_addresses()
         check_run_name(name)
@@ -74,7 +74,24 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
         from flows.runs import configured_place
 
         values = configured_place(store, name)[1].model_dump()
-        _train(config_from_values(merge(values, parse_assignments(assignments))), name, signals)
+        _train(config_from_values(merge(values, parse_assignments(assignments))), name, display, signals)
+
+
+@contextmanager
+def _displayed(signals: StopSignals) -> Iterator[Display]:
+    """Show at once that something is done: what is loaded first takes seconds, and more on a busy machine."""
+    console = output_console()
+    signals.before_leaving(lambda: console.show_cursor(True))
+    with display_on(console) as display:
+        _tell(display, "loading")
+        yield display
+
+
+def _tell(display: Display, what: str) -> None:
+    """Say what is done before the training begins, on a pipe too."""
+    display.waiting_for(what)
+    if not display.console.is_terminal:
+        display.console.print(f"{what} ...", style="dim", highlight=False)
 
 
 def _prepare() -> None:
@@ -89,16 +106,15 @@ def _require_store(settings: CheckpointConfig) -> None:
         open_store(settings.store).check()
 
 
-def _train(config: Config, name: str, signals: StopSignals) -> None:
+def _train(config: Config, name: str, display: Display, signals: StopSignals) -> None:
     from flows.runs import status_of
 
-    console = output_console()
+    console = display.console
     if _is_finished(config, name):
         print_ending(console, status_of(config.checkpoint.store, name), "is finished")
         return
-    signals.before_leaving(lambda: console.show_cursor(True))
-    with refused_with_its_plan(config, console), display_on(console) as display:
-        display.waiting_for("reading the data")
+    with refused_with_its_plan(config, console):
+        _tell(display, "reading the data")
         server = PrefectServer()
         with progress_to(display):
             report, run_plan = _check(config, name, server)
@@ -182,7 +198,7 @@ def require_trainable(config: Config) -> "tuple[DataReport, RunPlan]":
 
 
 def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
-    display.waiting_for("starting Prefect")
+    _tell(display, "starting Prefect")
     _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     signals.before_leaving(server.stop)
     server.start()

@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -146,7 +147,8 @@ def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
     whole: subprocess.CompletedProcess[str], folder: Path
 ) -> None:
     lines = whole.stdout.splitlines()
-    assert lines[0].startswith("Read 8,313 rows from ")
+    assert lines[:2] == ["loading ...", "reading the data ..."]
+    assert lines[2].startswith("Read 8,313 rows from ")
     lines = lines[next(index for index, line in enumerate(lines) if line.startswith("generation ")) :]
     assert [line.split("  ")[0] for line in lines[:GENERATIONS]] == [
         f"generation {generation}/{GENERATIONS}" for generation in range(1, GENERATIONS + 1)
@@ -296,3 +298,16 @@ def test_show_prints_a_table_and_how_to_go_on(monkeypatch: pytest.MonkeyPatch, f
     assert "best fitness" in text
     assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in text
     assert f"computed by {arithmetic_of(torch.device('cpu'))}" in text
+
+
+def test_what_is_done_is_said_before_anything_large_is_loaded(environment: dict[str, str], folder: Path) -> None:
+    said = (
+        "import sys\n"
+        "from flows.cli import training\n"
+        "from flows.cli.app import app\n"
+        "training._prepare = lambda: print('torch' in sys.modules, 'prefect' in sys.modules) or sys.exit()\n"
+        "app(['train'])\n"
+    )
+    command = [sys.executable, "-c", said]
+    ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["loading ...", "False False"]
