@@ -165,7 +165,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
     size = config.population.size
     require(len(history[-1].fitness) == size, "history.json", f"is not about {size} agents")
-    require_state(config, document.noise_scale, document.mutation)
+    require_state(config, document.noise_scale, document.mutation, history)
     require_champion(champion, history[-1])
     require_population(config, saved.tensors["population"], history[-1])
     if ring is None:

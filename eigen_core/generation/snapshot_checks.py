@@ -1,7 +1,7 @@
 """Whether what was loaded is what a run with this configuration can have left; its form was compared before."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,18 +22,20 @@ def require(condition: bool, file: str, what: str) -> None:
         raise UnfitSnapshotError(file, what)
 
 
-def require_state(config: Config, noise_scale: float, mutation: MutationState) -> None:
-    """Require that noise and mutation are within the bounds that the configuration sets them."""
+def require_state(
+    config: Config, noise_scale: float, mutation: MutationState, history: Sequence[GenerationRecord]
+) -> None:
+    """Require the noise and the mutation that the generations of the history lead to."""
     exploration, evolution = config.exploration, config.evolution
-    bounds = {
-        "noise scale": (noise_scale, exploration.minimum, max(exploration.minimum, exploration.scale)),
-        "mutation rate": (mutation.rate, evolution.mutation_rate, evolution.mutation_rate_limit),
-        "mutation std": (mutation.std, evolution.mutation_std, evolution.mutation_std_limit),
-        "waiting time": (mutation.generations_without_progress, 0, evolution.plateau_generations - 1),
-        "reference": (math.nan if mutation.reference is None else mutation.reference, -math.inf, math.inf),
-    }
-    for name, (value, low, high) in bounds.items():
-        require(low <= value <= high, "state.json", f"has a {name} of {value:g}, not one from {low:g} to {high:g}")
+    days = config.evaluation.slices * config.trading.episode_days
+    led_to, noise = MutationState.initial(evolution), exploration.scale
+    for record in history:
+        led_to = led_to.after(record.champion_validation, evolution)
+        noise = max(exploration.minimum, noise * exploration.decay**days)
+    # Powers round differently from one processor to another.
+    near = math.isclose(noise_scale, noise, rel_tol=1e-9)
+    require(near, "state.json", f"has a noise scale of {noise_scale:g} where the history leads to {noise:g}")
+    require(mutation == led_to, "state.json", f"has a mutation of ({mutation}) where the history leads to ({led_to})")
 
 
 def require_champion(champion: Champion, newest: GenerationRecord) -> None:
