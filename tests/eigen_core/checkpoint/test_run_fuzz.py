@@ -9,12 +9,12 @@ from benchmarks.fuzz.cases import findings, fuzz
 
 
 def test_a_changed_manifest_is_refused_gone_around_or_trained_on_rightly(tmp_path: Path) -> None:
-    outcomes = fuzz(manifests.one_case, "manifests", tmp_path, range(12), seed=7)
+    outcomes = fuzz(manifests.one_case, "manifests", tmp_path, range(8), seed=7)
     assert findings(outcomes, "manifests", 7).faults == []
 
 
 def test_what_is_no_file_is_refused_or_gone_around(tmp_path: Path) -> None:
-    outcomes = fuzz(run_files.one_case, "run_files", tmp_path, range(12), seed=7)
+    outcomes = fuzz(run_files.one_case, "run_files", tmp_path, range(8), seed=7)
     assert findings(outcomes, "run_files", 7).faults == []
 
 
