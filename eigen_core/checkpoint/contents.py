@@ -336,6 +336,7 @@ class RunContents:
         protected: Collection[int] = frozenset(),
         *,
         grace_seconds: float = GRACE_SECONDS,
+        unnamed_grace_seconds: float = 0.0,
         dry_run: bool = False,
         confirm: Callable[[], None] | None = None,
     ) -> CleanReport:
@@ -350,8 +351,8 @@ class RunContents:
             champion_generation: the generation in which the champion was found; it stays. None: what the newest whole
                 manifest says.
             protected: generations that stay in any case.
-            grace_seconds: blobs that no manifest names, not even one that is removed, stay while they are younger, by
-                the store's clock.
+            grace_seconds: blobs that are younger, by the store's clock, stay.
+            unnamed_grace_seconds: so do those that no manifest names, not even one that is removed.
             dry_run: remove nothing.
             confirm: called once it is known what can go; what it raises keeps everything.
         """
@@ -369,12 +370,14 @@ class RunContents:
         needed = {blob for name in kept if (found := read[name]) is not None for blob in found.blobs}
         gone_manifests = [stored for stored in listed if self._relative(stored) not in kept]
         unneeded = [stored for stored in blobs if self._relative(stored) not in needed]
-        if grace_seconds > 0 and unneeded:
-            named = {blob for found in read.values() if found is not None for blob in found.blobs}
-            born_before = self.store.time() - timedelta(seconds=grace_seconds)
-            unneeded = [
-                stored for stored in unneeded if self._relative(stored) in named or stored.modified <= born_before
-            ]
+        named = {blob for found in read.values() if found is not None for blob in found.blobs}
+        unneeded = [
+            *self._older([stored for stored in unneeded if self._relative(stored) in named], grace_seconds),
+            *self._older(
+                [stored for stored in unneeded if self._relative(stored) not in named],
+                max(grace_seconds, unnamed_grace_seconds),
+            ),
+        ]
         if confirm is not None:
             confirm()
         if not dry_run:
@@ -389,6 +392,13 @@ class RunContents:
             blobs=tuple(self._relative(stored) for stored in unneeded),
             bytes_freed=sum(stored.bytes for stored in (*gone_manifests, *unneeded)),
         )
+
+    def _older(self, blobs: list[StoredObject], seconds: float) -> list[StoredObject]:
+        """Return the blobs that are at least so old, by the store's clock."""
+        if not blobs or seconds <= 0:
+            return blobs
+        born_before = self.store.time() - timedelta(seconds=seconds)
+        return [stored for stored in blobs if stored.modified <= born_before]
 
     def _summary(self, stored: StoredObject) -> ManifestSummary | None:
         """Sum a manifest up, None if it is damaged or unfit; one that has not changed is not read again."""

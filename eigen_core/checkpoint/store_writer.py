@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eigen_core.checkpoint.blobs import blob_damage
-from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.contents import GRACE_SECONDS, RunContents
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.names import BLOBS, generation_of
@@ -91,7 +91,14 @@ class StoreWriter:
         """
         # It may take long: the lease is made to last.
         self._lease.renew()
-        self._target.clean(keep_last, keep_every, champion_generation, confirm=self._lease.check)
+        self._target.clean(
+            keep_last,
+            keep_every,
+            champion_generation,
+            grace_seconds=0.0,
+            unnamed_grace_seconds=GRACE_SECONDS,
+            confirm=self._lease.check,
+        )
 
     def _write_blob(self, name: str, size: int, listed: bool) -> None:
         path = self._folder / name

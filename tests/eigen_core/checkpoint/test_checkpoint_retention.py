@@ -165,14 +165,14 @@ def test_the_grace_period_goes_by_the_stores_own_clock(tmp_path: Path) -> None:
     assert not [name for name in store.content if "clock" in name]
 
 
-def test_the_grace_period_is_for_what_no_manifest_named(tmp_path: Path) -> None:
+def test_a_grace_period_of_its_own_is_for_what_no_manifest_named(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     for generation in (1, 2):
         run.save(sample(generation))
     store, contents = elsewhere(run)
     store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
     newer, older = contents.manifests().manifests
-    freed = contents.clean(1, 0, 0, grace_seconds=DAY).blobs
+    freed = contents.clean(1, 0, 0, grace_seconds=0.0, unnamed_grace_seconds=DAY).blobs
     assert set(freed) == older.blobs.keys() - newer.blobs.keys()
     assert store.stat("run/blobs/aa/" + "a" * 64) is not None
 
