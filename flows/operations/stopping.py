@@ -15,8 +15,8 @@ from flows.operations.worker import worker_name
 GRACE_SECONDS = 120.0
 """How long a training that is told to stop may take to reach a point where it can."""
 
-_WORKER_SECONDS = 10.0
-_SERVER_SECONDS = 15.0
+# Worker and server end within seconds, but not on a machine with other things to do.
+_END_SECONDS = 60.0
 _REPORT_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 # What Prefect's worker starts for a flow run; beside it, it starts processes for hooks, which end by themselves.
@@ -73,7 +73,7 @@ def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Ca
     finally:
         # Not even an interrupted command leaves a worker that is held for ever.
         process.send(signal.SIGCONT)
-    if not process.wait(_WORKER_SECONDS):
+    if not process.wait(_END_SECONDS):
         killed = True
         process.kill()
     return StoppedWorker(tuple(told), killed)
@@ -83,7 +83,7 @@ def stop_server(process: ProcessId, say: Say) -> bool:
     """Stop a server and return whether it had to be killed."""
     say("stopping the server")
     process.send(signal.SIGTERM)
-    if process.wait(_SERVER_SECONDS):
+    if process.wait(_END_SECONDS):
         return False
     process.kill()
     return True

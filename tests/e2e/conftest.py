@@ -28,6 +28,13 @@ def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
         found.kill_all()
 
 
+@pytest.fixture(autouse=True)
+def _up_again(request: pytest.FixtureRequest) -> None:
+    """What a test that failed has left stopped would let those after it fail."""
+    if "operated" in request.fixturenames:
+        request.getfixturevalue("operated").stay_up()
+
+
 @pytest.fixture(scope="package")
 def undisturbed(operated: Operated, settings: list[str]) -> Undisturbed:
     """What runs with these settings must end with."""

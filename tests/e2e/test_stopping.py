@@ -8,7 +8,7 @@ from functools import partial
 
 import psutil
 import pytest
-from operated import GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
+from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
 
 from eigen_core.checkpoint import RunDirectory
 from flows.housekeeping import verify_run
@@ -64,7 +64,7 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
     operated.submit(run, settings, generations)
     times = []
     for phase in phases:
-        operated.wait_for_generation(run, operated.generation(run) + 1, 180)
+        operated.wait_for_generation(run, operated.generation(run) + 1, BUSY_SECONDS)
         engine = operated.hold_in(phase)
         whole = operated.whole_after(phase)
         number = operated.flow_runs(run)[-1]["id"]
@@ -72,10 +72,10 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
             assert_shown(operated, run, number)
         with ThreadPoolExecutor(1) as other:
             down = other.submit(operated.down)
-            operated.wait(60, partial(is_told_to_stop, engine), f"SIGTERM in {phase}", every=0.01)
+            operated.wait(BUSY_SECONDS, partial(is_told_to_stop, engine), f"SIGTERM in {phase}", every=0.01)
             told = time.monotonic()
             engine.resume()
-            operated.wait(60, partial(has_ended, engine), "the end of the process", every=0.05)
+            operated.wait(BUSY_SECONDS, partial(has_ended, engine), "the end of the process", every=0.05)
             times.append(f"{phase} {time.monotonic() - told:.1f} s")
             said = down.result()
         assert "killed" not in said
@@ -88,7 +88,7 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
         up = time.monotonic()
         operated.up()
         assert operated.flow_run(number)["state"]["name"] == "Crashed"
-        operated.wait_for_generation(run, whole + 1, 180)
+        operated.wait_for_generation(run, whole + 1, BUSY_SECONDS)
         measured(f"`eigen down` in {phase}, `eigen up`: next generation after {time.monotonic() - up:.1f} s")
     resumes = len(phases)
     assert operated.finish(run, resumes) == ["Crashed"] * resumes + ["Completed"]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from gcs_emulator import GcsEmulator
-from operated import GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, is_told_to_stop, outcome
+from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, is_told_to_stop, outcome
 
 from eigen_core.checkpoint import RunPlace
 from eigen_core.config.sections import CheckpointConfig
@@ -36,7 +36,7 @@ def stop_in_checkpoint(operated: Operated, settings: CheckpointConfig, run: str)
     whole = operated.whole_after("checkpoint")
     with ThreadPoolExecutor(1) as other:
         down = other.submit(operated.down)
-        operated.wait(60, lambda: is_told_to_stop(engine), "SIGTERM", every=0.01)
+        operated.wait(BUSY_SECONDS, lambda: is_told_to_stop(engine), "SIGTERM", every=0.01)
         engine.resume()
         said = down.result()
     # What was computed has been committed, and what was on its way has arrived.
@@ -60,7 +60,7 @@ def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
     def generation() -> int:
         return status_of(store, run).generation if run_exists(settings_there, run) else 0
 
-    elsewhere.wait(120, lambda: generation() >= 1, "generation 1 in the bucket")
+    elsewhere.wait(BUSY_SECONDS, lambda: generation() >= 1, "generation 1 in the bucket")
     elsewhere.engine().kill()
     killed = time.monotonic()
     known = generation()

@@ -20,6 +20,7 @@ from flow_cases import run_eigen
 
 from eigen_core.config.loading import parse_assignments
 from flows.operations.environment import POOL
+from flows.operations.home import Home
 from flows.runs import RunStatus, status_of
 
 T = TypeVar("T")
@@ -32,6 +33,8 @@ _COMMAND_SECONDS = 300.0
 GENERATIONS = 6
 RESUMED_SECONDS = 300.0
 """From a kill to the next completed generation, at most: that of a machine with other things to do."""
+BUSY_SECONDS = 300.0
+"""Longest wait for what takes seconds on a machine with nothing else to do."""
 _ACTIVE = ["PENDING", "RUNNING", "CANCELLING"]
 _TAIL = 40
 _TAIL_BYTES = 4096
@@ -126,6 +129,12 @@ class Operated:
         ended = self.eigen("up", *port)
         self._without_supervisor()
         return ended
+
+    def stay_up(self) -> None:
+        """Start server and worker again if one of them has ended."""
+        home = Home(self.home)
+        if home.running("server") is None or home.running("worker") is None:
+            self.up()
 
     def launch(self, run: str, settings: Sequence[str]) -> str:
         """Launch a run and return the number of its flow run."""
