@@ -19,6 +19,7 @@ BENCHMARKS = (
     "encoding",
     "environment",
     "population",
+    "arithmetic",
     "generation",
     "orchestration",
     "overhead",

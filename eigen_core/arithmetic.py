@@ -105,7 +105,7 @@ def warn_of_another(computed_by: Arithmetic | None, generation: int, device: tor
     if computed_by is not None and computed_by != here:
         logger.warning(
             "Generation %d was computed by %s, and %s goes on with it: bits may differ from those of a run that was "
-            "not moved. Runs that begin with instructions=avx2 agree on processors with AVX2 and with AVX-512.",
+            "not moved. Runs that begin with instructions=avx2 agree on one maker's processors with AVX2 and AVX-512.",
             generation,
             computed_by,
             here,

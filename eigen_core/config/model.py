@@ -41,8 +41,8 @@ class Config(Section):
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """Processor threads of a computation; 0: as many as torch chooses."""
     instructions: Instructions = "auto"
-    """Instructions of the processor: `auto` takes all that it has; with `avx2` processors with AVX2 and with AVX-512
-    agree to the bit, so that a run may move between them, for up to 1.2 times the time."""
+    """Instructions of the processor: `auto` takes all that it has; with `avx2` one maker's processors with AVX2 and
+    with AVX-512 agree to the bit, so that a run may move between them, for up to 1.2 times the time."""
     market: MarketConfig = MarketConfig()
     trading: TradingConfig = TradingConfig()
     network: NetworkConfig = NetworkConfig()

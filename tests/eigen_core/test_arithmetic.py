@@ -13,6 +13,15 @@ from eigen_core.arithmetic import arithmetic_of, keeps_bits
 GROUPS = Path(__file__).parent / "generation" / "test_groups_and_threads.py"
 CASE = "test_groups_and_threads_change_no_bit[tcn-one critic-portfolio-1]"
 
+SUPPORT = Path(__file__).parents[1] / "support"
+
+TRAINING = """
+import sys, torch
+from training_cases import advance, content_of, small_state
+state = advance(small_state(20, instructions=sys.argv[1], network={"encoder": "tcn"}), 1)
+print(content_of(state)["population"], torch.backends.cpu.get_cpu_capability())
+"""
+
 BEGIN = """
 import logging, torch
 logging.basicConfig(format="%(message)s")
@@ -106,6 +115,26 @@ def test_groups_and_threads_change_no_bit_on_intel(intel_mkl: Path) -> None:
         timeout=600,
     )
     assert ended.returncode == 0, ended.stdout
+
+
+@needs_mkl
+def test_with_avx2_processors_with_and_without_avx512_agree(intel_mkl: Path) -> None:
+    """The one with AVX2 alone is made by the libraries' own settings."""
+    lesser = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    usual, chosen, elsewhere = (
+        subprocess.run(
+            [sys.executable, "-c", TRAINING, instructions],
+            env=environment(LD_PRELOAD=str(intel_mkl), PYTHONPATH=str(SUPPORT), **settings),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        ).stdout.split()
+        for instructions, settings in (("auto", {}), ("avx2", {}), ("avx2", lesser))
+    )
+    assert chosen == elsewhere
+    # Without the setting they do not, where this processor has AVX-512.
+    assert usual[0] != chosen[0] or usual[1] != "AVX512"
 
 
 def test_these_tests_compute_as_a_training_does() -> None:
