@@ -2,6 +2,7 @@
 
 import heapq
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,8 +24,9 @@ from eigen_core.checkpoint import (
     unsealed,
 )
 from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
-from eigen_core.config import Config
-from eigen_core.config.loading import differing_keys
+from eigen_core.config import Config, merge
+from eigen_core.config.loading import config_from_values, differing_keys
+from eigen_core.config.plain import shown
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
@@ -36,10 +38,11 @@ from eigen_core.records import (
     history_in,
     telemetry_in,
 )
-from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
+from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store, run_root
 from flows.attempts import has_failed_too_often
 from flows.goodput import Goodput, goodput, starts_of
 from flows.memory_reports import is_blocked
+from flows.own_settings import OwnSettings, own_settings, remember_own_settings
 from flows.requested import remember_request, requested_config
 
 logger = logging.getLogger(__name__)
@@ -48,6 +51,7 @@ RunState = Literal["running", "finished", "unfinished", "blocked"]
 
 _CHANGEABLE_KEYS = frozenset({"generations", "threads", "device", "population.group_size", "replay.compression"})
 _CHANGEABLE_SECTIONS = ("checkpoint.", "memory.", "reporting.")
+_LOCAL = CheckpointConfig().local
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ def open_or_create(config: Config, name: str) -> RunPlace:
     if place.exists():
         require_same_run(place, config)
     else:
+        remember_own_settings(config, name)
         create_run(place, stored_values(config))
     return place
 
@@ -162,11 +167,12 @@ def open_or_create(config: Config, name: str) -> RunPlace:
 def require_same_run(place: RunPlace, config: Config) -> None:
     """Raise `InputError` if `config` differs from the run's in more than may change while a run goes on."""
     begun = _config_of(place, _begun(place).config())
-    differing = [key for key in differing_keys(begun, config) if not _may_change(key)]
+    moved = {"market.data"} if _data_may_have_moved(place, begun, config) else set()
+    differing = [key for key in differing_keys(begun, config) if not _may_change(key) and key not in moved]
     if differing:
-        shown = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+        keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise InputError(
-            f"Run '{place.name}' exists and was begun with other settings: {shown} "
+            f"Run '{place.name}' exists and was begun with other settings: {keys} "
             f"differ{'s' * (len(differing) == 1)}. "
             f"Continue it as it is with `eigen resume {place.name}`, or choose another name."
         )
@@ -174,6 +180,16 @@ def require_same_run(place: RunPlace, config: Config) -> None:
 
 def _may_change(key: str) -> bool:
     return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
+
+
+def _data_may_have_moved(place: RunPlace, begun: Config, config: Config) -> bool:
+    """Whether data with another path can be those that a run began with; the panel's fingerprint shows if they are."""
+    before, now = begun.market.data, config.market.data
+    return before is not None and now is not None and (place.remote or not _exists(before))
+
+
+def _exists(data: str) -> bool:
+    return Path(data).expanduser().exists()
 
 
 def latest_config(place: RunPlace) -> Config:
@@ -188,29 +204,81 @@ def latest_config(place: RunPlace) -> Config:
     return _config_of(place, requested_config(place, generation) or trained)
 
 
-def configured_place(store: str, name: str) -> tuple[RunPlace, Config]:
+def configured_place(store: str, name: str, local: str = _LOCAL) -> tuple[RunPlace, Config]:
     """Return the place of a run that exists and its latest configuration, with `store` as its store.
 
-    A store may have been moved since the run was trained.
+    A store may have been moved since the run was trained. If it is elsewhere, data and local folder are those with
+    which this machine has trained the run.
+
+    Args:
+        store: where the run is kept.
+        name: the run.
+        local: `checkpoint.local` as it is given now.
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
     """
-    return _configured(RunPlace.of(CheckpointConfig(store=store), name), store)
+    place, config, _ = _configured(RunPlace.of(CheckpointConfig(store=store, local=local), name), store, local)
+    return place, config
+
+
+def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCAL) -> Config:
+    """Return the configuration with which this machine goes on with a run.
+
+    Args:
+        store: where the run is kept.
+        name: the run.
+        data: where its prices are on this machine, as it is given now; None: in `EIGEN_DATA`, else where they were when
+            the run was trained here.
+        local: as in `configured_place`.
+
+    Raises:
+        InputError: there is no such run, its configuration cannot be read, or its prices are not known here.
+    """
+    place = RunPlace.of(CheckpointConfig(store=store, local=local), name)
+    place, config, own = _configured(place, store, local)
+    before = config.market.data
+    given = data or (before and os.environ.get("EIGEN_DATA"))
+    if given:
+        return _changed(config, market={"data": str(Path(given).expanduser().absolute())})
+    unknown = place.remote and own is None
+    if before is not None and (unknown or not _exists(before)):
+        why = "this machine was not told where it is" if unknown else "it is not there any more"
+        raise InputError(
+            f"Run '{name}' was trained on {shown(Path(before).name)}, and {why}: give it with --data, or EIGEN_DATA."
+        )
+    return config
 
 
 def keep_request(config: Config, name: str) -> None:
     """Let `config` be the latest configuration of a run, which this process holds, before a checkpoint tells it."""
-    place, latest = configured_place(config.checkpoint.store, name)
+    place, latest = configured_place(config.checkpoint.store, name, config.checkpoint.local)
     if latest != config:
         newest = newest_generation(place)
         remember_request(place, 0 if newest is None else newest[1].generation, stored_values(config))
 
 
-def _configured(place: RunPlace, store: str) -> tuple[RunPlace, Config]:
+def _configured(place: RunPlace, store: str, local: str) -> tuple[RunPlace, Config, OwnSettings | None]:
+    """Return a run's place, latest configuration, and what this machine remembers of it, which goes into both.
+
+    Args:
+        place: where the run is with `checkpoint.local` as it is given now.
+        store: where it is kept, as it is given.
+        local: the folder that is given.
+    """
     config = latest_config(place)
-    config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": store})})
-    return replace(RunPlace.of(config.checkpoint, place.name), remote=place.remote), config
+    own = own_settings(place, local)
+    named = config.checkpoint.local
+    if own is None and (own := own_settings(place, named)) is not None:
+        # The store names it, but this machine has left its memory there.
+        place, local = replace(place, root=run_root(store, named)), named
+        config = latest_config(place)
+    config = _changed(config, checkpoint={"store": store} | ({"local": local} if is_remote(store) else {}))
+    return place, config if own is None else _changed(config, market={"data": own.data}), own
+
+
+def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
+    return config_from_values(merge(config.model_dump(), sections))
 
 
 def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
@@ -243,7 +311,8 @@ def status_of(store: str, name: str) -> RunStatus:
         InputError: there is no such run, or its configuration cannot be read.
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
-    place, config = _configured(_reachable(RunPlace.of(CheckpointConfig(store=store), name)), store)
+    place = _reachable(RunPlace.of(CheckpointConfig(store=store), name))
+    place, config, _ = _configured(place, store, _LOCAL)
     manifest, history, telemetry = _records_of(place)
     generation = history[-1].generation if history else 0
     holdout = holdout_of(place, generation)

@@ -19,7 +19,7 @@ class ChosenRun:
 
     Attributes:
         name: the run.
-        config: the configuration it had last, with the store in which it was found.
+        config: the configuration it had last, with this machine's places for it (`configured_place`).
         generation: the generation that comes next; one more than the last if only the holdout days are left.
     """
 
@@ -40,7 +40,7 @@ def with_store_of_environment(config: Config) -> Config:
     return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": found})})
 
 
-def newest_unfinished(store: str) -> ChosenRun | None:
+def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
     """Return the run of a store that was trained last among those that are not complete; None if there is none.
 
     Runs whose configuration cannot be read are logged and passed over.
@@ -52,7 +52,7 @@ def newest_unfinished(store: str) -> ChosenRun | None:
     candidates = []
     for name in runs_in(store):
         try:
-            place, config = configured_place(store, name)
+            place, config = configured_place(store, name, local)
         except InputError as error:
             logger.warning("Run '%s' is passed over. %s", name, error)
             continue

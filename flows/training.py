@@ -39,11 +39,12 @@ from flows.goodput import work_recorded
 from flows.memory_reports import BlockedError
 from flows.memory_watch import MemoryWatch
 from flows.observer import observer
+from flows.own_settings import remember_own_settings
 from flows.resuming import is_scheduled, keep_resuming, remove_needless_resumes
 from flows.run_names import default_run_name
 from flows.run_plan import RunTooLargeError, require_room
 from flows.runs import (
-    configured_place,
+    config_to_resume,
     holdout_of,
     is_complete,
     keep_request,
@@ -116,7 +117,12 @@ def _chosen(config: Config, run: str | None, *, resume: bool) -> State[None] | N
         return _asked_for(config, run or default_run_name(config))
     if run is None:
         return _resume_newest(config)
-    return _asked_for(configured_place(config.checkpoint.store, run)[1], run)
+    return _asked_for(_resumable(config, run), run)
+
+
+def _resumable(given: Config, run: str) -> Config:
+    """Return the configuration of a run to go on with; of the given one, only what is this machine's own counts."""
+    return config_to_resume(given.checkpoint.store, run, given.market.data, given.checkpoint.local)
 
 
 def _asked_for(config: Config, run: str) -> State[None] | None:
@@ -128,7 +134,7 @@ def _asked_for(config: Config, run: str) -> State[None] | None:
 
 def _resume_newest(config: Config) -> State[None] | None:
     """Go on with the run of the store that was trained last and is not complete."""
-    chosen = newest_unfinished(config.checkpoint.store)
+    chosen = newest_unfinished(config.checkpoint.store, config.checkpoint.local)
     if chosen is None:
         name_flow_run("nothing to resume")
         return Completed(name=NOTHING_NAME, message=f"Every run in {config.checkpoint.store} is complete.")
@@ -136,10 +142,11 @@ def _resume_newest(config: Config) -> State[None] | None:
     if suspended is not None:
         name_flow_run(f"{chosen.name} is suspended")
         return Completed(name=SUSPENDED_NAME, message=suspended)
-    place = RunPlace.of(chosen.config.checkpoint, chosen.name)
+    config = _resumable(config, chosen.name)
+    place = RunPlace.of(config.checkpoint, chosen.name)
     count_attempt(place, chosen.generation)
     try:
-        return _watched(chosen.config, chosen.name)
+        return _watched(config, chosen.name)
     except (*_STOPPED, RunLockedError, LeaseHeldError, StoreUnavailableError):
         # Who stops a training, trains it elsewhere or takes its store away says nothing about the run.
         withdraw_attempt(place)
@@ -185,6 +192,8 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         watch.tells_uploads_of(session)
         if newest is not None:
             _resume(state, session, watch.guard, generation)
+        # Now it is known that these are the run's data.
+        remember_own_settings(config, run)
         if is_complete(config, state.generation, holdout_of(session.place, state.generation)):
             _finish(state, session, cockpit)
             return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")

@@ -14,7 +14,7 @@ from eigen_core import __version__
 from eigen_core.config.loading import load_config
 from flows.cli.common import EXIT_MEMORY, EXIT_OTHER, config_of, given_settings, print_json, sentences, store_of
 from flows.cli.operations import operations
-from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
+from flows.cli.options import Assignments, Data, Device, Generations, Json, OwnData, Preset, RunName, Seed, Store
 from flows.cli.plan import planned_document, planned_run, print_planned, shape_of
 from flows.cli.store import cleaned_document, print_cleaned, print_verification, verification_document
 from flows.cli.tables import (
@@ -203,11 +203,12 @@ def train(
 def resume(
     name: RunName,
     generations: Annotated[str | None, typer.Option(help="Train up to this generation.", metavar="N")] = None,
+    data: OwnData = None,
     store: Store = None,
     device: Device = None,
 ) -> None:
     """Continue a run from its newest good checkpoint; the result is that of a run without a break."""
-    continue_run(name, store_of(store), given_settings(generations, None, None, None, None, device))
+    continue_run(name, store_of(store), given_settings(generations, None, None, data, None, device))
 
 
 @app.command()

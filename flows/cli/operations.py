@@ -185,7 +185,7 @@ def launch(
     from flows.operations.server import known_server
     from flows.operations.stores import as_worker_sees
     from flows.run_names import default_run_name
-    from flows.runs import configured_place, require_store, run_exists
+    from flows.runs import config_to_resume, require_store, run_exists
 
     _environment()
     home = Home.of(os.environ)
@@ -202,10 +202,10 @@ def launch(
         # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
         config = as_worker_sees(config, worker)
         require_store(config.checkpoint)
-        nothing_given = not any((preset, generations, seed, assignments, data, device))
+        nothing_given = not any((preset, generations, seed, assignments, device))
         goes_on = nothing_given and run_exists(config.checkpoint, name)
         if goes_on:
-            config = configured_place(config.checkpoint.store, name)[1]
+            config = config_to_resume(config.checkpoint.store, name, config.market.data, config.checkpoint.local)
         with refused_with_its_plan(config, output_console()):
             report, run_plan = require_trainable(config)
         require_same_run_here(config, name)

@@ -24,4 +24,10 @@ Assignments = Annotated[
     typer.Option("--set", help="A setting; `eigen presets NAME` lists them. May be repeated.", metavar="KEY=VALUE"),
 ]
 Data = Annotated[str | None, typer.Option(help="Price file or folder.", show_default="bundled prices", metavar="PATH")]
+OwnData = Annotated[
+    str | None,
+    typer.Option(
+        "--data", help="Where its prices are on this machine.", show_default="where they were", metavar="PATH"
+    ),
+]
 RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")]

@@ -71,10 +71,11 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
         require_addresses()
         check_run_name(name)
         _require_store(CheckpointConfig(store=store))
-        from flows.runs import configured_place
+        from flows.runs import config_to_resume
 
-        values = configured_place(store, name)[1].model_dump()
-        _train(config_from_values(merge(values, parse_assignments(assignments))), name, display, signals)
+        given = parse_assignments(assignments)
+        config = config_to_resume(store, name, given.get("market", {}).get("data"))
+        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals)
 
 
 @contextmanager

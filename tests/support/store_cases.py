@@ -13,6 +13,7 @@ from flow_cases import small_flow_config
 
 from eigen_core.checkpoint import RunDirectory, RunPlace, Snapshot, create_run, open_session
 from eigen_core.config import Config
+from flows.own_settings import remember_own_settings
 
 FORK = multiprocessing.get_context("fork")
 
@@ -55,6 +56,7 @@ def save_generations(config: Config, name: str, *generations: int, keep_all: boo
         settings = settings.model_copy(update={"keep_last": 100, "keep_local": 100})
     place = RunPlace.of(settings, name)
     if not place.exists():
+        remember_own_settings(config, name)
         create_run(place, config.model_dump(mode="json"))
     with open_session(settings, name) as session:
         if session.load_newest() is None:

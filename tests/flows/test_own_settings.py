@@ -1,0 +1,136 @@
+"""A store elsewhere chooses neither what a resume reads nor where it writes: that is this machine's own."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from flow_cases import SMALL
+from store_cases import run_config, save_generations
+
+from eigen_core.checkpoint import RunPlace
+from eigen_core.config import Config, merge
+from eigen_core.errors import InputError
+from flows.runs import config_to_resume, configured_place, open_or_create, require_same_run, status_of
+from flows.train import train_flow
+
+
+@pytest.fixture(autouse=True)
+def _another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written into the working folder is written here."""
+    (tmp_path / "machine").mkdir()
+    monkeypatch.chdir(tmp_path / "machine")
+    monkeypatch.delenv("EIGEN_DATA", raising=False)
+
+
+@pytest.fixture
+def store(gcs_bucket: str) -> str:
+    """An empty bucket."""
+    return f"{gcs_bucket}/prefix"
+
+
+def with_data(config: Config, data: Path | None) -> Config:
+    """The same with other data."""
+    return Config.model_validate(merge(config.model_dump(), {"market": {"data": None if data is None else str(data)}}))
+
+
+def test_what_the_store_says_is_not_followed(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, prices = tmp_path / "theirs", tmp_path / "theirs" / "prices.csv"
+    save_generations(with_data(run_config(store, theirs / "local"), prices), "run", 1)
+    theirs.rename(tmp_path / "another machine")
+    theirs.mkdir()
+    prices.write_text("date,close\n")
+    place, config = configured_place(store, "run")
+    assert (place.root.is_relative_to(Path.cwd() / "runs"), config.checkpoint.local) == (True, "runs")
+    assert status_of(store, "run").folder == place.root / "run"
+    refusal = r"'run' was trained on 'prices.csv', and this machine was not told .* with --data"
+    with pytest.raises(InputError, match=refusal):
+        config_to_resume(store, "run", None)
+    own = tmp_path / "own.csv"
+    assert config_to_resume(store, "run", str(own)).market.data == str(own)
+    assert config_to_resume(store, "run", "own.csv").market.data == str(Path.cwd() / "own.csv")
+    monkeypatch.setenv("EIGEN_DATA", str(own))
+    resumed = config_to_resume(store, "run", None)
+    assert resumed.market.data == str(own)
+    require_same_run(place, resumed)
+    with pytest.raises(InputError, match=r"market\.data differs"):
+        require_same_run(place, with_data(resumed, None))
+    assert list(theirs.iterdir()) == [prices]
+
+
+def test_a_run_on_the_bundled_prices_is_resumed_anywhere(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_generations(run_config(store, tmp_path / "theirs"), "run", 1)
+    (tmp_path / "theirs").rename(tmp_path / "another machine")
+    monkeypatch.setenv("EIGEN_DATA", "elsewhere.csv")
+    assert config_to_resume(store, "run", None).market.data is None
+
+
+@pytest.mark.parametrize("local", ["runs", "../scratch"])
+def test_a_machine_remembers_its_own(store: str, tmp_path: Path, local: str) -> None:
+    (prices := tmp_path / "prices.csv").write_text("date,close\n")
+    config = with_data(run_config(store, Path(local)), prices)
+    open_or_create(config, "run")
+    assert config_to_resume(store, "run", None) == config
+    # Another machine goes on with it, under its own paths.
+    theirs = with_data(run_config(store, tmp_path / "theirs"), tmp_path / "theirs" / "prices.csv")
+    save_generations(theirs, "run", 1)
+    (tmp_path / "theirs").rename(tmp_path / "another machine")
+    place = RunPlace.of(config.checkpoint, "run")
+    (memory,) = (tmp_path / "machine" / local).rglob(".own/run.json")
+    assert memory.parent.parent == place.root
+    assert config_to_resume(store, "run", None, local).market.data == str(prices)
+    for content in ("", "{}", memory.read_text().replace("prices", "prizes")):
+        memory.write_text(content)
+        with pytest.raises(InputError, match="this machine was not told"):
+            config_to_resume(store, "run", None, local)
+
+
+def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
+    (prices := tmp_path / "prices.csv").write_text("date,close\n")
+    store = str(tmp_path / "store")
+    config = with_data(run_config(store, tmp_path), prices)
+    place = open_or_create(config, "run")
+    assert config_to_resume(store, "run", None).market.data == str(prices)
+    moved = tmp_path / "moved.csv"
+    with pytest.raises(InputError, match=r"market\.data differs"):
+        require_same_run(place, config_to_resume(store, "run", str(moved)))
+    prices.rename(moved)
+    with pytest.raises(InputError, match="it is not there any more: give it with --data"):
+        config_to_resume(store, "run", None)
+    require_same_run(place, config_to_resume(store, "run", str(moved)))
+
+
+def test_the_panels_fingerprint_shows_whether_they_are_the_same_data(
+    store: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prefect_api: None,  # noqa: ARG001 - flows are run
+) -> None:
+    def prices(name: str, seed: int) -> Path:
+        moves = np.random.default_rng(seed).normal(0, 0.02, (300, 3))
+        closes = pd.DataFrame(50 * np.exp(moves.cumsum(0)), columns=["AAA", "BBB", "CCC"])
+        closes.insert(0, "date", pd.bdate_range("2010-01-04", periods=300).strftime("%Y-%m-%d"))
+        path = tmp_path / name / "prices.csv"
+        path.parent.mkdir()
+        closes.to_csv(path, index=False)
+        return path
+
+    def flow(data: Path | None, generations: int, *, resume: bool) -> str:
+        values = {"generations": generations, "checkpoint": {"store": store}}
+        given = with_data(Config.model_validate(merge(SMALL, values)), data)
+        state = train_flow(given, "run", resume=resume, return_state=True)
+        return "" if state.is_completed() else str(state.message)
+
+    monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "cache"))
+    theirs, same, other = prices("theirs", 1), prices("same", 1), prices("other", 2)
+    assert flow(theirs, 1, resume=False) == ""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert "this machine was not told where it is" in flow(None, 1, resume=True)
+    assert "was trained on other data" in flow(other, 1, resume=True)
+    assert "this machine was not told where it is" in flow(None, 1, resume=True)
+    assert flow(same, 1, resume=True) == ""
+    assert flow(None, 1, resume=True) == ""
+    assert status_of(store, "run").generation == 1
