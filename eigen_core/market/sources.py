@@ -15,7 +15,7 @@ from eigen_core.errors import InputError
 from eigen_core.market.days import Days
 from eigen_core.market.midnights import trading_days
 from eigen_core.market.repeats import Repeats
-from eigen_core.market.spellings import PRICE_ROLES, Role
+from eigen_core.market.spellings import PRICE_ROLES, Role, is_closing, names_fields, plain
 from eigen_core.market.tables import Table, read_table
 
 BUNDLED = Path(__file__).parent / "data" / "sp500_20_close_1990_2022.csv.gz"
@@ -240,6 +240,7 @@ def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np
     """Refuse rows of one symbol and day that a column tells apart which is not used: it may be part of the symbol."""
     repeats = Repeats.of(codes, days)
     for position in table.headings.ignored:
+        _refuse_other_fields(table, position)
         differing = repeats.difference(table.columns[position])
         if differing is not None:
             one, other = (str(table.columns[position].iloc[row]) for row in differing)
@@ -247,6 +248,18 @@ def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np
                 f"{table.place(differing[1])}: '{names.iloc[differing[1]]}' has several rows on {days[differing[1]]}, "
                 f"with '{one}' and '{other}' under '{table.names[position]}': if that tells symbols apart, name the "
                 "column symbol; if not, leave one row a symbol and day."
+            )
+
+
+def _refuse_other_fields(table: Table, position: int) -> None:
+    """Refuse a column that says of a row that its price is another one than the close."""
+    if names_fields(table.names[position]):
+        fields = [str(cell) for cell in table.columns[position].dropna().unique()]
+        other = next((field for field in fields if not is_closing(plain(field))), None)
+        if other is not None:
+            raise InputError(
+                f"{table.where} has '{other}' under '{table.names[position]}', so not all rows are closes: give one "
+                "row a symbol and day, with a column for each of open, high, low, close and volume."
             )
 
 

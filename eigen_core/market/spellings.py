@@ -41,6 +41,8 @@ SPELLINGS: dict[Role, tuple[str, ...]] = {
 # A close where the file has no other column of numbers; some are tickers too.
 VALUES = ("settle", "settlement", "settlementprice", "settleprice", "pxlast", "nav", "navpershare", "value", "level")
 
+_FIELD_HEADINGS = frozenset(("field", "fieldname", "variable", "measure", "metric", "attribute", "item", "pricetype"))
+
 # What stands beside prices and is neither a price nor a symbol; digits do not count (`sma20`).
 _COMPANIONS = frozenset(
     _words(
@@ -101,6 +103,11 @@ def split_fields(headings: Sequence[str]) -> dict[str, tuple[str, str]]:
     shared = Counter([*(symbol for symbol, _ in begun.values()), *map(plain, headings)])
     everywhere = len(begun) == len(headings)
     return found | {heading: split for heading, split in begun.items() if everywhere or shared[split[0]] > 1}
+
+
+def names_fields(heading: str) -> bool:
+    """Return whether a column is usually called so that says which price a row holds."""
+    return plain(heading) in _FIELD_HEADINGS
 
 
 def is_closing(word: str) -> bool:

@@ -243,7 +243,7 @@ def _read_parquet(content: bytes, where: str) -> Table:
         stored = stored.cast(pa.schema([_as_text(field) for field in stored.schema]))
         stored.validate(full=True)
         frame = stored.to_pandas(date_as_object=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{where} is no Parquet file, or a damaged one: write it again, or give a CSV file."
         ) from error

@@ -49,6 +49,14 @@ def parquet_case(zone: str = "UTC", symbol: object = "A") -> Callable[[Path], Pa
     return write
 
 
+def heading_of_bytes(folder: Path) -> Path:
+    """Write a Parquet file in whose heading a byte is no text."""
+    path = folder / "p.parquet"
+    pq.write_table(pa.table({"date": ["2020-01-02"], "abcdefgh": [1.0]}), path)
+    path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"abcd\xc8fgh"))
+    return path
+
+
 def special_file(path: Path) -> Path:
     os.mkfifo(path)
     return path
@@ -118,6 +126,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "device": (lambda folder: linked(folder / "p.csv", Path("/dev/zero")), "pipe or a device"),
     "unknown time zone": (parquet_case(zone="Mars/Phobos"), "time zone that is not known"),
     "bytes that are no text": (parquet_case(symbol=b"\xff"), "damaged"),
+    "heading that is no text": (heading_of_bytes, "damaged"),
     "second download": (
         folder_case(**{"A": LONG, "A (1)": LONG}),
         r"A \(1\)\.csv is named like a second download.* of A:",

@@ -60,9 +60,13 @@ def test_a_key_that_is_not_known_is_refused(tmp_path: Path, heading: str, same_p
     refused(write_csv(tmp_path / "q.csv", bars.assign(symbol="AAA")), f"'AAA' has several rows.*'{heading}'")
 
 
-def test_melted_fields_are_refused(tmp_path: Path) -> None:
-    melted = random_bars(["AAA"], 30, seed=3).melt(["date", "symbol"], var_name="field", value_name="price")
-    refused(write_csv(tmp_path / "p.csv", melted), "'open' and 'high' under 'field'")
+def test_melted_fields_are_refused_unless_all_are_closes(tmp_path: Path) -> None:
+    bars = random_bars(["AAA"], 30, seed=3)
+    melted = bars.melt(["date", "symbol"], var_name="field", value_name="price")
+    refused(write_csv(tmp_path / "all.csv", melted), "'open' under 'field', so not all rows are closes")
+    refused(write_csv(tmp_path / "opens.csv", melted[melted["field"] == "open"]), "not all rows are closes")
+    closes = cleaned(write_csv(tmp_path / "closes.csv", melted[melted["field"] == "close"]))[0]
+    assert_closes(closes, {"AAA": bars["close"].to_numpy()})
 
 
 def test_rows_of_a_day_with_other_prices_are_refused(tmp_path: Path) -> None:
