@@ -8,6 +8,8 @@ import numpy as np
 
 from benchmarks.fuzz.cases import Outcome
 from benchmarks.fuzz.small_run import copied, resumed
+from eigen_core.checkpoint import RunContents
+from eigen_core.store import LocalStore
 
 
 def _huge(path: Path) -> None:
@@ -41,10 +43,19 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     paths = [*files, run / "lock", run / "blobs", run / "manifests"]
     path = paths[int(generator.integers(len(paths)))]
     obstacle = list(_OBSTACLES)[int(generator.integers(len(_OBSTACLES)))]
-    part = path.relative_to(run).parts[0]
+    name = path.relative_to(run).as_posix()
+    may_refuse = path in paths[len(files) :] or name in _needed_by_all(run)
     if path.exists():
         # Not removed: a folder may have much in it.
         path.rename(folder / "before")
     _OBSTACLES[obstacle](path)
     treatment, fault = resumed(folder)
-    return Outcome(f"{part} replaced", treatment, fault and f"{obstacle} at {path.relative_to(run)}: {fault}")
+    if treatment == "refused" and not may_refuse:
+        fault = "it is refused although a generation is whole"
+    return Outcome(f"{name.partition('/')[0]} replaced", treatment, fault and f"{obstacle} at {name}: {fault}")
+
+
+def _needed_by_all(run: Path) -> set[str]:
+    """Return the names of the blobs without which no generation is whole."""
+    found = RunContents(LocalStore(run.parent), run.name).manifests().manifests
+    return set.intersection(*(set(manifest.blobs) for manifest in found))
