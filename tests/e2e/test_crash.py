@@ -66,3 +66,25 @@ def test_a_training_killed_with_its_worker_is_resumed_once_the_worker_is_back(
     assert operated.finish("both") == ["Crashed", "Completed"]
     assert outcome(operated.status("both")) == undisturbed.outcome(GENERATIONS)
     measured(f"flow and worker killed -9: `eigen up` is done after {back:.1f} s, next generation after {resumed:.1f} s")
+
+
+def test_a_training_killed_after_its_last_checkpoint_plays_its_holdout(
+    operated: Operated, settings: list[str], measured: Callable[[str], None]
+) -> None:
+    generations = 2
+    with_holdout = [setting.replace("market.holdout_days=0", "market.holdout_days=50") for setting in settings]
+    number = operated.submit("played", with_holdout, generations)
+    operated.wait(120, operated.engines, "its process")
+    # Between the last checkpoint and the holdout.
+    operated.hold_in("plot").kill()
+    killed = time.monotonic()
+    assert operated.wait_for_end(number) == "Crashed"
+    manifests = sorted((operated.store / "played" / "manifests").iterdir())
+    status = operated.status("played")
+    assert (status.state, status.generation, status.holdout) == ("unfinished", generations, None)
+    assert operated.finish("played") == ["Crashed", "Completed"]
+    measured(f"killed after the last checkpoint: the holdout is played after {time.monotonic() - killed:.1f} s")
+    status = operated.status("played")
+    assert status.state == "finished"
+    assert status.holdout is not None
+    assert sorted((operated.store / "played" / "manifests").iterdir()) == manifests
