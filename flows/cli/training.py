@@ -127,12 +127,13 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
 
 
 def _is_finished(config: Config, name: str) -> bool:
-    from flows.runs import is_in_store, run_exists, status_of
+    """Whether the run has all generations of `config`, which may be more than it was last trained for."""
+    from flows.runs import is_complete, is_in_store, run_exists, status_of
 
     if not run_exists(config.checkpoint, name):
         return False
     status = status_of(config.checkpoint.store, name)
-    return status.is_complete and is_in_store(config.checkpoint, name)
+    return is_complete(config, status.generation, status.holdout) and is_in_store(config.checkpoint, name)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from eigen_core.store import LocalStore
 from flows.cli.app import app
 from flows.cli.store import print_verification
 from flows.cli.tables import output_console
+from flows.cli.training import _is_finished
 from flows.housekeeping import verify_run
 
 CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
@@ -260,3 +262,14 @@ def test_the_bucket_of_the_system_that_came_before(
     assert document("verify", "run", "--deep")["generations"] == [3, 4]
     assert eigen("export", "run", "--champion", "champion.safetensors").exit_code == 0
     assert torch.equal(read_champion(tmp_path / "champion.safetensors").weights, champion_weights(4))
+
+
+def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = run_config(tmp_path, tmp_path)
+    market = config.market.model_copy(update={"holdout_days": 0})
+    config = config.model_copy(update={"generations": 2, "market": market})
+    save_generations(config, "run", 1, 2)
+    status = SimpleNamespace(generation=2, holdout=None, config=config, is_complete=True)
+    monkeypatch.setattr("flows.runs.status_of", lambda *_: status)
+    assert _is_finished(config, "run")
+    assert not _is_finished(config.model_copy(update={"generations": 3}), "run")
