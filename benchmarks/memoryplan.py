@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from benchmarks.results import Section
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
-from eigen_core.planning import PHASES, PanelFacts, Phase, Plan, plan_of
+from eigen_core.planning import PanelFacts, Phase, Plan, plan_of
 from eigen_core.randomness import keyed_generator
 
 _MB = 1e6
@@ -88,7 +88,6 @@ class Compared:
         samples: what was seen.
         spans: its phases, in order.
         disk_bytes: what the run takes in its store.
-        resumed: the same run gone on with for some generations more, if that was asked for: planned and seen (bytes).
     """
 
     case: Case
@@ -96,7 +95,6 @@ class Compared:
     samples: Sequence[Sample]
     spans: Sequence[Span]
     disk_bytes: int
-    resumed: tuple[int, int] | None = None
 
     @property
     def planned(self) -> int:
@@ -162,13 +160,12 @@ def pair(planned: int, seen: int) -> str:
     return f"{planned / _MB:,.0f} / {seen / _MB:,.0f}"
 
 
-def compare(case: Case, root: Path, *, more: int = 0) -> Compared:
+def compare(case: Case, root: Path) -> Compared:
     """Train a case in a folder of its own below `root`, and plan it.
 
     Args:
         case: which.
         root: where its run, its cache and Prefect's files are kept.
-        more: generations to go on with it for afterwards, in a process of its own.
     """
     folder = root / case.key
     folder.mkdir()
@@ -184,14 +181,7 @@ def compare(case: Case, root: Path, *, more: int = 0) -> Compared:
     samples = watched([*eigen, "train", "--run", _RUN, "--preset", case.preset, *assignments], environment)
     config = load_config(case.preset, settings)
     taken = sum(path.stat().st_size for path in (folder / "runs" / _RUN).rglob("*") if path.is_file())
-    found = Compared(case, _plan(config, folder), samples, _spans(folder / "prefect" / "prefect.db"), taken)
-    if not more:
-        return found
-    longer = config.model_copy(update={"generations": config.generations + more})
-    options = ["--store", str(folder / "runs"), "--generations", str(longer.generations)]
-    seen = watched([*eigen, "resume", _RUN, *options], environment)
-    planned = max(_plan(longer, folder).host_bytes(phase) for phase in PHASES if phase != "start")
-    return replace(found, resumed=(planned, highest(seen)))
+    return Compared(case, _plan(config, folder), samples, _spans(folder / "prefect" / "prefect.db"), taken)
 
 
 def _plan(config: Config, folder: Path) -> Plan:
