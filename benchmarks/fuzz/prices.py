@@ -42,7 +42,9 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     tables = _LAYOUTS[layout](generator, prices, dates)
     # Hours of a week that begins on Sunday may be midnights of one that begins on Monday, so few of Sydney's too.
     sure = written == "date" or (
-        prices.zone != "Australia/Sydney" if written == "midnight in UTC" else WEEKS[prices.zone].startswith("Mon")
+        prices.zone != "Australia/Sydney"
+        if written in ("midnight in UTC", "number")
+        else WEEKS[prices.zone].startswith("Mon")
     )
     sure = sure and not (layout == "wide" and _WORDS & prices.closes.keys())
     if spoiling != "as it should be":
