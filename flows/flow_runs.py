@@ -59,10 +59,17 @@ def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
         get_run_logger().warning("The flow run could not be named: %s: %s", type(error).__name__, error)
 
 
+class CancellationError(Exception):
+    """This flow run is to be cancelled."""
+
+
 def set_right_if_crashed() -> None:
     """Let the server know that this flow run trains, if it was taken for crashed: its heartbeats were not heard.
 
     A server that does not answer is logged.
+
+    Raises:
+        CancellationError: it is being cancelled, which a worker whose server was away does not notice.
     """
     if flow_run.id is None:
         return
@@ -73,6 +80,8 @@ def set_right_if_crashed() -> None:
         if found is not None and found.is_crashed():
             get_run_logger().warning("This flow run was taken for crashed (%s), but it trains.", found.message)
             client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
+        if found is not None and found.is_cancelling():
+            raise CancellationError("It was cancelled.")
     except (httpx.HTTPError, PrefectException) as error:
         get_run_logger().warning("Whether the flow run is taken for crashed cannot be told: %s", error)
 

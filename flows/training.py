@@ -13,7 +13,7 @@ import torch
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint import LeaseHeldError, RunLockedError, RunPlace, RunSession, open_session
 from eigen_core.config import Config
@@ -34,7 +34,7 @@ from eigen_core.store import StoreUnavailableError
 from flows.attempts import count_attempt, forget_attempts, withdraw_attempt
 from flows.cockpit import Cockpit
 from flows.file_modes import set_umask
-from flows.flow_runs import name_flow_run, set_right_if_crashed
+from flows.flow_runs import CancellationError, name_flow_run, set_right_if_crashed
 from flows.goodput import work_recorded
 from flows.memory_reports import BlockedError
 from flows.memory_watch import MemoryWatch
@@ -89,6 +89,9 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     except Pause:
         tell_suspended()
         raise
+    except CancellationError as error:
+        keep_resuming(False)
+        return Cancelled(message=str(error))
     except TerminationSignal:
         if not server_is_there():
             _end_at_once()
