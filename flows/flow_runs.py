@@ -13,7 +13,7 @@ from prefect.states import Running
 
 from eigen_core.config import Config
 from flows.resuming import is_scheduled
-from flows.server_presence import require_server
+from flows.server_presence import require_server, server_is_there
 from flows.tags import run_tag
 
 
@@ -66,15 +66,12 @@ class CancellationError(Exception):
 def set_right_if_crashed() -> None:
     """Let the server know that this flow run trains, if it was taken for crashed: its heartbeats were not heard.
 
-    A server that does not answer is logged.
-
     Raises:
         CancellationError: it is being cancelled, which a worker whose server was away does not notice.
     """
-    if flow_run.id is None:
+    if flow_run.id is None or not server_is_there():
         return
     try:
-        require_server()
         client = get_client(sync_client=True)
         found = client.read_flow_run(UUID(flow_run.id)).state
         if found is not None and found.is_crashed():

@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import PrefectException
 from prefect.logging import get_logger
 
-from flows.server_presence import require_server
+from flows.server_presence import require_server, server_is_there
 from flows.tags import SCHEDULED_TAG
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ def remove_needless_resumes() -> None:
     events come at least once. What is left of that would go on with another run of the store, or with this one after
     somebody has cancelled it.
     """
-    if runtime.deployment.id is None:
+    if runtime.deployment.id is None or not server_is_there():
         return
     try:
-        require_server()
         with get_client(sync_client=True) as client:
             for due in _due(UUID(runtime.deployment.id)):
                 for asked in client.read_flow_runs(flow_run_filter=due):

@@ -1,9 +1,11 @@
 """Whether Prefect's server is there to be asked: a training does not wait for one that is away."""
 
 import time
+from contextlib import AbstractContextManager
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
 from flows.operations.health import is_reachable
 
@@ -39,6 +41,11 @@ def server_is_there() -> bool:
     except httpx.ConnectError:
         return False
     return True
+
+
+def asked_twice() -> AbstractContextManager[Settings]:
+    """Let what is asked of the server inside the block be tried twice, not for a minute, where the server goes away."""
+    return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1})
 
 
 def wait_for_server(seconds: float) -> bool:

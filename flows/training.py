@@ -54,7 +54,7 @@ from flows.runs import (
     run_exists,
 )
 from flows.scheduling import newest_unfinished, with_store_of_environment
-from flows.server_presence import server_is_there, wait_for_server
+from flows.server_presence import asked_twice, server_is_there, wait_for_server
 from flows.state_names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME, SUSPENDED_NAME
 from flows.suspension import suspension_of, tell_suspended
 from tasks.checkpoint import checkpoint, checkpoint_before_end
@@ -216,8 +216,9 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         remove_needless_resumes()
         observer().started(state.generation, config.generations)
         try:
-            for generation in left:
-                _run_generation(state, session, watch, cockpit, generation)
+            with asked_twice():
+                for generation in left:
+                    _run_generation(state, session, watch, cockpit, generation)
             if not left:
                 _plot(state, session, watch.guard, cockpit, state.generation)
             result = _hold_out(state, session, watch.guard)

@@ -74,9 +74,9 @@ def test_a_training_killed_after_its_last_checkpoint_plays_its_holdout(
     generations = 2
     with_holdout = [setting.replace("market.holdout_days=0", "market.holdout_days=50") for setting in settings]
     number = operated.submit("played", with_holdout, generations)
-    operated.wait(120, operated.engines, "its process")
-    # Between the last checkpoint and the holdout.
-    operated.hold_in("plot").kill()
+    operated.wait_for_generation("played", generations)
+    # The plots are drawn between the last checkpoint and the holdout.
+    operated.engine().kill()
     killed = time.monotonic()
     assert operated.wait_for_end(number) == "Crashed"
     manifests = sorted((operated.store / "played" / "manifests").iterdir())

@@ -45,6 +45,6 @@ def test_a_training_goes_on_without_its_server(
     measured(f"server away for {took:.0f} s: taken for crashed {operated.states(number).count('Crashed')} times")
     operated.cancel(number)
     assert operated.wait_for_end(number) == "Cancelled"
-    assert not engine.is_running()
+    operated.wait(120, lambda: not engine.is_running(), "the end of a process that was cancelled")
     operated.forget(number)
     shutil.rmtree(operated.store / "away")

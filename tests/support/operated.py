@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -229,10 +229,11 @@ class Operated:
         """The server's answer. One that is busy, as SQLite is at times, says so and is asked again: so does Prefect."""
         end = time.monotonic() + _BUSY_SECONDS
         while True:
-            answer = httpx.request(method, f"{self.api}/{path}", json=document, timeout=30.0)
-            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
-                answer.raise_for_status()
-                return answer
+            with suppress(httpx.ReadTimeout) if time.monotonic() < end else nullcontext():
+                answer = httpx.request(method, f"{self.api}/{path}", json=document, timeout=30.0)
+                if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                    answer.raise_for_status()
+                    return answer
             time.sleep(1.0)
 
     @contextmanager
