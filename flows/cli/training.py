@@ -45,6 +45,7 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
         require_addresses()
         check_run_name(name)
         _require_store(config.checkpoint)
+        _tell(display, "loading")
         from eigen_core.checkpoint import RunPlace
         from flows.runs import require_same_run, run_exists
 
@@ -71,6 +72,7 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
         require_addresses()
         check_run_name(name)
         _require_store(CheckpointConfig(store=store))
+        _tell(display, "loading")
         from flows.runs import config_to_resume
 
         given = parse_assignments(assignments)
@@ -84,7 +86,7 @@ def _displayed(signals: StopSignals) -> Iterator[Display]:
     console = output_console()
     signals.before_leaving(lambda: console.show_cursor(True))
     with display_on(console) as display:
-        _tell(display, "loading")
+        display.waiting_for("loading")
         yield display
 
 
