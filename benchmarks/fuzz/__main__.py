@@ -46,15 +46,16 @@ def find(name: str, cases: range, seed: int, console: Console) -> Findings:
 def section(found: dict[str, Findings], seed: int) -> Section:
     """Return what all fuzzers found as a section of the results."""
     rows = [
-        (name, kind, treatment, f"{count:,}")
+        (name, treatment, f"{len(kinds)}", f"{sum(kinds):,}")
         for name, one in found.items()
-        for (kind, treatment), count in sorted(one.treatments.items())
+        for treatment in sorted({treatment for _, treatment in one.treatments})
+        if (kinds := [count for (_, of), count in one.treatments.items() if of == treatment])
     ]
     totals = [f"{name}: {one.cases:,} cases, {len(one.faults)} treated wrongly." for name, one in found.items()]
     return Section(
         title="Inputs drawn at random",
         method=f"`python -m benchmarks.fuzz --seed {seed}`: each case is drawn with its right treatment.",
-        columns=("fuzzer", "case", "treatment", "cases"),
+        columns=("fuzzer", "treatment", "kinds of cases", "cases"),
         rows=rows,
         remarks=totals,
     )
