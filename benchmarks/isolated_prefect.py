@@ -38,10 +38,9 @@ def isolated_prefect() -> Iterator[float]:
 
         started = seconds_of(start)
         from prefect.logging.handlers import APILogWorker
-        from prefect.server.api.server import SubprocessASGIServer
 
         try:
             yield started
         finally:
             APILogWorker.drain_all(timeout=_DRAIN_SECONDS)
-            SubprocessASGIServer().stop()
+            server.stop()

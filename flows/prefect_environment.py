@@ -3,25 +3,29 @@
 `prepare_environment` must run before Prefect is imported, so nothing here imports it at the top.
 """
 
+import atexit
 import os
 import shutil
 import signal
+import socket
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
+from flows.endings import Stopped
+from flows.operations.health import answers
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from prefect.server.api.server import SubprocessASGIServer
+_STARTUP_SECONDS = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
 
 _EMBEDDED_DEFAULTS = {
     # A busy machine needs more than Prefect's 20 seconds.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    _STARTUP_SECONDS: "120",
     # The embedded server writes to the same terminal as the progress bars.
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
 }
@@ -39,7 +43,12 @@ _FLOW_DEFAULTS = {
     "MALLOC_ARENA_MAX": "2",
 }
 
+# What Prefect sets for the embedded server that it starts itself.
+_EMBEDDED_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+_EMBEDDED = "EIGEN_EMBEDDED_API"
+_POLL_SECONDS = 0.1
 _RECORDING_SECONDS = 10.0
+_ENDING_SECONDS = 5.0
 
 
 def prepare_environment() -> None:
@@ -54,17 +63,19 @@ def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class PrefectServer:
-    """The API that a flow will talk to: the user's own where one is configured, else an embedded server.
+    """The API that a flow will ask: the user's own where one is configured, else an embedded server.
 
-    The embedded server starts in the background. It shares the terminal's process group, so Ctrl-C would stop it
-    before the flow could report to it: it is started with SIGINT blocked. It would outlive a process killed by
-    SIGKILL, so a small shell waits for the end of this process and then stops it.
+    The embedded server is a process of its own. It shares the terminal's process group, so Ctrl-C would stop it before
+    the flow could report to it: it starts with SIGINT blocked. It would outlive a process killed by SIGKILL, so a
+    small shell waits for the end of this process and then stops it.
+
+    Prefect's own embedded server does the same, but its code loads the whole server into this process too, which takes
+    2 s and 60 MB.
     """
 
     def __init__(self) -> None:
-        self._embedded: SubprocessASGIServer | None = None
-        self._starting: threading.Thread | None = None
-        self._error: RuntimeError | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._api = ""
 
     def check(self) -> None:
         """Refuse an API that cannot be used, before anything is started or written.
@@ -84,27 +95,41 @@ class PrefectServer:
             )
 
     def start(self) -> None:
-        """Begin to start the embedded server if no other API is configured."""
+        """Begin to start the embedded server if no other API is configured, and let Prefect ask it.
+
+        It takes seconds: `wait_until_ready` before the first flow.
+        """
         from prefect.settings import PREFECT_API_URL
 
         if PREFECT_API_URL.value():
             return
-        from prefect.server.api.server import SubprocessASGIServer
-
-        self._embedded = SubprocessASGIServer()
-        self._starting = threading.Thread(target=self._start_embedded, name="prefect-server-start", daemon=True)
-        self._starting.start()
+        port = _free_port()
+        self._api = f"http://127.0.0.1:{port}/api"
+        self._process = _start_embedded(port)
+        atexit.register(self._end)
+        _stop_with_this_process(self._process.pid)
+        _ask(self._api)
 
     def wait_until_ready(self) -> None:
         """Return when the embedded server answers.
 
         Raises:
-            RuntimeError: it did not start.
+            Stopped: it ended, or did not answer in time.
         """
-        if self._starting is not None:
-            self._starting.join()
-        if self._error is not None:
-            raise self._error
+        if self._process is None:
+            return
+        end = time.monotonic() + float(os.environ[_STARTUP_SECONDS])
+        while not answers(self._api):
+            status = self._process.poll()
+            if status is not None:
+                raise Stopped(f"Prefect's embedded server ended with status {status} before it answered.")
+            if time.monotonic() > end:
+                self.stop()
+                raise Stopped(
+                    f"Prefect's embedded server did not answer within {os.environ[_STARTUP_SECONDS]} s. "
+                    f"{_STARTUP_SECONDS} gives it longer."
+                )
+            time.sleep(_POLL_SECONDS)
 
     def wait_until_recorded(self, flow_run_id: "UUID", task_run_name: str, seconds: float = _RECORDING_SECONDS) -> bool:
         """Wait until the embedded server has recorded the end of a flow run's last task run, at most `seconds`.
@@ -112,7 +137,7 @@ class PrefectServer:
         Task runs are recorded from a queue of events in their order; what is still queued when the server stops would
         be missing from the history. A server of the user's own goes on without this process: nothing to wait for.
         """
-        if self._embedded is None:
+        if self._process is None:
             return True
         from prefect.client.orchestration import get_client
         from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter, TaskRunFilterName
@@ -130,22 +155,52 @@ class PrefectServer:
 
     def stop(self) -> None:
         """Ask the embedded server to end, without waiting for it."""
-        process = self._embedded.server_process if self._embedded is not None else None
-        if process is not None:
-            process.terminate()
+        if self._process is not None:
+            self._process.terminate()
 
-    def _start_embedded(self) -> None:
-        server = self._embedded
-        assert server is not None
-        # The mask of this thread is what the server's process inherits.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    def _end(self) -> None:
+        """End the embedded server, last of all: what Prefect still has to report at this process's end needs it."""
+        assert self._process is not None
+        self._process.terminate()
         try:
-            server.start()
-        except RuntimeError as error:
-            self._error = error
-            return
-        assert server.server_process is not None
-        _stop_with_this_process(server.server_process.pid)
+            self._process.wait(timeout=_ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def is_embedded(api: str) -> bool:
+    """Whether the API at this URL is the embedded server of this process."""
+    return api == os.environ.get(_EMBEDDED)
+
+
+def _ask(api: str) -> None:
+    """Let Prefect ask the embedded server at `api`."""
+    from prefect.context import refresh_global_settings_context
+
+    os.environ.update({"PREFECT_API_URL": api, _EMBEDDED: api})
+    refresh_global_settings_context()
+
+
+def _start_embedded(port: int) -> "subprocess.Popen[bytes]":
+    """Start Prefect's server at a port of this machine, without pages, as Prefect starts its own embedded one."""
+    served = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port)]
+    # The mask of this thread is what the server's process inherits.
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", *served, "--log-level", "error", "--lifespan", "on"],
+            env={**os.environ, **_EMBEDDED_ENVIRONMENT},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _require_answer(url: str) -> None:

@@ -11,6 +11,7 @@ from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, d
 from eigen_core.memory.sizes import size
 from eigen_core.memory.usage import SystemMeter, Usage
 from eigen_core.planning import Limit, PanelFacts, Plan, Suggestion, Verdict, plan_of, suggestions_for
+from flows.prefect_environment import is_embedded
 
 _MOST_SUGGESTED = 3
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
@@ -131,7 +132,7 @@ def api_url() -> str | None:
     """Return the URL of the Prefect API that the user has configured; None where an embedded server serves."""
     given = os.environ.get("PREFECT_API_URL")
     if given:
-        return given
+        return None if is_embedded(given) else given
     # A profile of the user's may have it.
     from prefect.settings import PREFECT_API_URL
 

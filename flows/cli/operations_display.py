@@ -197,16 +197,15 @@ def _resume(schedule: "ScheduleStatus") -> str:
 
 def print_run_page(console: Console, run: str) -> None:
     """Print the address of a run's page, unless the server was one of this process alone or is away."""
-    from prefect.settings import PREFECT_API_URL
-
     from flows.operations.deploying import client_of
     from flows.operations.launching import run_page_of
+    from flows.run_plan import api_url
 
-    api = PREFECT_API_URL.value()
+    api = api_url()
     if api is None:
         return
-    with suppress(Stopped), client_of(str(api)) as client:
-        page = run_page_of(client, str(api), run)
+    with suppress(Stopped), client_of(api) as client:
+        page = run_page_of(client, api, run)
         if page is not None:
             console.print(f"  {'page':<12}{page}", highlight=False, soft_wrap=True)
 

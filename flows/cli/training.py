@@ -116,11 +116,12 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
     if _is_finished(config, name):
         print_ending(console, status_of(config.checkpoint.store, name), "is finished")
         return
-    with refused_with_its_plan(config, console):
+    server = PrefectServer()
+    server.check()
+    with refused_with_its_plan(config, console), _started_meanwhile(server, signals):
         _tell(display, "reading the data")
-        server = PrefectServer()
         with progress_to(display):
-            report, run_plan = _check(config, name, server)
+            report, run_plan = _check(config, name)
         for line in (*report.lines(), run_plan.sentence()):
             console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
         _run_flow(config, name, display, signals, server)
@@ -162,7 +163,19 @@ def refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
         raise
 
 
-def _check(config: Config, name: str, server: PrefectServer) -> "tuple[DataReport, RunPlan]":
+@contextmanager
+def _started_meanwhile(server: PrefectServer, signals: StopSignals) -> Iterator[None]:
+    """Let the embedded server start while the data are read, and end at once if the run is refused."""
+    signals.before_leaving(server.stop)
+    server.start()
+    try:
+        yield
+    except BaseException:
+        server.stop()
+        raise
+
+
+def _check(config: Config, name: str) -> "tuple[DataReport, RunPlan]":
     """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave.
 
     Returns what was found in the data, and what the run will take.
@@ -171,7 +184,6 @@ def _check(config: Config, name: str, server: PrefectServer) -> "tuple[DataRepor
     from flows.runs import open_or_create
 
     found = require_trainable(config)
-    server.check()
     place = open_or_create(config, name)
     if place.local.exists():
         with RunDirectory.open(place.root, name).lock():
@@ -204,8 +216,6 @@ def require_trainable(config: Config) -> "tuple[DataReport, RunPlan]":
 def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
     _tell(display, "starting Prefect")
     _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
-    signals.before_leaving(server.stop)
-    server.start()
     import flows.training  # noqa: F401 - while the server starts
     from flows.train import train_flow
     from tasks.phase import run_name

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from flow_cases import eigen_environment
 
 from flows.cli.signals import StopSignals, stop_signals
 from flows.prefect_environment import prepare_environment
@@ -76,3 +78,38 @@ with stop_signals() as signals:
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "last", "eigen: Stopped.\n")
+
+
+def test_an_embedded_server_that_cannot_start_is_named(tmp_path: Path) -> None:
+    code = """
+from flows.endings import Stopped
+from flows.prefect_environment import PrefectServer, prepare_environment
+prepare_environment()
+server = PrefectServer()
+server.start()
+try:
+    server.wait_until_ready()
+except Stopped as error:
+    print(error)
+"""
+    environment = {**eigen_environment(tmp_path / "home"), "PREFECT_API_DATABASE_CONNECTION_URL": "nonsense://"}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert "Prefect's embedded server ended with status" in ended.stdout, ended.stderr
+
+
+def test_an_embedded_server_is_not_the_users_own_and_ends_with_its_process(tmp_path: Path) -> None:
+    code = """
+from flows.prefect_environment import PrefectServer, prepare_environment
+from flows.run_plan import api_url
+prepare_environment()
+server = PrefectServer()
+server.start()
+server.wait_until_ready()
+from prefect.client.orchestration import get_client
+with get_client(sync_client=True) as client:
+    print(client.api_healthcheck(), client.server_type.name, api_url())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=eigen_environment(tmp_path)
+    )
+    assert ended.stdout.split() == ["None", "SERVER", "None"], ended.stderr

@@ -12,9 +12,8 @@ from typer.testing import CliRunner, Result
 
 from eigen_core.planning import Calibration, calibrate
 from flows.cli.app import app
-from flows.prefect_environment import PrefectServer
 
-pytestmark = pytest.mark.usefixtures("without_api")
+pytestmark = pytest.mark.usefixtures("without_api", "no_server_left")
 
 PLANNED_KEYS = [
     "preset",
@@ -53,7 +52,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
     monkeypatch.setattr("eigen_core.planning.calibrate", lambda *_, **__: Calibration(1.0, 2.0, 3.0, 4.0))
     return tmp_path
 

@@ -1,0 +1,17 @@
+"""What the tests of the commands share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from flows.prefect_environment import PrefectServer
+
+
+@pytest.fixture
+def no_server_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Start no embedded server; each one that a command would have started must have been stopped at the end."""
+    running: list[PrefectServer] = []
+    monkeypatch.setattr(PrefectServer, "start", lambda server: running.append(server))
+    monkeypatch.setattr(PrefectServer, "stop", lambda server: running.remove(server))
+    yield
+    assert not running
