@@ -189,7 +189,7 @@ def _data_may_have_moved(place: RunPlace, begun: Config, config: Config) -> bool
 
 
 def _exists(data: str) -> bool:
-    return Path(data).expanduser().exists()
+    return Path(os.path.expanduser(data)).exists()
 
 
 def latest_config(place: RunPlace) -> Config:
@@ -240,7 +240,7 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
     before = config.market.data
     given = data or (before and os.environ.get("EIGEN_DATA"))
     if given:
-        return _changed(config, market={"data": str(Path(given).expanduser().absolute())})
+        return _changed(config, market={"data": str(Path(os.path.expanduser(given)).absolute())})
     unknown = place.remote and own is None
     if before is not None and (unknown or not _exists(before)):
         why = "this machine was not told where it is" if unknown else "it is not there any more"

@@ -5,13 +5,14 @@ from contextlib import AbstractContextManager
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
+from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
 from flows.operations.health import is_reachable
 
 _ANSWER_SECONDS = 5.0
 _REST_SECONDS = 60.0
 _POLL_SECONDS = 1.0
+_CALL_SECONDS = 10.0
 
 _silent_until = 0.0
 
@@ -44,8 +45,11 @@ def server_is_there() -> bool:
 
 
 def asked_twice() -> AbstractContextManager[Settings]:
-    """Let what is asked of the server inside the block be tried twice, not for a minute, where the server goes away."""
-    return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1})
+    """Let what is asked of the server inside the block be tried twice, for ten seconds each, not for minutes.
+
+    That is for a server that goes away meanwhile, and for one that says that it is well but answers nothing else.
+    """
+    return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: _CALL_SECONDS})
 
 
 def wait_for_server(seconds: float) -> bool:

@@ -58,7 +58,7 @@ class Home:
     def of(cls, environ: Mapping[str, str]) -> "Home":
         """Return the folder that EIGEN_HOME names, else `.eigen` in the working directory."""
         given = environ.get("EIGEN_HOME", "").strip()
-        return cls(Path(given).expanduser().absolute() if given else Path.cwd() / FOLDER)
+        return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / FOLDER)
 
     def log(self, part: Kept) -> Path:
         """Return the log file of a part."""

@@ -1,5 +1,6 @@
 """Which of Prefect's servers is meant, and starting one of our own."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -197,8 +198,8 @@ def _has_password(environ: Mapping[str, str]) -> bool:
 
 
 def _profiles_name_an_api(environ: Mapping[str, str]) -> bool:
-    home = Path(environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    profiles = Path(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")).expanduser()
+    home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
+    profiles = Path(os.path.expanduser(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")))
     try:
         return "PREFECT_API_URL" in profiles.read_text(encoding="utf-8")
     except OSError:

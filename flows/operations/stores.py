@@ -19,7 +19,7 @@ def placed(store: str, folder: Path) -> str:
         return store
     if store.startswith("file:"):
         return str(store_folder(store))
-    return str(folder / Path(store).expanduser())
+    return str(folder / os.path.expanduser(store))
 
 
 def as_worker_sees(config: Config, worker: Record) -> Config:

@@ -1,19 +1,23 @@
 """A server that is away is found out in seconds, and not asked again and again."""
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import httpx
+import prefect
 import pytest
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED, temporary_settings
 
 from flows import server_presence
-from flows.server_presence import require_server, server_is_there, wait_for_server
+from flows.server_presence import asked_twice, require_server, server_is_there, wait_for_server
+from tasks.artifacts import REFUSALS, Pages
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +70,35 @@ def test_a_silent_server_is_asked_once_a_minute(api: socket.socket, monkeypatch:
     assert not wait_for_server(0.3)
     assert time.monotonic() - began >= 0.3
     assert asked.call_count >= 2
+
+
+class _Overloaded(BaseHTTPRequestHandler):
+    """A server that says that it is well, and answers nothing else."""
+
+    def do_GET(self) -> None:
+        """Answer what is asked of its health and version."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(prefect.__version__).encode())
+
+    def do_POST(self) -> None:
+        """Answer nothing."""
+        time.sleep(60.0)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_presence, "_CALL_SECONDS", 0.5)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Overloaded)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    began = time.monotonic()
+    api = f"http://127.0.0.1:{server.server_port}/api"
+    settings = {PREFECT_API_URL: api, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
+    with temporary_settings(settings), asked_twice(), pytest.raises(REFUSALS):
+        Pages().show_markdown("key", "text", "description")
+    assert 0.5 <= time.monotonic() - began < 50.0
+    server.shutdown()
+    server.server_close()
