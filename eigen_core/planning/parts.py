@@ -17,7 +17,7 @@ _GENERATION: tuple[Phase, ...] = ("evaluate", "train", "evolve", "checkpoint", "
 _MB = 1_000_000
 
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8; `benchmarks/memory_plan.py` compares.
-_PROCESS = 545 * _MB
+_PROCESS = 485 * _MB
 _SERVER = 235 * _MB
 _PLOTS = 45 * _MB
 _STAGING = 16 * _MB
