@@ -23,9 +23,8 @@ from eigen_core.reporting.style import (
     tint,
     value_axis,
 )
+from eigen_core.units import BYTES_PER_MB, size
 
-_MB = 1e6
-_GB = 1e9
 _MINUTE = 60.0
 _COLOURS = {**PHASE_COLOURS, "start": MUTED, "holdout": VERMILLION}
 _NAMED = {"start": MUTED, "evaluate": BLUE, "train": GREEN, "checkpoint": ORANGE, "holdout": VERMILLION}
@@ -63,8 +62,8 @@ def draw_memory(
     """
     began = samples[0].moment
     minutes = np.array([(sample.moment - began) / _MINUTE for sample in samples])
-    children = np.array([sample.children / _MB for sample in samples])
-    whole = children + np.array([sample.own / _MB for sample in samples])
+    children = np.array([sample.children / BYTES_PER_MB for sample in samples])
+    whole = children + np.array([sample.own / BYTES_PER_MB for sample in samples])
     peak, most = highest(samples), max(planned[span.phase] for span in spans if span.phase in planned)
     # Then the processes end.
     ended = (spans[-1].ended - began) / _MINUTE
@@ -72,23 +71,23 @@ def draw_memory(
         axes = figure.add_axes((0.06, 0.12, 0.775, 0.71))
         axes.plot(minutes, whole, color=INK, linewidth=1.3)
         axes.plot(minutes, children, color=MUTED, linewidth=1.0)
-        axes.axhline(most / _MB, color=VERMILLION, linewidth=1.0, linestyle=(0, (1, 1.5)))
+        axes.axhline(most / BYTES_PER_MB, color=VERMILLION, linewidth=1.0, linestyle=(0, (1, 1.5)))
         axes.set_xlim(0.0, float(minutes[-1]))
-        axes.set_ylim(0.0, 1.12 * max(most, peak) / _MB)
+        axes.set_ylim(0.0, 1.12 * max(most, peak) / BYTES_PER_MB)
         _draw_phases(axes, spans, planned, began)
         axes.set_xlabel("minutes since the training was started")
         value_axis(axes, "Resident memory of the training and Prefect's server", "MB")
         label_ends(
             axes,
             [
-                EndLabel(most / _MB, f"planned peak {most / _GB:.2f} GB", VERMILLION),
+                EndLabel(most / BYTES_PER_MB, f"planned peak {size(most)}", VERMILLION),
                 EndLabel(float(whole[minutes <= ended][-1]), "all processes", INK),
                 EndLabel(float(children.max()), "Prefect's server", MUTED),
             ],
         )
         for index, (phase, colour) in enumerate(_NAMED.items()):
             figure.text(0.06 + 0.09 * index, 0.02, phase, color=colour, fontsize=8.5)
-        footnote(figure, f"Dashes: the plan of each phase. Highest seen: {peak / _GB:.2f} GB.")
+        footnote(figure, f"Dashes: the plan of each phase. Highest seen: {size(peak)}.")
 
 
 def _draw_phases(axes: Axes, spans: Sequence[Span], planned: Mapping[str, int], began: float) -> None:
@@ -98,7 +97,11 @@ def _draw_phases(axes: Axes, spans: Sequence[Span], planned: Mapping[str, int], 
         axes.axvspan(first, last, ymax=_STRIP, color=tint(colour, 0.2), linewidth=0)
         if span.phase in planned:
             axes.plot(
-                [first, last], [planned[span.phase] / _MB] * 2, color=colour, linewidth=1.6, linestyle=(0, (2, 1))
+                [first, last],
+                [planned[span.phase] / BYTES_PER_MB] * 2,
+                color=colour,
+                linewidth=1.6,
+                linestyle=(0, (2, 1)),
             )
         if span.phase == "evaluate":
             axes.axvline(first, color=tint(MUTED, 0.6), linewidth=0.6)

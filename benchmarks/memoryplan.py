@@ -24,6 +24,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
 from eigen_core.planning import PanelFacts, Phase, Plan, plan_of
 from eigen_core.randomness import keyed_generator
+from eigen_core.units import size
 
 _MB = 1e6
 GOAL = 0.15
@@ -215,10 +216,10 @@ def _by_phase(samples: Sequence[Sample], spans: Sequence[Span]) -> dict[str, int
 
 
 def _draw(found: Compared) -> None:
-    planned, seen = found.planned / 1e9, highest(found.samples) / 1e9
+    planned, seen = size(found.planned), size(highest(found.samples))
     story = (
-        f"{found.case.name}, 16 agents, {_COLUMNS} columns, 50,000 transitions: planned {planned:.2f} GB, seen "
-        f"{seen:.2f} GB; the system that it replaces died of 175 GB."
+        f"{found.case.name}, 16 agents, {_COLUMNS} columns, 50,000 transitions: planned {planned}, seen "
+        f"{seen}; the system that it replaces died of 175 GB."
     )
     host: dict[str, int] = {phase: found.plan.host_bytes(phase) for phase in RUN_PHASES}
     draw_memory(_PICTURE, story, found.samples, found.spans, host)

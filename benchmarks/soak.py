@@ -41,9 +41,9 @@ from eigen_core.memory import release_free_memory
 from eigen_core.population import Population
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
-from eigen_core.reporting.units import BYTES_PER_MB
 from eigen_core.store import LocalStore
 from eigen_core.trading import TradingEnvironment
+from eigen_core.units import BYTES_PER_MB
 
 LIMIT_MB = 1.0
 """Most that the resident memory may grow over 100 generations, in the second half of the run (MB)."""

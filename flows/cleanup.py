@@ -6,6 +6,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
+from eigen_core.units import size
+
 if TYPE_CHECKING:
     from flows.housekeeping import CleanedRun
 
@@ -32,7 +34,7 @@ def cleanup_flow(
 
     cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
     freed = sum(run.bytes_freed for run in cleaned)
-    get_run_logger().info("%d runs in %s, %.1f MB freed", len(cleaned), store, freed / 1e6)
+    get_run_logger().info("%d runs in %s, %s freed", len(cleaned), store, size(freed))
     publish_cleaning(store, [_row(run) for run in cleaned])
     return freed
 

@@ -20,7 +20,6 @@ from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.market import DataReport, Panel
 from eigen_core.memory import MemoryGuard
-from eigen_core.memory.sizes import size
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.reporting import (
     Course,
@@ -40,7 +39,7 @@ from eigen_core.reporting import (
 )
 from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
-from eigen_core.reporting.units import exact_clock
+from eigen_core.units import exact_clock, size
 from flows.flow_runs import describe_flow_run, flow_run_name, rename_flow_run
 from flows.goodput import Start, goodput
 from flows.run_plan import RunPlan

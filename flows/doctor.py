@@ -16,6 +16,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
 from eigen_core.store.deadline import within
+from eigen_core.units import size
 
 if TYPE_CHECKING:
     from eigen_core.market import Panel
@@ -25,7 +26,6 @@ Status = Literal["ok", "warning", "failed"]
 
 _PYTHON = (3, 11)
 _API_SECONDS = 15.0
-_MB = 1e6
 _SEE_DATA = "See to the data first."
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -104,7 +104,7 @@ class Doctor:
         limit = device_limit(device)
         if limit is not None:
             free, _ = torch.cuda.mem_get_info(device)
-            found = f"{device} (device={self._config.device}): {limit}, {free / 1e9:,.2f} GB of it free now"
+            found = f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now"
             return Finding("device", "ok", f"{found}; {_driver()}")
         found = f"cpu (device={self._config.device}), {torch.get_num_threads()} threads, {os.cpu_count()} cores"
         if self._config.device == "cpu":
@@ -140,8 +140,8 @@ class Doctor:
 
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory).limits))
-        room = room_bytes(memory, resolve_device("cpu")) / 1e9
-        free = f"{room:,.2f} GB can be taken now before the guard's line at {memory.hard:.0%}"
+        room = room_bytes(memory, resolve_device("cpu"))
+        free = f"{size(room)} can be taken now before the guard's line at {memory.hard:.0%}"
         return Finding("memory limits", "ok", f"{limits}; {free}")
 
     def _memory(self) -> Finding:
@@ -200,14 +200,14 @@ class Doctor:
         settings = self._config.checkpoint
         folder = run_root(settings.store, settings.local)
         free = shutil.disk_usage(_nearest(folder)).free
-        found = f"{free / 1e9:,.2f} GB free at {folder}"
+        found = f"{size(free)} free at {folder}"
         if self._run_plan is None:
             return Finding("disk", "warning", f"{found}; what the run takes is not known", _SEE_DATA)
         disk = self._run_plan.plan.disk
         whole = disk.local_bytes or disk.most_bytes
         found = (
-            f"{found}; preset {self._config.preset} takes {disk.checkpoint_bytes / _MB:,.1f} MB a checkpoint and "
-            f"{whole / _MB:,.1f} MB at most"
+            f"{found}; preset {self._config.preset} takes {size(disk.checkpoint_bytes)} a checkpoint and "
+            f"{size(whole)} at most"
         )
         if free < disk.checkpoint_bytes:
             return Finding("disk", "failed", found, "Free some, or choose another place with --store.")

@@ -2,6 +2,8 @@
 
 import resource
 
+from eigen_core.units import size
+
 # What loading Python's modules takes before anything can be planned: measured with torch 2.13 (CPU) and Prefect 3.8.8.
 _LEAST_ADDRESSES = 1_200_000_000
 
@@ -23,6 +25,6 @@ def require_addresses() -> None:
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY and soft < _LEAST_ADDRESSES:
         raise StoppedByMemory(
-            f"RLIMIT_AS (ulimit -v) leaves {soft / 1e6:,.0f} MB of addresses, and torch and Prefect alone take "
-            f"{_LEAST_ADDRESSES / 1e6:,.0f} MB: raise it."
+            f"RLIMIT_AS (ulimit -v) leaves {size(soft)} of addresses, and torch and Prefect alone take "
+            f"{size(_LEAST_ADDRESSES)}: raise it."
         )

@@ -8,9 +8,9 @@ import torch
 from eigen_core.config import Config
 from eigen_core.generation import resolve_device
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
-from eigen_core.memory.sizes import size
 from eigen_core.memory.usage import SystemMeter, Usage
 from eigen_core.planning import Limit, PanelFacts, Plan, Suggestion, Verdict, plan_of, suggestions_for
+from eigen_core.units import size
 from flows.prefect_environment import is_embedded
 
 _MOST_SUGGESTED = 3

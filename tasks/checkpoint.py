@@ -7,6 +7,7 @@ from eigen_core.checkpoint import Compression, RunSession, Saved, Snapshot
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import TrainingState, remember_saved, snapshot
 from eigen_core.memory import MemoryGuard
+from eigen_core.units import size
 from tasks.phase import phase_task, took
 
 
@@ -42,6 +43,6 @@ def saved_sentence(saved: Saved) -> str:
     """Return what a checkpoint wrote, and what compression saved on the replay's new transitions."""
     share = 1.0 - saved.ring_bytes / saved.ring_raw_bytes if saved.ring_raw_bytes else 0.0
     return (
-        f"{saved.written_bytes / 1e6:.1f} MB written, {saved.ring_bytes / 1e6:.1f} MB of them new transitions "
+        f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions "
         f"(compression saved {100 * share:.0f} %)"
     )

@@ -11,13 +11,10 @@ from prefect.logging import get_run_logger
 from eigen_core.checkpoint import LeaseLostError
 from eigen_core.errors import InputError
 from eigen_core.memory import MemoryGuard, MemoryGuardError
-from eigen_core.memory.sizes import size
-from eigen_core.reporting.units import duration
+from eigen_core.units import duration, size
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_MINUTE = 60.0
 
 RETRIES = 2
 RETRY_DELAYS_SECONDS = [1.0, 5.0]
@@ -67,7 +64,7 @@ def took(guard: MemoryGuard, phase: str, generation: int) -> str:
     usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
     device = f", GPU {size(usage.device_reserved_peak)}" if usage.device_reserved_peak else ""
     seconds = usage.ended - usage.began
-    return f"{f'{seconds:.2f} s' if seconds < _MINUTE else duration(seconds)}, {size(usage.peak_bytes)}{device}"
+    return f"{duration(seconds)}, {size(usage.peak_bytes)}{device}"
 
 
 def _run_name(phase: str) -> str:

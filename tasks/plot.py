@@ -7,8 +7,8 @@ from prefect.logging import get_run_logger
 from eigen_core.checkpoint import RunSession
 from eigen_core.generation import TrainingState
 from eigen_core.memory import MemoryGuard
-from eigen_core.memory.sizes import size
 from eigen_core.reporting.plots import write_plots
+from eigen_core.units import size
 from tasks.phase import phase_task, took
 
 

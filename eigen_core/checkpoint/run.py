@@ -46,6 +46,7 @@ from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
 from eigen_core.store.local import leftovers
 from eigen_core.store.location import explained
+from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
@@ -357,12 +358,12 @@ class RunDirectory:
     def _say_what_is_unreferenced(self, newest: int) -> None:
         if unreferenced := self.contents.unreferenced():
             logger.warning(
-                "Run '%s': beside generation %d and older ones there are %d files (%.1f MB) of no generation: one was "
+                "Run '%s': beside generation %d and older ones there are %d files (%s) of no generation: one was "
                 "cut short, or its manifest is gone.",
                 self.name,
                 newest,
                 len(unreferenced),
-                sum(stored.bytes for stored in unreferenced) / 1e6,
+                size(sum(stored.bytes for stored in unreferenced)),
             )
 
     def load_tensors(self, manifest: Manifest, stem: str) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.snapshot import Damage, in_words
 from eigen_core.errors import InputError
 from eigen_core.store import MissingObjectError, ObjectExistsError
+from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def _fetch(target: RunContents, directory: RunDirectory, manifest: Manifest) -> 
         if what is not None:
             return [replace(damage, what=what)], count
     _write_manifest(directory, manifest)
-    logger.info("Run '%s': fetched generation %d, %.1f MB", target.name, manifest.generation, count / 1e6)
+    logger.info("Run '%s': fetched generation %d, %s", target.name, manifest.generation, size(count))
     return [], count
 
 

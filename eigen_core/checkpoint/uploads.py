@@ -26,6 +26,7 @@ from eigen_core.checkpoint.upload_status import UploaderState, UploadStatus, now
 from eigen_core.config import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
+from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
@@ -333,8 +334,8 @@ class Uploader:
             self._queue.finish(manifest)
             self._champion = manifest.champion_generation
             self._others_first = True
-        moved, seconds = self._speed.bytes / 1e6, self._clock() - started
-        logger.info("Generation %d is in %s: %.1f MB in %.1f s", manifest.generation, self._url, moved, seconds)
+        moved, seconds = size(self._speed.bytes), self._clock() - started
+        logger.info("Generation %d is in %s: %s in %.1f s", manifest.generation, self._url, moved, seconds)
 
     def _give_up(self, manifest: Manifest, reason: str) -> None:
         with self._changed:

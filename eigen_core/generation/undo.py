@@ -9,6 +9,7 @@ from torch import Tensor
 from eigen_core.generation.state import SavedPopulation, TrainingState
 from eigen_core.memory import room_bytes
 from eigen_core.population import Population
+from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +38,10 @@ def population_to_learn(state: TrainingState) -> Iterator[Population]:
         yield state.population.clone()
         return
     logger.info(
-        "%.0f MB are left, too little for a second population of %.0f MB: learning in place; a failure would read the "
+        "%s are left, too little for a second population of %s: learning in place; a failure would read the "
         "checkpoint of generation %d again.",
-        room / 1e6,
-        state.population.nbytes / 1e6,
+        size(room),
+        size(state.population.nbytes),
         state.generation,
     )
     state.commit(half_learned=True)

@@ -16,8 +16,8 @@ from eigen_core.memory.census import Census, TypeCount, held_bytes, live_objects
 from eigen_core.memory.curve import Point
 from eigen_core.memory.limits import DeviceLimit, HostLimit
 from eigen_core.memory.phases import PhaseUsage
-from eigen_core.memory.sizes import size
 from eigen_core.memory.usage import Usage, process_bytes
+from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 

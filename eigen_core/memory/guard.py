@@ -22,9 +22,9 @@ from eigen_core.memory.limits import DeviceLimit, HostLimit, HostLimits
 from eigen_core.memory.phases import OpenPhase, PhaseHistory, PhaseUsage
 from eigen_core.memory.process import release_free_memory
 from eigen_core.memory.reserve import Reserve
-from eigen_core.memory.sizes import size
 from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
 from eigen_core.progress import checked_by
+from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 

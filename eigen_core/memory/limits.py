@@ -14,7 +14,7 @@ import torch
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.errors import InputError
 from eigen_core.memory.control_groups import ControlGroup, control_groups
-from eigen_core.memory.sizes import BYTES_PER_GB, size
+from eigen_core.units import BYTES_PER_GB, size
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eigen_core.memory.diagnosis import Growth, GrowthSince, MemoryReport
-from eigen_core.memory.sizes import signed_size, size
+from eigen_core.units import duration, signed_size, size
 
 _PARTS = 15
 _PHASES = 20
@@ -90,7 +90,7 @@ def _phases(report: MemoryReport) -> str:
         (
             phase.phase,
             str(phase.generation),
-            f"{phase.ended - phase.began:,.1f} s",
+            duration(phase.ended - phase.began),
             size(phase.start_bytes),
             size(phase.peak_bytes),
             size(phase.end_bytes),

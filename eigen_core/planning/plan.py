@@ -11,8 +11,8 @@ from eigen_core.planning.disk import DiskPlan, disk_plan
 from eigen_core.planning.facts import PanelFacts
 from eigen_core.planning.parts import PHASES, Device, Part, Phase, parts_of
 from eigen_core.planning.scale import SINGLE, Scale
+from eigen_core.units import BYTES_PER_MB, size
 
-_MB = 1e6
 # Half of the addresses that Linux gives a process on 64-bit processors.
 _MOST_ADDRESSES = 1 << 46
 
@@ -58,11 +58,11 @@ class Verdict:
 
     def __str__(self) -> str:
         """The verdict as a sentence."""
-        need = f"{self.where}: {_in_words(self.peak_bytes)} at the peak, in phase {self.phase}"
-        there = f"{_in_words(self.limit.bytes)} ({self.limit.origin})"
+        need = f"{self.where}: {size(self.peak_bytes)} at the peak, in phase {self.phase}"
+        there = f"{size(self.limit.bytes)} ({self.limit.origin})"
         if self.fits:
             return f"{need}, fits into {there}."
-        return f"{need}, does not fit into {there}: {_in_words(self.missing_bytes)} are missing."
+        return f"{need}, does not fit into {there}: {size(self.missing_bytes)} are missing."
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ class Plan:
         return [
             {
                 "part": part.name,
-                "host (MB)": round(part.host_bytes / _MB, 1),
-                "device (MB)": round(part.device_bytes / _MB, 1),
+                "host (MB)": round(part.host_bytes / BYTES_PER_MB, 1),
+                "device (MB)": round(part.device_bytes / BYTES_PER_MB, 1),
                 "phases": "all" if part.phases == PHASES else ", ".join(part.phases),
                 "how": part.how,
             }
@@ -137,8 +137,8 @@ class Plan:
         return [
             {
                 "phase": phase,
-                "host (MB)": round(self.host_bytes(phase) / _MB, 1),
-                "device (MB)": round(self.device_bytes(phase) / _MB, 1),
+                "host (MB)": round(self.host_bytes(phase) / BYTES_PER_MB, 1),
+                "device (MB)": round(self.device_bytes(phase) / BYTES_PER_MB, 1),
             }
             for phase in PHASES
         ]
@@ -205,11 +205,11 @@ def plan_of(
 
 def _require_addresses(scale: Scale) -> None:
     capacity = scale.config.replay.capacity
-    size = capacity * scale.row_bytes
-    if size > _MOST_ADDRESSES:
+    asked = capacity * scale.row_bytes
+    if asked > _MOST_ADDRESSES:
         raise InputError(
-            f"replay.capacity {capacity:,} asks for {_in_words(size)} of addresses, and no process can have more than "
-            f"{_in_words(_MOST_ADDRESSES)}: lower it. This run appends {scale.rows_written:,} transitions."
+            f"replay.capacity {capacity:,} asks for {size(asked)} of addresses, and no process can have more than "
+            f"{size(_MOST_ADDRESSES)}: lower it. This run appends {scale.rows_written:,} transitions."
         )
 
 
@@ -217,7 +217,3 @@ def _device_of(config: Config) -> Device:
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return config.device
-
-
-def _in_words(size: int) -> str:
-    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / _MB:,.0f} MB"

@@ -10,6 +10,7 @@ from eigen_core.config import Config, merge
 from eigen_core.planning.facts import PanelFacts
 from eigen_core.planning.plan import Limit, Plan, plan_of
 from eigen_core.planning.scale import Scale
+from eigen_core.units import size
 
 _MOST_CHANGES = 6
 # What saves less of the peak is not worth a change.
@@ -40,9 +41,8 @@ class Suggestion:
     def __str__(self) -> str:
         """The suggestion as a phrase: "network.column_chunk=32 saves 1.90 GB and makes it fit"."""
         what = " ".join(f"{key}={value}" for key, value in self.settings)
-        saved = f"{self.saved_bytes / 1e9:,.2f} GB" if self.saved_bytes >= 1e9 else f"{self.saved_bytes / 1e6:,.0f} MB"
         return (
-            f"{what} save{'s' if len(self.settings) == 1 else ''} {saved}"
+            f"{what} save{'s' if len(self.settings) == 1 else ''} {size(self.saved_bytes)}"
             f"{' and makes it fit' if self.fits else ''}{' (the same run, bit for bit)' if self.same_result else ''}"
         )
 

@@ -20,7 +20,7 @@ from eigen_core.reporting.style import (
     note,
     tint,
 )
-from eigen_core.reporting.units import count
+from eigen_core.units import count
 
 # More columns than this cannot be told apart.
 LINEAGE_GENERATIONS = 30

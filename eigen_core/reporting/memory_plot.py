@@ -26,7 +26,7 @@ from eigen_core.reporting.style import (
     tint,
     value_axis,
 )
-from eigen_core.reporting.units import BYTES_PER_MB, duration, number
+from eigen_core.units import BYTES_PER_MB, duration, number
 
 # A narrower stretch of the axis has no room for the name of its phase.
 _NAMED_SHARE = 0.07

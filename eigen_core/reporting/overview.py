@@ -8,7 +8,7 @@ from statistics import fmean
 
 from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
 from eigen_core.reporting.tables import Row, course_rows, markdown_card, markdown_table, population_table
-from eigen_core.reporting.units import clock, count, duration, exact_clock, number, reward, rough_duration
+from eigen_core.units import clock, count, duration, exact_clock, number, reward, rough_duration
 
 FITNESS_PLOT = "fitness.png"
 """The plot that stands right below the facts."""

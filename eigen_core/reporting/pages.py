@@ -15,7 +15,7 @@ from eigen_core.reporting.tables import (
     markdown_card,
     markdown_table,
 )
-from eigen_core.reporting.units import count, duration, exact_clock
+from eigen_core.units import count, duration, exact_clock
 
 _SUMMARY_GENERATIONS = 50
 _CONSOLE = "https://console.cloud.google.com/storage/browser/"

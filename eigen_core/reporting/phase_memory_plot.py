@@ -20,7 +20,7 @@ from eigen_core.reporting.style import (
     note,
     value_axis,
 )
-from eigen_core.reporting.units import BYTES_PER_MB, number
+from eigen_core.units import BYTES_PER_MB, number
 
 _Measure = Callable[[PhaseMemory], int]
 

@@ -39,7 +39,7 @@ from eigen_core.reporting.style import (
     value_axis,
     widen,
 )
-from eigen_core.reporting.units import BYTES_PER_MB, count, duration, number, signed
+from eigen_core.units import BYTES_PER_MB, count, duration, number, signed
 
 # Fewer generations give a slope that says nothing.
 _SLOPE_GENERATIONS = 10

@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
 from eigen_core.reporting.style import MUTED, Values
-from eigen_core.reporting.units import number
+from eigen_core.units import number
 
 # Values that span more than this many times the part to be read would flatten it on a linear axis.
 _FLATTENING = 2.5

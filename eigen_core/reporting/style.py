@@ -21,7 +21,7 @@ from matplotlib.typing import RcKeyType
 from numpy.typing import NDArray
 from PIL import Image
 
-from eigen_core.reporting.units import number
+from eigen_core.units import number
 
 Values = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.ancestry import champion_path, origins, record_of
-from eigen_core.reporting.units import BYTES_PER_MB, reward
+from eigen_core.units import BYTES_PER_MB, reward
 
 Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded for people, None is unknown."""

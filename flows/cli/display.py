@@ -2,6 +2,7 @@
 
 import logging
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -12,9 +13,9 @@ from rich.table import Column
 from rich.text import Text
 
 from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.units import duration, size
 from flows.cli.signals import StopSignals
 
-_MB = 1e6
 _REFRESHES_PER_SECOND = 4
 _CLOCK_WIDTH = len("0:00:00")
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
@@ -56,7 +57,7 @@ def figures(record: GenerationRecord, telemetry: Telemetry) -> str:
         f"best {record.best_fitness:,.1f}  mean {record.mean_fitness:,.1f}  "
         f"champion validation {record.champion_validation:,.1f}  "
         f"buffer {record.transitions:,}/{record.replay_capacity:,}  "
-        f"{telemetry.seconds:.1f} s  RSS {telemetry.rss_bytes / _MB:,.0f} MB"
+        f"{duration(telemetry.seconds)}  RSS {size(telemetry.rss_bytes)}"
     )
 
 
@@ -158,7 +159,8 @@ class BarDisplay:
         """Advance the bar of the generations and show the latest figures."""
         done = record.generation - self._first
         seconds = (time.monotonic() - self._started) / done * (self._generations - record.generation)
-        self._overall.update(self._overall_task, completed=record.generation, left=f", {_clock(seconds)} left")
+        left = timedelta(seconds=round(seconds))
+        self._overall.update(self._overall_task, completed=record.generation, left=f", {left} left")
         self._figures = Text(f"generation {record.generation}: {figures(record, telemetry)}", style="dim")
         self._live.update(self._group())
 
@@ -191,9 +193,3 @@ class ConsoleHandler(logging.Handler):
         colour = "red" if record.levelno >= logging.ERROR else "yellow"
         label = Text(f"{record.levelname.lower()}: ", style=colour)
         self.console.print(label + Text(record.getMessage()), soft_wrap=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

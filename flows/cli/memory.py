@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from eigen_core.errors import InputError
+from eigen_core.units import size
 from flows.cli.plain_table import PlainTable
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
     from flows.runs import RunStatus
 
-_MB = 1e6
 _SHOWN_GENERATIONS = 3
 _MOST_REPORT_BYTES = 16 << 20
 _SUFFIXES = (".md", ".json", ".png")
@@ -108,7 +108,7 @@ def _print_phases(console: Console, memory: RunMemory) -> None:
     )
     for entry in shown:
         if not entry.phases:
-            sizes_of_all = ("", _size(entry.rss_peak_bytes), _size(entry.rss_bytes))
+            sizes_of_all = ("", size(entry.rss_peak_bytes), size(entry.rss_bytes))
             table.add_row(str(entry.generation), "all", *sizes_of_all, ends_section=True)
         for index, phase in enumerate(entry.phases):
             sizes = [phase.start_bytes, phase.peak_bytes, phase.end_bytes]
@@ -116,7 +116,7 @@ def _print_phases(console: Console, memory: RunMemory) -> None:
             generation = "" if index else str(entry.generation)
             is_last = index == len(entry.phases) - 1
             table.add_row(
-                generation, phase.phase, *(_size(amount) for amount in [*sizes, *device]), ends_section=is_last
+                generation, phase.phase, *(size(amount) for amount in [*sizes, *device]), ends_section=is_last
             )
     table.print(console)
 
@@ -178,7 +178,3 @@ def _content(path: Path) -> str:
 
 def _line(console: Console, label: str, text: str) -> None:
     console.print(f"  {label:<8}{text}" if label else f"  {text}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _size(amount: int) -> str:
-    return f"{amount / _MB:,.0f} MB"

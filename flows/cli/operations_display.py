@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from eigen_core.units import rough_duration
 from flows.endings import Stopped
 from flows.operations.environment import api_at
 from flows.operations.home import Home, Record
@@ -252,7 +253,7 @@ def _when(moment: datetime) -> str:
     seconds = (moment - datetime.now(UTC)).total_seconds()
     if abs(seconds) >= _DAY_SECONDS:
         return f"{moment.astimezone():%Y-%m-%d %H:%M}"
-    return f"in {_duration(seconds)}" if seconds > 0 else f"{_duration(-seconds)} ago"
+    return f"in {rough_duration(round(seconds))}" if seconds > 0 else f"{rough_duration(round(-seconds))} ago"
 
 
 def _how_long(moment: datetime) -> str:
@@ -260,13 +261,7 @@ def _how_long(moment: datetime) -> str:
     seconds = (datetime.now(UTC) - moment).total_seconds()
     if seconds >= _DAY_SECONDS:
         return f"since {moment.astimezone():%Y-%m-%d %H:%M}"
-    return f"for {_duration(max(seconds, 0.0))}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.0f} h"
+    return f"for {rough_duration(round(max(seconds, 0.0)))}"
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
+from eigen_core.units import rough_duration, size
 from flows.cli.display import display_on
 from flows.cli.plain_table import PlainTable
 from flows.endings import require_addresses
@@ -17,8 +18,6 @@ from flows.prefect_environment import prepare_environment
 if TYPE_CHECKING:
     from eigen_core.planning import Calibration, DiskPlan, PanelFacts
     from flows.run_plan import RunPlan
-
-_MB = 1e6
 
 
 @dataclass(frozen=True)
@@ -215,15 +214,17 @@ def _print_disk(console: Console, config: Config, disk: "DiskPlan") -> None:
 
 
 def _print_time(console: Console, calibration: "Calibration", generations: int) -> None:
-    phases = ", ".join(f"{phase} {_duration(getattr(calibration, phase))}" for phase in ("evaluate", "train", "evolve"))
-    _line(console, "time", f"about {_duration(calibration.seconds)} a generation ({phases})")
-    whole = _duration(calibration.seconds * generations)
+    phases = ", ".join(
+        f"{phase} {rough_duration(getattr(calibration, phase))}" for phase in ("evaluate", "train", "evolve")
+    )
+    _line(console, "time", f"about {rough_duration(calibration.seconds)} a generation ({phases})")
+    whole = rough_duration(calibration.seconds * generations)
     _line(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
     _line(
         console,
         "",
-        f"inferred from a piece of a generation, timed here in {_duration(calibration.piece_seconds)}: it may take "
-        "half as long or twice, and longer while others use the processors",
+        f"inferred from a piece of a generation, timed here in {rough_duration(calibration.piece_seconds)}: it may "
+        "take half as long or twice, and longer while others use the processors",
     )
 
 
@@ -231,13 +232,5 @@ def _line(console: Console, label: str, text: str) -> None:
     console.print(f"  {label:<10}{text}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds:.2f} s"
-    if seconds < 6_000:
-        return f"{seconds / 60:,.0f} min"
-    return f"{seconds / 3_600:,.1f} h" if seconds < 360_000 else f"{seconds / 86_400:,.0f} days"
-
-
 def _size(amount: int) -> str:
-    return f"{amount / _MB:,.1f} MB" if amount else ""
+    return size(amount) if amount else ""

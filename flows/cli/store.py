@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from eigen_core.units import BYTES_PER_MB, size
+
 if TYPE_CHECKING:
     from flows.housekeeping import CleanedRun, Verification
 
-_MB = 1e6
 _SHOWN_DAMAGES = 50
 
 
@@ -20,7 +21,7 @@ def print_cleaned(console: Console, runs: Sequence["CleanedRun"], *, dry_run: bo
             f"{run.run}: {run.skipped or _removed(run, would)}", highlight=False, markup=False, soft_wrap=True
         )
     freed = sum(run.bytes_freed for run in runs)
-    console.print(f"{freed / _MB:,.1f} MB {would}freed.", highlight=False)
+    console.print(f"{freed / BYTES_PER_MB:,.1f} MB {would}freed.", highlight=False)
 
 
 def _removed(run: "CleanedRun", would: str) -> str:
@@ -31,7 +32,7 @@ def _removed(run: "CleanedRun", would: str) -> str:
     plural = "s" * (len(generations) > 1)
     named = f"generation{plural} {', '.join(map(str, generations))}" if generations else "no generation"
     local = f", here also {', '.join(map(str, run.local.generations))}" if run.local.generations else ""
-    return f"{named}{local} and {blobs} files {would}removed, {run.bytes_freed / _MB:,.1f} MB."
+    return f"{named}{local} and {blobs} files {would}removed, {size(run.bytes_freed)}."
 
 
 def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
@@ -64,7 +65,7 @@ def print_verification(console: Console, found: "Verification") -> None:
         console.print(f"  and {len(found.damages) - _SHOWN_DAMAGES} more; --json has them all", highlight=False)
     if found.unreferenced_files:
         console.print(
-            f"{found.unreferenced_files} files ({found.unreferenced_bytes / _MB:,.1f} MB) belong to no generation: "
+            f"{found.unreferenced_files} files ({size(found.unreferenced_bytes)}) belong to no generation: "
             "one is being written, was cut short, or has lost its manifest.",
             highlight=False,
             soft_wrap=True,

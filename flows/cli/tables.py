@@ -14,13 +14,13 @@ from rich.markup import escape
 
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.explain import explain, flatten
+from eigen_core.units import size
 from flows.cli.plain_table import PlainTable
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
     from flows.runs import RunStatus
 
-_MB = 1e6
 _SHOWN_GENERATIONS = 40
 _PIPE_WIDTH = 120
 
@@ -100,8 +100,8 @@ def print_history(console: Console, status: "RunStatus") -> None:
             f"{record.champion_validation:,.1f}",
             f"{record.transitions:,}",
             f"{entry.seconds:,.1f} s" if entry else "",
-            f"{entry.rss_bytes / _MB:,.0f} MB" if entry else "",
-            f"{entry.rss_peak_bytes / _MB:,.0f} MB" if entry else "",
+            size(entry.rss_bytes) if entry else "",
+            size(entry.rss_peak_bytes) if entry else "",
         )
     table.print(console)
     hidden = len(status.history) - _SHOWN_GENERATIONS

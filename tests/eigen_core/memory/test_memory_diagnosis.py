@@ -21,7 +21,7 @@ from eigen_core.memory import MemoryGuard, MemoryReport, host_limits, report_mar
 from eigen_core.memory.baselines import Baselines
 from eigen_core.memory.blocks import Block, find_blocks
 from eigen_core.memory.census import Census, TypeCount, held_bytes, live_objects, take_census
-from eigen_core.memory.sizes import signed_size, size
+from eigen_core.units import signed_size, size
 
 _ELEMENTS = 25_000
 _BYTES = 4 * _ELEMENTS

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from eigen_core.reporting.scales import LinearPart, clip_top, compress_beyond, linear_part, make_logarithmic
 from eigen_core.reporting.style import EndLabel, label_ends, spread
-from eigen_core.reporting.units import count, duration, number, signed
+from eigen_core.units import count, duration, number, signed
 
 PARTS = st.builds(LinearPart, st.floats(-1e5, 0.0), st.floats(1e-2, 1e5))
 

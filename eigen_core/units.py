@@ -1,0 +1,93 @@
+"""Numbers, sizes and times as people read them, with their units."""
+
+from datetime import UTC, datetime
+
+BYTES_PER_MB = 1e6
+"""A megabyte is a million bytes, in settings, tables, plots and reports."""
+BYTES_PER_GB = 1e9
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def size(amount: float) -> str:
+    """Format bytes: "3.72 GB", "87 MB", "-1.2 MB", "0 MB"."""
+    if abs(amount) >= BYTES_PER_GB:
+        return f"{amount / BYTES_PER_GB:,.2f} GB"
+    megabytes = amount / BYTES_PER_MB
+    text = f"{megabytes:,.0f}" if abs(megabytes) >= 10 or megabytes == 0 else f"{megabytes:.1f}"
+    return f"{text} MB"
+
+
+def signed_size(amount: float) -> str:
+    """Format a change in bytes, with its sign."""
+    return f"+{size(amount)}" if amount > 0 else size(amount)
+
+
+def duration(seconds: float) -> str:
+    """Format a measured time: "8.24 s", "3 min 20 s", "5 h 12 min", "3 days 4 h"."""
+    if seconds < _MINUTE:
+        return f"{number(seconds)} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return _in_two_units(whole, _MINUTE, "min", 1, "s")
+    if whole < 2 * _DAY:
+        return _in_two_units(whole, _HOUR, "h", _MINUTE, "min")
+    return _in_two_units(whole, _DAY, "days", _HOUR, "h")
+
+
+def rough_duration(seconds: float) -> str:
+    """Format an estimated time: "0.52 s", "40 s", "36 min", "5 h 12 min", "3 days 4 h"."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    return f"{seconds:.0f} s" if seconds < 90 else duration(_MINUTE * round(seconds / _MINUTE))
+
+
+def _in_two_units(seconds: int, large: int, name: str, small: int, small_name: str) -> str:
+    rest = seconds % large // small
+    return f"{seconds // large:,} {name}" + (f" {rest} {small_name}" if rest else "")
+
+
+def number(value: float) -> str:
+    """Format a value: thousands apart, M for millions, three digits where it is small."""
+    if value == 0.0:
+        return "0"
+    magnitude = abs(value)
+    if magnitude >= 1e12 or magnitude < 1e-4:
+        text = f"{value:.1e}"
+    elif magnitude >= 1e6:
+        text = f"{_three_digits(value / 1e6)}M"
+    else:
+        text = _three_digits(value)
+    return text.replace("-", "−")
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def signed(value: float) -> str:
+    """Format a change, with its sign."""
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def count(amount: int, noun: str) -> str:
+    """Format an amount with its noun: "1 generation", "12 generations"."""
+    return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
+
+
+def reward(value: float) -> str:
+    """Format a reward: two decimals, thousands apart."""
+    return f"{value:,.2f}"
+
+
+def clock(when: datetime, now: datetime) -> str:
+    """Format a moment in UTC, with the date if that is not the date of `now`: "04:12 UTC", "23 Nov 04:12 UTC"."""
+    when, now = when.astimezone(UTC), now.astimezone(UTC)
+    day = "" if when.date() == now.date() else f"{when.day} {when:%b} "
+    return f"{day}{when:%H:%M} UTC"
+
+
+def exact_clock(when: datetime) -> str:
+    """Format a moment with date and seconds: "21 Nov 2026, 03:36:10 UTC"."""
+    when = when.astimezone(UTC)
+    return f"{when.day} {when:%b %Y, %H:%M:%S} UTC"
