@@ -136,12 +136,12 @@ class Doctor:
 
     def _memory_limits(self) -> Finding:
         from eigen_core.generation import resolve_device
-        from eigen_core.memory import host_limits, room_bytes
+        from eigen_core.memory import headroom_bytes, host_limits
 
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory).limits))
-        room = room_bytes(memory, resolve_device("cpu"))
-        free = f"{size(room)} can be taken now before the guard's line at {memory.hard:.0%}"
+        headroom = headroom_bytes(memory, resolve_device("cpu"))
+        free = f"{size(headroom)} can be taken now before the guard's line at {memory.hard:.0%}"
         return Finding("memory limits", "ok", f"{limits}; {free}")
 
     def _memory(self) -> Finding:

@@ -1,4 +1,4 @@
-"""What memory has left behind in a run's folder: reports of moments, and the trips of the guard. No Prefect in here."""
+"""The memory reports in a run's folder, and the aborts of its guard. No Prefect in here."""
 
 import hashlib
 import json
@@ -13,8 +13,8 @@ from eigen_core.records import Record
 from flows.journal import Journal
 
 FOLDER = "memory"
-MOST_TRIPS = 2
-"""So many trips in the same generation, under the same limit and configuration, are enough."""
+MOST_ABORTS = 2
+"""After this many aborts of the same generation, under the same limit and configuration, a run is blocked."""
 
 _REPORTS_KEPT = 20
 # What says how long a run is, or where it is kept, changes nothing about a generation's memory.
@@ -25,8 +25,8 @@ class BlockedError(Exception):
     """A run would be ended by its memory guard again. The message says why and what would change that."""
 
 
-class Trip(Record):
-    """One time that the guard ended a training."""
+class GuardAbort(Record):
+    """One abort of a training by its memory guard."""
 
     generation: int
     """The generation under way."""
@@ -42,7 +42,8 @@ class Trip(Record):
     """What the guard said."""
 
 
-TRIPS = Journal(f"{FOLDER}/trips.json", Trip)
+# Stored runs have the file under this name.
+ABORTS = Journal(f"{FOLDER}/trips.json", GuardAbort)
 
 
 def write_memory_report(place: RunPlace, report: MemoryReport, generation: int, phase: str) -> Path:
@@ -71,15 +72,15 @@ def memory_key(config: Config) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def remember_trip(place: RunPlace, trip: Trip) -> int:
-    """Add a trip to those of the run, here and in its store, and return how many were like it."""
-    return len(_like(TRIPS.append(place, trip), trip))
+def remember_abort(place: RunPlace, abort: GuardAbort) -> int:
+    """Add an abort to those of the run, here and in its store, and return how many of them are alike."""
+    return len(_like(ABORTS.append(place, abort), abort))
 
 
 def is_blocked(place: RunPlace, generation: int) -> bool:
     """Whether the guard has ended `generation` so often, in the same way, that it is not tried again."""
-    trips = TRIPS.read(place)
-    return bool(trips) and trips[-1].generation == generation and len(_like(trips, trips[-1])) >= MOST_TRIPS
+    aborts = ABORTS.read(place)
+    return bool(aborts) and aborts[-1].generation == generation and len(_like(aborts, aborts[-1])) >= MOST_ABORTS
 
 
 def require_not_blocked(place: RunPlace, config: Config, limits: HostLimits, generation: int) -> None:
@@ -88,25 +89,26 @@ def require_not_blocked(place: RunPlace, config: Config, limits: HostLimits, gen
     Raises:
         BlockedError: it has.
     """
-    trips = [
-        trip
-        for trip in TRIPS.read(place)
-        if (trip.generation, trip.limit, trip.config_sha256) == (generation, str(limits.smallest), memory_key(config))
+    aborts = [
+        abort
+        for abort in ABORTS.read(place)
+        if (abort.generation, abort.limit, abort.config_sha256)
+        == (generation, str(limits.smallest), memory_key(config))
     ]
-    if len(trips) < MOST_TRIPS:
+    if len(aborts) < MOST_ABORTS:
         return
-    last = trips[-1]
+    last = aborts[-1]
     raise BlockedError(
-        f"Run '{place.name}' is blocked: the memory guard has ended generation {generation} {len(trips)} times under "
+        f"Run '{place.name}' is blocked: the memory guard has ended generation {generation} {len(aborts)} times under "
         f"{last.limit}, the last time {f'in {last.phase} ' if last.phase else ''}at {last.moment}. Raise the limit or "
         f"change the configuration (`eigen memory {place.name}` shows what took the memory, `eigen plan` what would "
         "fit); its checkpoints are good."
     )
 
 
-def _like(trips: Sequence[Trip], trip: Trip) -> list[Trip]:
+def _like(aborts: Sequence[GuardAbort], abort: GuardAbort) -> list[GuardAbort]:
     return [
         other
-        for other in trips
-        if (other.generation, other.limit, other.config_sha256) == (trip.generation, trip.limit, trip.config_sha256)
+        for other in aborts
+        if (other.generation, other.limit, other.config_sha256) == (abort.generation, abort.limit, abort.config_sha256)
     ]

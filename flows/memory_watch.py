@@ -1,4 +1,4 @@
-"""The memory guard of a training flow: plan, phases, reports on demand and at its end, and what its end is called."""
+"""The memory guard of a training flow: plan, phases, reports on demand and at an abort, and the end state."""
 
 import gc
 from contextvars import copy_context
@@ -30,9 +30,9 @@ from eigen_core.planning import PHASES
 from eigen_core.records import PhaseMemory
 from eigen_core.reporting.memory_plot import plot_memory_curve
 from flows.memory_reports import (
-    Trip,
+    GuardAbort,
     memory_key,
-    remember_trip,
+    remember_abort,
     require_not_blocked,
     write_memory_report,
 )
@@ -83,8 +83,8 @@ class MemoryWatch:
         """
         require_not_blocked(self._place, self._config, self.limits, generation)
 
-    def goes_by(self, run_plan: RunPlan) -> None:
-        """Let the guard know what each phase is predicted to take."""
+    def follow_plan(self, run_plan: RunPlan) -> None:
+        """Pass the predicted memory of each phase to the guard."""
         plan = run_plan.plan
         self.guard.set_plan(
             plan.part_rows(),
@@ -92,8 +92,8 @@ class MemoryWatch:
             {phase: plan.device_bytes(phase) for phase in PHASES},
         )
 
-    def tells_uploads_of(self, session: RunSession) -> None:
-        """Let reports say how far the uploads are."""
+    def report_uploads_of(self, session: RunSession) -> None:
+        """Add the state of the uploads to the reports."""
         self.guard.add_section("Uploads", lambda: str(session.uploads() or "There are none: the store is a folder."))
 
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
@@ -114,7 +114,7 @@ class MemoryWatch:
         )
 
     def ended_by(self, error: MemoryGuardError) -> State[Any]:
-        """Write and show the report of the guard's error, remember the trip, and return the flow's end state.
+        """Write and show the report of the guard's error, remember the abort, and return the flow's end state.
 
         The error lets go of what its traceback holds.
         """
@@ -123,7 +123,7 @@ class MemoryWatch:
         generation = self._generation_under_way()
         if self._place.local.exists():
             markdown = write_memory_report(self._place, error.report, generation, error.phase)
-            trip = Trip(
+            abort = GuardAbort(
                 generation=generation,
                 phase=error.phase,
                 moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -131,8 +131,8 @@ class MemoryWatch:
                 config_sha256=memory_key(self._config),
                 reason=str(error),
             )
-            like_it = remember_trip(self._place, trip)
-            get_run_logger().error("%s The report is %s (time %d in this generation).", error, markdown, like_it)
+            alike = remember_abort(self._place, abort)
+            get_run_logger().error("%s The report is %s (time %d in this generation).", error, markdown, alike)
             self._show(error.report, _drawn(error.report, markdown))
         else:
             self._show(error.report, [])

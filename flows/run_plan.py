@@ -114,7 +114,7 @@ def plan_run(config: Config, facts: PanelFacts) -> RunPlan:
     return RunPlan(facts, plan, limits, of_device, tuple(suggestions), missing)
 
 
-def require_room(config: Config, facts: PanelFacts) -> RunPlan:
+def require_fit(config: Config, facts: PanelFacts) -> RunPlan:
     """Return the plan of a run that fits.
 
     Raises:

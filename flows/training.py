@@ -42,7 +42,7 @@ from flows.observer import observer
 from flows.own_settings import remember_own_settings
 from flows.resuming import is_scheduled, keep_resuming, remove_needless_resumes
 from flows.run_names import default_run_name
-from flows.run_plan import RunTooLargeError, require_room
+from flows.run_plan import RunTooLargeError, require_fit
 from flows.runs import (
     config_to_resume,
     holdout_of,
@@ -182,8 +182,8 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
     logger = get_run_logger()
     watch.require_not_blocked(generation)
     panel, report = build_panel(config)
-    run_plan = require_room(config, PanelFacts.of(panel))
-    watch.goes_by(run_plan)
+    run_plan = require_fit(config, PanelFacts.of(panel))
+    watch.follow_plan(run_plan)
     # A configuration that cannot be trained is refused before the run is made.
     with watch.guard.phase("start", generation):
         state = start_training(config, panel)
@@ -192,7 +192,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
     open_or_create(config, run)
     with open_session(config.checkpoint, run) as session, ExitStack() as ending:
         keep_request(config, run)
-        watch.tells_uploads_of(session)
+        watch.report_uploads_of(session)
         if newest is not None:
             _resume(state, session, watch.guard, generation)
         # Now it is known that these are the run's data.

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from eigen_core.generation.state import SavedPopulation, TrainingState
-from eigen_core.memory import room_bytes
+from eigen_core.memory import headroom_bytes
 from eigen_core.population import Population
 from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
-_ROOM = 2
-"""So many populations must find room for a copy: the copy itself, and gradients and activations on top."""
+_POPULATIONS = 2
+"""A copy is made where this many populations fit: the copy itself, and gradients and activations on top."""
 
 
 def remember_saved(state: TrainingState, load: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -33,14 +33,14 @@ def population_to_learn(state: TrainingState) -> Iterator[Population]:
     """
     _make_good(state)
     saved = _saved(state)
-    room = room_bytes(state.config.memory, state.device)
-    if saved is None or room >= _ROOM * state.population.nbytes:
+    headroom = headroom_bytes(state.config.memory, state.device)
+    if saved is None or headroom >= _POPULATIONS * state.population.nbytes:
         yield state.population.clone()
         return
     logger.info(
         "%s are left, too little for a second population of %s: learning in place; a failure would read the "
         "checkpoint of generation %d again.",
-        size(room),
+        size(headroom),
         size(state.population.nbytes),
         state.generation,
     )

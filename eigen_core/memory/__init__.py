@@ -2,6 +2,7 @@
 
 from eigen_core.memory.diagnosis import MemoryReport
 from eigen_core.memory.guard import MemoryGuard, MemoryGuardError
+from eigen_core.memory.headroom import headroom_bytes
 from eigen_core.memory.limits import (
     DeviceLimit,
     HostLimit,
@@ -18,7 +19,6 @@ from eigen_core.memory.process import (
     tune_allocator,
 )
 from eigen_core.memory.report_signal import install_report_signal
-from eigen_core.memory.room import room_bytes
 from eigen_core.memory.unwritten import unwritten_zeros
 from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, host_bytes
 
@@ -34,6 +34,7 @@ __all__ = [
     "Usage",
     "device_bytes",
     "device_limit",
+    "headroom_bytes",
     "host_bytes",
     "host_limits",
     "install_report_signal",
@@ -41,7 +42,6 @@ __all__ = [
     "release_free_memory",
     "report_markdown",
     "reset_peak",
-    "room_bytes",
     "tune_allocator",
     "unwritten_zeros",
     "write_report",

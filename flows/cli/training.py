@@ -204,11 +204,11 @@ def require_trainable(config: Config) -> "tuple[DataReport, RunPlan]":
     from eigen_core.generation import require_scale, start_training
     from eigen_core.market import build_panel
     from eigen_core.planning import PanelFacts
-    from flows.run_plan import require_room
+    from flows.run_plan import require_fit
 
     panel, report = build_panel(config)
     require_scale(config, panel.days)
-    run_plan = require_room(config, PanelFacts.of(panel))
+    run_plan = require_fit(config, PanelFacts.of(panel))
     start_training(config, panel)
     return report, run_plan
 

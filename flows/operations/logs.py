@@ -104,13 +104,13 @@ def kept_events(store: str, run: str) -> list[tuple[str, str]]:
         StoreUnavailableError: the store does not answer.
     """
     from flows.attempts import ATTEMPTS
-    from flows.memory_reports import TRIPS
+    from flows.memory_reports import ABORTS
     from flows.runs import configured_place, newest_generation
 
     place, config = configured_place(store, run)
     found = [(entry.moment, f"resumed by schedule, generation {entry.generation}") for entry in ATTEMPTS.read(place)]
     found += [
-        (entry.moment, f"stopped in generation {entry.generation}: {entry.reason}") for entry in TRIPS.read(place)
+        (entry.moment, f"stopped in generation {entry.generation}: {entry.reason}") for entry in ABORTS.read(place)
     ]
     newest = newest_generation(place)
     if newest is not None:

@@ -16,7 +16,7 @@ from benchmarks.limits import below_the_need, run, with_appetite
 from eigen_core.checkpoint import RunPlace
 from eigen_core.memory import host_bytes
 from eigen_core.randomness import keyed_generator
-from flows.memory_reports import TRIPS, memory_reports
+from flows.memory_reports import ABORTS, memory_reports
 from flows.train import train_flow
 
 # Resident and address peaks of the small training without Prefect's server, well below what was measured.
@@ -77,7 +77,7 @@ def test_what_the_guard_has_ended_twice_is_refused_until_the_limit_is_raised(lim
     finally:
         undo()
     assert [(end.is_failed(), end.name) for end in ends] == [(True, "MemoryGuard")] * 2
-    assert [trip.generation for trip in TRIPS.read(RunPlace.of(config.checkpoint, RUN))] == [BEGUN + 1] * 2
+    assert [abort.generation for abort in ABORTS.read(RunPlace.of(config.checkpoint, RUN))] == [BEGUN + 1] * 2
     reports = memory_reports(folder)
     refused = limiter.train("twice", CONFIG["generations"], ["--set", f"memory.limit_gb={limit_gb}"])
     assert (refused.returncode, limiter.state()) == (3, ("Failed", "Blocked")), refused.stderr

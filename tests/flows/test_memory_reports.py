@@ -1,4 +1,4 @@
-"""Trips of the guard are remembered where a run is kept, and block it after two of a kind; reports do not pile up."""
+"""Aborts of the guard are remembered where a run is kept, and block it after two of a kind; reports do not pile up."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
 from eigen_core.memory import HostLimit, HostLimits
 from flows.memory_reports import (
-    TRIPS,
+    ABORTS,
     BlockedError,
-    Trip,
+    GuardAbort,
     is_blocked,
     memory_key,
     memory_reports,
-    remember_trip,
+    remember_abort,
     require_not_blocked,
     write_memory_report,
 )
@@ -37,8 +37,8 @@ def place(config: Config) -> RunPlace:
     return save_generations(config, "run", 1, 2)
 
 
-def trip(config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> Trip:
-    return Trip(
+def abort(config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> GuardAbort:
+    return GuardAbort(
         generation=generation,
         phase="train",
         moment="2026-01-02T03:04:05Z",
@@ -56,14 +56,14 @@ def is_refused(place: RunPlace, config: Config, generation: int = 3, limits: Hos
     return False
 
 
-def test_two_trips_of_a_kind_block_and_anything_else_does_not(place: RunPlace, config: Config) -> None:
-    assert TRIPS.read(place) == []
+def test_two_aborts_of_a_kind_block_and_anything_else_does_not(place: RunPlace, config: Config) -> None:
+    assert ABORTS.read(place) == []
     assert not is_blocked(place, 3)
-    assert remember_trip(place, trip(config)) == 1
+    assert remember_abort(place, abort(config)) == 1
     assert not is_refused(place, config)
-    assert remember_trip(place, trip(config, limits=OTHER_LIMITS)) == 1
+    assert remember_abort(place, abort(config, limits=OTHER_LIMITS)) == 1
     assert not is_refused(place, config)
-    assert remember_trip(place, trip(config)) == 2
+    assert remember_abort(place, abort(config)) == 2
     assert is_refused(place, config)
     with pytest.raises(BlockedError, match=r"'run' is blocked: .* generation 3 2 times under 4\.00 GB .*in train"):
         require_not_blocked(place, config, LIMITS, 3)
@@ -75,19 +75,19 @@ def test_two_trips_of_a_kind_block_and_anything_else_does_not(place: RunPlace, c
     assert is_refused(place, config.model_copy(update={"generations": 99}))
 
 
-def test_a_trip_is_known_on_another_machine(place: RunPlace, config: Config, tmp_path: Path) -> None:
+def test_an_abort_is_known_on_another_machine(place: RunPlace, config: Config, tmp_path: Path) -> None:
     if not place.remote:
         pytest.skip("a folder is on one machine")
-    remember_trip(place, trip(config))
+    remember_abort(place, abort(config))
     elsewhere = config.checkpoint.model_copy(update={"local": str(tmp_path / "another")})
-    assert TRIPS.read(RunPlace.of(elsewhere, "run")) == [trip(config)]
+    assert ABORTS.read(RunPlace.of(elsewhere, "run")) == [abort(config)]
 
 
-def test_trips_that_cannot_be_read_block_nothing(
+def test_aborts_that_cannot_be_read_block_nothing(
     place: RunPlace, config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        remember_trip(place, trip(config))
+        remember_abort(place, abort(config))
     for contents in place.contents():
         contents.store.put("run/memory/trips.json", b"{}")
     assert not is_refused(place, config)
@@ -95,7 +95,7 @@ def test_trips_that_cannot_be_read_block_nothing(
     assert place.stored.verify() == []
 
 
-def test_only_the_newest_reports_and_trips_stay(place: RunPlace, config: Config) -> None:
+def test_only_the_newest_reports_and_aborts_stay(place: RunPlace, config: Config) -> None:
     guard = hand_guard(HandMeter())
     with guard:
         report = guard.report("somebody asked")
@@ -104,5 +104,5 @@ def test_only_the_newest_reports_and_trips_stay(place: RunPlace, config: Config)
     assert left == written[:9:-1]
     assert len(list((place.root / "run" / "memory").iterdir())) == 2 * len(left)
     for _ in range(30):
-        remember_trip(place, trip(config))
-    assert len(TRIPS.read(place)) == 20
+        remember_abort(place, abort(config))
+    assert len(ABORTS.read(place)) == 20

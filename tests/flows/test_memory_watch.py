@@ -1,4 +1,4 @@
-"""A training under the memory guard: ended in any phase, with a report; blocked after two trips; exact when resumed."""
+"""A training under the memory guard: aborted in any phase, with a report; blocked after two aborts; resumed exactly."""
 
 import json
 import os
@@ -156,7 +156,7 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
 
 
 @pytest.mark.slow
-def test_after_two_trips_a_run_is_blocked_until_limit_or_configuration_change(
+def test_after_two_aborts_a_run_is_blocked_until_limit_or_configuration_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
     config = small_flow_config(tmp_path)

@@ -15,7 +15,7 @@ from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import address_space_bytes, host_bytes, own_resident_bytes
 from eigen_core.planning import PanelFacts, plan_of
 from flows import run_plan as module
-from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_room
+from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_fit
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
@@ -174,13 +174,13 @@ def test_a_run_for_a_gpu_is_planned_where_there_is_none_and_refused() -> None:
     assert not run_plan.fits
     assert "torch finds none here. Use device cpu or auto" in run_plan.sentence()
     with pytest.raises(InputError, match="torch finds no GPU"):
-        require_room(config, FACTS)
+        require_fit(config, FACTS)
 
 
-def test_require_room_returns_the_plan_or_raises_it() -> None:
-    assert require_room(load_config("eigen2", ["device=cpu", "memory.limit_gb=9"]), FACTS).fits
+def test_require_fit_returns_the_plan_or_raises_it() -> None:
+    assert require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=9"]), FACTS).fits
     with pytest.raises(RunTooLargeError) as caught:
-        require_room(load_config("eigen2", ["device=cpu", "memory.limit_gb=2"]), FACTS)
+        require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=2"]), FACTS)
     assert str(caught.value) == caught.value.run_plan.sentence()
     assert not caught.value.run_plan.fits
 

@@ -212,7 +212,7 @@ def test_without_memory_for_a_copy_a_failed_train_phase_begins_from_the_checkpoi
     expected = copy.deepcopy(prepared)
     with fused(where, counting):
         train(expected)
-    monkeypatch.setattr(undo, "room_bytes", lambda *_: 0)
+    monkeypatch.setattr(undo, "headroom_bytes", lambda *_: 0)
     for fails_at in range(1, counting.calls + 1):
         state = copy.deepcopy(prepared)
         with fused(where, Fuse(fails_at)), pytest.raises(BrokenError):
@@ -225,7 +225,7 @@ def test_without_memory_for_a_copy_a_failed_train_phase_begins_from_the_checkpoi
 def test_learning_in_place_takes_no_second_population(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_before(train, 0)
     own = state.population
-    monkeypatch.setattr(undo, "room_bytes", lambda *_: 0)
+    monkeypatch.setattr(undo, "headroom_bytes", lambda *_: 0)
     train(state)
     assert state.population is own
     assert not state.half_learned
@@ -234,7 +234,7 @@ def test_learning_in_place_takes_no_second_population(monkeypatch: pytest.Monkey
 def test_without_a_checkpoint_of_the_last_generation_learning_takes_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_before(train, 1)
     own = state.population
-    monkeypatch.setattr(undo, "room_bytes", lambda *_: 0)
+    monkeypatch.setattr(undo, "headroom_bytes", lambda *_: 0)
     train(state)
     assert state.population is not own
 

@@ -26,7 +26,7 @@ from flows.cli.operations_display import (
     print_up,
     status_document,
 )
-from flows.memory_reports import TRIPS, Trip
+from flows.memory_reports import ABORTS, GuardAbort
 from flows.operations import launching
 from flows.operations.home import Home, Record
 from flows.operations.launching import Launched
@@ -392,8 +392,10 @@ def test_without_a_server_the_logs_are_what_the_run_keeps(folder: Path) -> None:
     RunDirectory.create(folder / "runs", "first", config.model_dump(mode="json"))
     place = RunPlace.of(config.checkpoint, "first")
     ATTEMPTS.append(place, Attempt(generation=2, moment="2026-01-02T00:00:00Z"))
-    trip = Trip(generation=1, phase="train", moment="2026-01-01T00:00:00Z", limit="", config_sha256="", reason="[why]")
-    TRIPS.append(place, trip)
+    abort = GuardAbort(
+        generation=1, phase="train", moment="2026-01-01T00:00:00Z", limit="", config_sha256="", reason="[why]"
+    )
+    ABORTS.append(place, abort)
     ended = eigen("logs", "first")
     assert ended.exit_code == 0
     assert ended.stdout.splitlines() == [

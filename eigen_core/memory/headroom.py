@@ -7,10 +7,10 @@ from eigen_core.memory.limits import device_limit, host_limits
 from eigen_core.memory.usage import SystemMeter
 
 
-def room_bytes(memory: MemoryConfig, device: torch.device) -> int:
-    """Return how much more can be taken on a device before the hard line of the tightest limit (bytes), at least 0.
+def headroom_bytes(memory: MemoryConfig, device: torch.device) -> int:
+    """Return how much more can be allocated on a device before the hard line of the tightest limit (bytes), at least 0.
 
-    On the CPU every bound on the host counts (`host_limits`), on a GPU what its driver says.
+    On the CPU every limit of the host counts (`host_limits`), on a GPU the memory that its driver reports.
 
     Raises:
         InputError: a limit cannot be used, or the driver does not answer.
