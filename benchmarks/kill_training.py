@@ -12,11 +12,11 @@ from eigen_core.checkpoint import RunContents, open_session
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.store import open_store, remote
+from eigen_core.store import gcs, open_store
 from flows.runs import open_or_create
 
 # Imported before the processes that are killed are forked: it takes as long as their training.
-assert remote
+assert gcs
 
 PHASES = ("start", "load", "evaluate", "train", "evolve", "checkpoint", "finish")
 

@@ -14,16 +14,15 @@ from flows.runs import open_or_create
 
 _GENERATIONS, _WARM_UP = 9, 1
 _TURNS = 2
-_LOCAL, _MEMORY, _EMULATOR = "a folder", "memory of the process", "emulator of Google Cloud Storage"
+_LOCAL, _EMULATOR = "a folder", "emulator of Google Cloud Storage"
 
 
 def run() -> Section:
-    """Train by turns with the store in a folder, in memory and on the emulator."""
-    measured: dict[str, list[dict[str, float]]] = {_LOCAL: [], _MEMORY: [], _EMULATOR: []}
+    """Train by turns with the store in a folder and on the emulator."""
+    measured: dict[str, list[dict[str, float]]] = {_LOCAL: [], _EMULATOR: []}
     with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as name, emulator(Path(name)) as server:
         stores = {
             _LOCAL: f"{name}/runs",
-            _MEMORY: "memory://benchmark/runs",
             _EMULATOR: f"gs://{server.make_bucket()}/runs",
         }
         for turn in range(_TURNS):

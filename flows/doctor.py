@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
-from eigen_core.store.deadline import within
+from eigen_core.store.retries import within
 from eigen_core.units import size
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import BinaryIO, Self
 
 from eigen_core.checkpoint.content import CHUNK_BYTES
 from eigen_core.checkpoint.names import blob_name
-from eigen_core.store.local import make_folder, sync_folder
-from eigen_core.store.names import HIDDEN
+from eigen_core.store.files import make_folder, sync_folder
+from eigen_core.store.interface import HIDDEN
 
 _SAVING = ".saving"
 _WORTH_A_THREAD = 1 << 20

@@ -20,8 +20,7 @@ from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
 from eigen_core.checkpoint.tensor_files import read_tensors, tensor_file
 from eigen_core.config.stored import current_values
 from eigen_core.errors import InputError
-from eigen_core.store.local import replacing
-from eigen_core.store.location import explained
+from eigen_core.store.files import explained, replacing
 
 CHAMPION = "champion"
 """Stem of the tensors and of the document that a champion is made of."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from eigen_core.errors import InputError
-from eigen_core.store.location import explained
+from eigen_core.store.files import explained
 
 _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.05

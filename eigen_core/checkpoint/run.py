@@ -44,8 +44,7 @@ from eigen_core.checkpoint.snapshot import (
 from eigen_core.checkpoint.tensor_files import document_bytes, read_tensors, tensor_facts, tensor_file
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
-from eigen_core.store.local import leftovers
-from eigen_core.store.location import explained
+from eigen_core.store.files import explained, leftovers
 from eigen_core.units import size
 
 logger = logging.getLogger(__name__)

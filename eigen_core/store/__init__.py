@@ -10,8 +10,14 @@ from eigen_core.store.interface import (
     created,
 )
 from eigen_core.store.local import LocalStore
-from eigen_core.store.location import check_run_name, store_folder
-from eigen_core.store.place import is_remote, open_store, run_root, store_from_environment
+from eigen_core.store.location import (
+    check_run_name,
+    is_remote,
+    open_store,
+    run_root,
+    store_folder,
+    store_from_environment,
+)
 
 __all__ = [
     "LocalStore",

@@ -1,372 +1,395 @@
-"""Google Cloud Storage through gcsfs: its connections, credentials and errors, one request at a time.
-
-gcsfs's own file operations are not used, only what sends a request. They would tell of progress in the thread that
-serves all requests of this process, where a limited rate holds up everybody; let a damaged upload become visible and
-notice it afterwards, where the service refuses content that does not match a checksum sent along; and try again for
-minutes without saying what is wrong.
-"""
+"""A store on Google Cloud Storage: every transfer is compared with a checksum, and started again if it differs."""
 
 import json
-import os
 import re
 import uuid
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import aiohttp
-import fsspec.asyn
-from gcsfs.core import GCSFileSystem
-from multidict import CIMultiDictProxy
-
-from eigen_core.errors import InputError
-from eigen_core.store.bucket import Entry, LostUploadError
-from eigen_core.store.checksums import crc32c, from_base64, to_base64
-from eigen_core.store.credentials import NOBODY, Identity, process_identity
-from eigen_core.store.failures import OutOfRangeError, missing_bucket, translated
-from eigen_core.store.interface import MissingObjectError, Progress, StoreUnavailableError
-from eigen_core.store.location import RemotePlace
-from eigen_core.store.patience import SECONDS, TransientError, insist
+from eigen_core.store import retries
+from eigen_core.store.files import crc32c, file_checksum, replacing, store_errors, stream_checksum
+from eigen_core.store.gcs_client import Answer, GcsClient, InterruptedTransferError, RangeError
+from eigen_core.store.interface import (
+    HIDDEN,
+    MissingObjectError,
+    ObjectExistsError,
+    Progress,
+    Store,
+    StoredObject,
+    StoreUnavailableError,
+    checked_name,
+    checked_prefix,
+    is_hidden,
+)
+from eigen_core.store.location import GcsLocation
 
 BLOCK = 8 << 20
-"""Most bytes in a request; a multiple of 256 KiB, which the service asks for."""
+"""Most bytes in a request; a multiple of 256 KiB, as the service requires."""
 
-_EMULATOR = "STORAGE_EMULATOR_HOST"
-_ANSWER_SECONDS = 15.0
-_BLOCK_SECONDS = 60.0
-_TIMEOUTS = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_ANSWER_SECONDS)
+_TRANSFER_SECONDS = 60.0
+_CHECK_SECONDS = 11.0
+_CHECK_RETRY_SECONDS = 8.0
+_TRANSFER_ATTEMPTS = 4
+_PAUSE_SECONDS = 0.5
+_CONCURRENT_DELETIONS = 8
 _FIELDS = "name,size,updated,crc32c,generation"
-_HOST = re.compile(r"[A-Za-z0-9._:-]+")
+_CHECKSUM = re.compile(r"crc32c=([A-Za-z0-9+/]+=*)")
 _INCOMPLETE = 308
 _DONE = (200, 201)
-
-# The client's own way to send one request, without its repetitions around it: those wait longer than we may, and do
-# not say what went wrong when our time is up.
-_send = GCSFileSystem._request.__wrapped__
+_MISSING = "0"
+"""The version of an object that does not exist."""
 
 
 @dataclass(frozen=True)
-class _Connection:
-    """What a process needs to ask something: a client cannot be taken along into a forked process."""
+class _Entry(StoredObject):
+    """An object with its CRC-32C, as the service writes it, and its version, which changes whenever it is written."""
 
-    process: int
-    client: GCSFileSystem
-    identity: Identity
+    checksum: str
+    version: str
 
-    @property
-    def endpoint(self) -> str:
-        return str(self.client.base).removesuffix("/storage/v1/")
-
-
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    headers: CIMultiDictProxy[str]
-    content: bytes
-
-    def document(self, place: str) -> dict[str, Any]:
-        """Return the JSON object that was answered."""
-        try:
-            document = json.loads(self.content)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
-            raise TransientError(f"{place} gave an answer that cannot be read")
-        return document
+    def has(self, name: str, content: bytes) -> bool:
+        """Whether this is an object of that name and content."""
+        return (self.name, self.bytes, self.checksum) == (name, len(content), _encoded(crc32c(content)))
 
 
-class GcsBucket:
-    """A part of a bucket of Google Cloud Storage (see `Bucket`)."""
+class GcsStore(Store):
+    """A store in a bucket (see `Store`), under a prefix.
 
-    def __init__(self, place: RemotePlace, patience: float = SECONDS, block_patience: float = _BLOCK_SECONDS) -> None:
+    `create` is safe among any number of machines: the service checks the precondition.
+    """
+
+    def __init__(
+        self,
+        location: GcsLocation,
+        retry_seconds: float = retries.RETRY_SECONDS,
+        transfer_seconds: float = _TRANSFER_SECONDS,
+    ) -> None:
         """
         Args:
-            place: the bucket and what all names in it begin with.
-            patience: how long a request is tried again (seconds).
-            block_patience: how long a request that carries content may take (seconds).
+            location: bucket and prefix.
+            retry_seconds: how long a request is retried.
+            transfer_seconds: timeout of a request that transfers content.
         """
-        self._place = place
-        self._patience = patience
-        self._block_patience = block_patience
-        self._prefix = f"{place.prefix}/" if place.prefix else ""
-        self._connection: _Connection | None = None
+        self._location = location
+        self._prefix = f"{location.prefix}/" if location.prefix else ""
+        self._client = GcsClient(location, retry_seconds, transfer_seconds)
 
     @property
     def url(self) -> str:
-        """See `Bucket.url`."""
-        return self._place.url
-
-    def hasty(self, seconds: float) -> "GcsBucket":
-        """See `Bucket.hasty`."""
-        return GcsBucket(self._place, seconds, seconds)
-
-    def check_access(self) -> None:
-        """See `Bucket.check_access`."""
-        self._page(self._least_listing())
+        """Such as gs://bucket/prefix."""
+        return self._location.url
 
     def time(self) -> datetime:
-        """See `Bucket.time`. Every answer says when it was given."""
-        answer = self._page(self._least_listing())
+        """See `Store.time`. It is the date of an answer."""
+        answer = self._list_one()
         try:
             return parsedate_to_datetime(answer.headers["Date"]).astimezone(UTC)
         except (KeyError, ValueError) as error:
             raise StoreUnavailableError(f"{self.url} does not say what time it is") from error
 
-    def _least_listing(self) -> dict[str, str]:
-        return {"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"}
-
-    def entry(self, name: str) -> Entry | None:
-        """See `Bucket.entry`."""
-        try:
-            answer = self._ask("GET", self._object(name), query={"fields": _FIELDS})
-        except MissingObjectError:
-            return None
-        return self._entry(answer.document(self.url))
-
-    def entries(self, prefix: str) -> list[Entry]:
-        """See `Bucket.entries`."""
-        pages = self._list({"prefix": self._prefix + prefix, "fields": f"items({_FIELDS}),nextPageToken"})
-        return [self._entry(item) for page in pages for item in page.get("items", [])]
-
-    def folders(self, prefix: str) -> list[str]:
-        """See `Bucket.folders`."""
-        whole = self._prefix + prefix
-        pages = self._list({"prefix": whole, "delimiter": "/", "fields": "prefixes,nextPageToken"})
-        return [str(found)[len(whole) :].rstrip("/") for page in pages for found in page.get("prefixes", [])]
-
-    def upload(self, name: str, content: bytes, version: str | None = None) -> Entry:
-        """See `Bucket.upload`."""
-        # A boundary of our own: gcsfs has one for all, which content could contain.
-        boundary = uuid.uuid4().hex
-        about = json.dumps({"name": self._prefix + name, "crc32c": to_base64(crc32c(content))})
-        head = (
-            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{about}\r\n"
-            f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
+    def check(self) -> None:
+        """See `Store.check`. A small object is written, read and removed."""
+        late = (
+            f"The store {self.url} did not answer within {_CHECK_SECONDS:.0f} seconds. Check the network of this "
+            "machine; the store may also be down for a while."
         )
-        condition = {} if version is None else {"ifGenerationMatch": version}
-        try:
-            answer = self._ask(
-                "POST",
-                self._uploads(),
-                seconds=self._block_patience,
-                headers={"Content-Type": f"multipart/related; boundary={boundary}"},
-                data=b"".join((head.encode(), content, f"\r\n--{boundary}--\r\n".encode())),
-                query={"uploadType": "multipart", **condition},
-            )
-        except MissingObjectError as error:
-            raise missing_bucket(self.url, self._place.bucket) from error
-        return self._entry(answer.document(self.url))
+        retries.within(_CHECK_SECONDS, self.with_timeout(_CHECK_RETRY_SECONDS)._check, late)
 
-    def upload_file(self, name: str, file: BinaryIO, size: int, checksum: int, moved: Progress) -> None:
-        """See `Bucket.upload_file`."""
-        if size <= BLOCK:
-            content = file.read(size)
-            self.upload(name, content)
-            moved(len(content))
-            return
-        session = self._begin_upload(name, size, checksum)
-        first = 0
-        while True:
-            file.seek(first)
-            block = file.read(BLOCK)
-            stored = self._send_block(session, first, block, size)
-            if stored is None:
-                moved(size - first)
-                return
-            if not first < stored <= first + len(block):
-                raise LostUploadError(f"{self.url} holds {stored:,} bytes where {first + len(block):,} were sent")
-            moved(stored - first)
-            first = stored
+    def with_timeout(self, seconds: float) -> "GcsStore":
+        """Return this store with a limit to how long a request is retried (seconds)."""
+        return GcsStore(self._location, seconds, seconds)
 
-    def _begin_upload(self, name: str, size: int, checksum: int) -> str:
-        """Return the address to which the blocks of a file are sent."""
+    def _check(self) -> None:
+        self._list_one()
+        name = f"{HIDDEN}check-{uuid.uuid4().hex}"
+        content = uuid.uuid4().bytes
+        self._upload(name, content)
         try:
-            answer = self._ask(
-                "POST",
-                self._uploads(),
-                headers={"X-Upload-Content-Type": "application/octet-stream", "X-Upload-Content-Length": str(size)},
-                json={"name": self._prefix + name, "crc32c": to_base64(checksum)},
-                query={"uploadType": "resumable"},
-            )
-        except MissingObjectError as error:
-            raise missing_bucket(self.url, self._place.bucket) from error
+            found, _ = self._read(name, len(content))
+        finally:
+            self._delete(name)
+        if found != content:
+            raise StoreUnavailableError(f"The store {self.url} gives back something else than was written.")
+
+    def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
+        """See `Store.put_file`."""
+        checked_name(name)
+        with open(path, "rb") as file:
+            for _ in self._attempts(f"store {name}"):
+                file.seek(0)
+                size, checksum = stream_checksum(file)
+                file.seek(0)
+                try:
+                    if size <= BLOCK:
+                        self._upload(name, file.read(size))
+                        if moved is not None:
+                            moved(size)
+                    else:
+                        self._upload_blocks(name, file, size, checksum, moved)
+                except InterruptedTransferError:
+                    continue
+                entry = self._entry(name)
+                if entry is not None and (entry.bytes, entry.checksum) == (size, _encoded(checksum)):
+                    return
+
+    def _upload_blocks(self, name: str, file: BinaryIO, size: int, checksum: int, moved: Progress | None) -> None:
+        """Upload a large file in a resumable session."""
+        answer = self._client.request(
+            "POST",
+            self._client.uploads,
+            {"uploadType": "resumable"},
+            headers={
+                "Content-Type": "application/json",
+                "X-Upload-Content-Type": "application/octet-stream",
+                "X-Upload-Content-Length": str(size),
+            },
+            data=self._metadata(name, checksum),
+        )
         session = answer.headers.get("Location", "")
         if not session.startswith(("http://", "https://")):
-            raise LostUploadError(f"{self.url} did not say where to send a file")
-        return session
+            raise InterruptedTransferError(f"{self.url} did not say where to send a file")
+        first = 0
+        while first < size:
+            file.seek(first)
+            block = file.read(BLOCK)
+            stored = self._upload_block(session, first, block, size)
+            if not first < stored <= first + len(block):
+                raise InterruptedTransferError(
+                    f"{self.url} holds {stored:,} bytes where {first + len(block):,} were sent"
+                )
+            if moved is not None:
+                moved(stored - first)
+            first = stored
 
-    def _send_block(self, session: str, first: int, block: bytes, size: int) -> int | None:
-        """Send a part of a file; return how many bytes of it are stored now, None if that is all of it."""
+    def _upload_block(self, session: str, first: int, block: bytes, size: int) -> int:
+        """Upload a block of a file and return how many bytes of the file are stored now."""
         headers = {
             "Content-Type": "application/octet-stream",
             "Content-Range": f"bytes {first}-{first + len(block) - 1}/{size}",
         }
         try:
-            answer = self._ask("PUT", session, seconds=self._block_patience, headers=headers, data=block)
+            answer = self._client.request("PUT", session, {}, transfer=True, headers=headers, data=block)
         except MissingObjectError as error:
-            raise LostUploadError(f"{self.url} has forgotten an upload") from error
+            raise InterruptedTransferError(f"{self.url} has ended the session of an upload") from error
         if answer.status in _DONE:
-            return None
+            return size
         last = answer.headers.get("Range", "").rpartition("-")[2]
         if answer.status != _INCOMPLETE or (last and not last.isdigit()):
-            raise LostUploadError(f"{self.url} answered a part of a file with {answer.status}")
+            raise InterruptedTransferError(f"{self.url} answered a block of a file with {answer.status}")
         return int(last) + 1 if last else 0
 
-    def read(self, name: str, count: int) -> tuple[bytes, int | None]:
-        """See `Bucket.read`."""
-        headers = {"Range": f"bytes=0-{count - 1}"}
+    def put(self, name: str, content: bytes) -> None:
+        """See `Store.put`."""
+        checked_name(name)
+        for _ in self._attempts(f"store {name}"):
+            if self._upload(name, content).has(name, content):
+                return
+
+    def create(self, name: str, content: bytes) -> None:
+        """See `Store.create`. An object with this very content counts as created by this call.
+
+        That is how a create whose reply was lost succeeds when it is retried, so different writers must write
+        different contents.
+        """
+        checked_name(name)
+        version = _MISSING
+        for _ in self._attempts(f"store {name}"):
+            try:
+                entry = self._upload(name, content, version)
+            except ObjectExistsError:
+                if self._reads_as(name, content):
+                    return
+                raise ObjectExistsError(f"{self.url} has {name} already") from None
+            if entry.has(name, content):
+                return
+            # It was damaged on the way: only that damaged version may be replaced.
+            version = entry.version if entry.name == name else version
+
+    def _reads_as(self, name: str, content: bytes) -> bool:
         try:
-            answer = self._ask(
-                "GET", self._object(name), seconds=self._block_patience, headers=headers, query={"alt": "media"}
-            )
-        except OutOfRangeError:
-            return b"", crc32c(b"")
+            return self.read(name, len(content)) == content
+        except (MissingObjectError, StoreUnavailableError):
+            return False
+
+    def _upload(self, name: str, content: bytes, version: str | None = None) -> _Entry:
+        """Upload a small object, only if the object there is of `version` unless that is None."""
+        # The boundary is random because gcsfs's constant one could occur in the content.
+        boundary = uuid.uuid4().hex
+        parts = (
+            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n".encode(),
+            self._metadata(name, crc32c(content)),
+            f"\r\n--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n".encode(),
+            content,
+            f"\r\n--{boundary}--\r\n".encode(),
+        )
+        answer = self._client.request(
+            "POST",
+            self._client.uploads,
+            {"uploadType": "multipart"} | ({} if version is None else {"ifGenerationMatch": version}),
+            transfer=True,
+            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+            data=b"".join(parts),
+        )
+        return self._parsed(self._client.document(answer))
+
+    def _metadata(self, name: str, checksum: int) -> bytes:
+        """Return the description of a new object, whose content the service compares with the checksum."""
+        return json.dumps({"name": self._prefix + name, "crc32c": _encoded(checksum)}).encode()
+
+    def read(self, name: str, limit: int) -> bytes:
+        """See `Store.read`."""
+        checked_name(name)
+        for _ in self._attempts(f"read {name}"):
+            content, checksum = self._read(name, limit + 1)
+            if len(content) > limit:
+                raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes")
+            if checksum is None:
+                entry = self._entry(name)
+                checksum = entry.checksum if entry else None
+            if _encoded(crc32c(content)) == checksum:
+                return content
+        raise AssertionError("unreachable: the attempts end with an error")
+
+    def _read(self, name: str, count: int) -> tuple[bytes, str | None]:
+        """Return an object's first `count` bytes, and the checksum of the whole object if the answer has it."""
+        try:
+            answer = self._get(name, {"alt": "media"}, 0, count)
+        except RangeError:
+            return b"", _encoded(0)
         except MissingObjectError as error:
             raise MissingObjectError(f"{self.url} has no {name}") from error
-        return answer.content, _checksum_header(answer.headers)
+        found = _CHECKSUM.search(",".join(answer.headers.getall("X-Goog-Hash", [])))
+        return answer.content, found[1] if found else None
 
-    def download(self, entry: Entry, first: int, count: int) -> bytes:
-        """See `Bucket.download`."""
-        path = self._object(entry.name)
+    def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
+        """See `Store.fetch`."""
+        checked_name(name)
+        for _ in self._attempts(f"read {name}"):
+            entry = self._entry(name)
+            if entry is None:
+                raise MissingObjectError(f"{self.url} has no {name}")
+            with suppress(InterruptedTransferError, MissingObjectError):
+                with store_errors(f"copy {name} to", path), replacing(path) as file:
+                    self._download(entry, file, moved)
+                return
+
+    def _download(self, entry: _Entry, file: BinaryIO, moved: Progress | None) -> None:
+        """Write an object's content to a file, in blocks.
+
+        Raises:
+            MissingObjectError: the object was replaced meanwhile.
+            InterruptedTransferError: what arrived differs from the object.
+        """
+        size = checksum = 0
+        query = {"alt": "media", "generation": entry.version}
+        for first in range(0, entry.bytes, BLOCK):
+            block = self._get(entry.name, query, first, min(BLOCK, entry.bytes - first)).content
+            file.write(block)
+            size += len(block)
+            checksum = crc32c(block, checksum)
+            if moved is not None:
+                moved(len(block))
+        if (size, _encoded(checksum)) != (entry.bytes, entry.checksum):
+            raise InterruptedTransferError(f"{entry.name} in {self.url} was damaged on the way")
+
+    def _get(self, name: str, query: dict[str, str], first: int, count: int) -> Answer:
+        """Request `count` bytes of an object from `first` on."""
         headers = {"Range": f"bytes={first}-{first + count - 1}"}
-        try:
-            query = {"alt": "media", "generation": entry.version}
-            answer = self._ask("GET", path, seconds=self._block_patience, headers=headers, query=query)
-        except OutOfRangeError as error:
-            raise MissingObjectError(f"{self.url} has a shorter {entry.name} now") from error
-        return answer.content
+        return self._client.request("GET", self._path(name), query, transfer=True, headers=headers)
 
-    def remove(self, name: str) -> None:
-        """See `Bucket.remove`."""
+    def holds(self, name: str, path: Path) -> bool:
+        """See `Store.holds`."""
+        entry = self._entry(checked_name(name))
+        if entry is None or entry.bytes != path.stat().st_size:
+            return False
+        size, checksum = file_checksum(path)
+        return (entry.bytes, entry.checksum) == (size, _encoded(checksum))
+
+    def stat(self, name: str) -> StoredObject | None:
+        """See `Store.stat`."""
+        return self._entry(checked_name(name))
+
+    def _entry(self, name: str) -> _Entry | None:
         try:
-            self._ask("DELETE", self._object(name))
+            answer = self._client.request("GET", self._path(name), {"fields": _FIELDS})
         except MissingObjectError:
-            return
+            return None
+        return self._parsed(self._client.document(answer))
 
-    def _object(self, name: str) -> str:
-        return f"{self._connect().endpoint}/storage/v1/b/{_quoted(self._place.bucket)}/o/{_quoted(self._prefix + name)}"
+    def objects(self, prefix: str) -> list[StoredObject]:
+        """See `Store.objects`."""
+        items = self._list({"prefix": self._prefix + checked_prefix(prefix), "fields": f"items({_FIELDS})"}, "items")
+        entries = [entry for item in items if not is_hidden((entry := self._parsed(item)).name)]
+        return sorted(entries, key=lambda entry: entry.name)
 
-    def _uploads(self) -> str:
-        return f"{self._connect().endpoint}/upload/storage/v1/b/{_quoted(self._place.bucket)}/o"
+    def folders(self, prefix: str) -> list[str]:
+        """See `Store.folders`."""
+        start = self._prefix + checked_prefix(prefix)
+        paths = self._list({"prefix": start, "delimiter": "/", "fields": "prefixes"}, "prefixes")
+        names = [str(path)[len(start) :].rstrip("/") for path in paths]
+        return sorted(name for name in names if not is_hidden(name))
 
-    def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:
-        """Return the pages of a listing."""
-        pages: list[dict[str, Any]] = []
-        token: dict[str, str] = {}
+    def _list(self, query: dict[str, str], key: str) -> Iterator[Any]:
+        """Return what all pages of a listing have under `key`."""
+        query = query | {"fields": f"{query['fields']},nextPageToken"}
         while True:
-            page = self._page(query | token).document(self.url)
-            pages.append(page)
+            page = self._client.document(self._client.request("GET", self._client.objects, query))
+            yield from page.get(key, [])
             if not page.get("nextPageToken"):
-                return pages
-            token = {"pageToken": str(page["nextPageToken"])}
+                return
+            query["pageToken"] = str(page["nextPageToken"])
 
-    def _page(self, query: dict[str, str]) -> _Answer:
-        """Return one page of a listing."""
-        path = f"{self._connect().endpoint}/storage/v1/b/{_quoted(self._place.bucket)}/o"
-        try:
-            return self._ask("GET", path, query=query)
-        except MissingObjectError as error:
-            raise missing_bucket(self.url, self._place.bucket) from error
+    def _list_one(self) -> Answer:
+        """Request the shortest listing."""
+        query = {"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"}
+        return self._client.request("GET", self._client.objects, query)
 
-    def _entry(self, item: dict[str, Any]) -> Entry:
-        """Return what the service says of an object."""
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Store.delete`."""
+        checked = [checked_name(name) for name in names]
+        with ThreadPoolExecutor(_CONCURRENT_DELETIONS, thread_name_prefix="eigen-store-delete") as threads:
+            for _ in threads.map(self._delete, checked):
+                pass
+
+    def _delete(self, name: str) -> None:
+        with suppress(MissingObjectError):
+            self._client.request("DELETE", self._path(name), {})
+
+    def _path(self, name: str) -> str:
+        return f"{self._client.objects}/{quote(self._prefix + name, safe='')}"
+
+    def _parsed(self, item: dict[str, Any]) -> _Entry:
+        """Return the object that the service describes."""
         try:
-            return Entry(
+            return _Entry(
                 name=str(item["name"])[len(self._prefix) :],
-                size=int(item["size"]),
+                bytes=int(item["size"]),
                 modified=datetime.fromisoformat(item["updated"]),
-                checksum=from_base64(str(item["crc32c"])),
+                checksum=str(item["crc32c"]),
                 version=str(item["generation"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise TransientError(f"{self.url} gave an answer that cannot be read") from error
+            raise retries.TransientError(f"{self.url} gave an answer that cannot be read") from error
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        seconds: float | None = None,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
-        json: Mapping[str, str] | None = None,
-    ) -> _Answer:
-        """Send a request, again where that may help, and return the answer.
-
-        Args:
-            method: GET, POST, PUT or DELETE.
-            path: its whole address.
-            seconds: how long to wait for an answer; None: as is usual for a small one.
-            query: what comes after the address.
-            headers: what goes with it.
-            data: what is sent.
-            json: what is sent, as JSON.
-        """
-        options: dict[str, Any] = {**(query or {}), "headers": headers, "data": data, "json": json}
-
-        def attempt(left: float) -> _Answer:
-            connection = self._connect()
-            patience = seconds or min(_ANSWER_SECONDS, left)
-            with translated(self.url, connection.identity.who):
-                connection.identity.confirm()
-                status, headers, _, content = fsspec.asyn.sync(
-                    connection.client.loop, _send, connection.client, method, path, timeout=patience, **options
-                )
-            return _Answer(status, headers, content)
-
-        return insist(attempt, self._patience)
-
-    def _connect(self) -> _Connection:
-        """Return this process's connection. Two threads may make one each; the later one stays."""
-        connection = self._connection
-        if connection is None or connection.process != os.getpid():
-            endpoint = _emulator()
-            identity = NOBODY if endpoint else process_identity()
-            client = GCSFileSystem(
-                project="",
-                access="read_write",
-                token="anon" if endpoint else identity.credentials,
-                endpoint_url=endpoint,
-                requests_timeout=_TIMEOUTS,
-                use_listings_cache=False,
-                skip_instance_cache=True,
-                session_kwargs={"trust_env": not endpoint},
-            )
-            self._connection = connection = _Connection(os.getpid(), client, identity)
-        return connection
+    def _attempts(self, action: str) -> Iterator[int]:
+        """Count the attempts at a transfer, with growing pauses, and raise `StoreUnavailableError` after the last."""
+        for attempt in range(_TRANSFER_ATTEMPTS):
+            if attempt:
+                retries.sleep(_PAUSE_SECONDS * 2**attempt)
+            yield attempt
+        raise StoreUnavailableError(
+            f"Cannot {action} in {self.url}: {_TRANSFER_ATTEMPTS} times it was cut off or damaged on the way."
+        )
 
 
-def _checksum_header(headers: CIMultiDictProxy[str]) -> int | None:
-    """Return the CRC-32C of the whole object, which comes with its content or a part of it."""
-    for part in ",".join(headers.getall("X-Goog-Hash", [])).split(","):
-        kind, _, value = part.strip().partition("=")
-        if kind == "crc32c":
-            try:
-                return from_base64(value)
-            except ValueError:
-                return None
-    return None
-
-
-def _emulator() -> str | None:
-    """Return the address of the emulator that the environment names, None for the service itself."""
-    named = os.environ.get(_EMULATOR, "")
-    if named in ("", "default"):
-        return None
-    address = (named if "://" in named else f"http://{named}").rstrip("/")
-    try:
-        parts = urlsplit(address)
-        usable = parts.scheme in ("http", "https") and not parts.path and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or not _HOST.fullmatch(parts.hostname or ""):
-        raise InputError(f"{_EMULATOR} is '{named}', which is no address: write it like http://127.0.0.1:4443.")
-    return address
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
+def _encoded(checksum: int) -> str:
+    """Return a CRC-32C as the service writes it."""
+    return b64encode(checksum.to_bytes(4, "big")).decode()

@@ -1,4 +1,4 @@
-"""What every store can do: a flat set of named objects, each there as a whole or not at all."""
+"""The interface of stores: a flat set of named objects, each of which is complete or absent."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Protocol
 
 Progress = Callable[[int], None]
-"""Called with the number of further bytes that were moved."""
+"""Called with the number of further bytes that were transferred."""
+
+HIDDEN = "."
+"""How a part of a name begins that is internal to a store, such as a file that is being written."""
 
 
 class StoreUnavailableError(Exception):
-    """The store did not answer, or not as it should, after all retries. It may do so later."""
+    """The store did not answer, or not correctly, after all retries. It may work later."""
 
 
 class MissingObjectError(Exception):
@@ -19,7 +22,7 @@ class MissingObjectError(Exception):
 
 
 class ObjectExistsError(Exception):
-    """There is an object of this name already, made by somebody else."""
+    """There is an object of this name already, with other content."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,92 @@ class StoredObject:
     modified: datetime
 
 
-def created(store: "Store", name: str, content: bytes) -> bool:
-    """Create a small object; whether its name has this very content now.
+class Store(Protocol):
+    """Named objects under one URL. Names are relative, with slashes: `first/blobs/ab/abcd...`.
 
-    What was created by a request whose reply was lost is found so, since contents of different makers differ.
+    All methods raise:
+        InputError: the store cannot be used as it is and waiting will not help: no credentials, no permission, no such
+            bucket, no space. The message says what to do.
+        StoreUnavailableError: it may work later.
+        ValueError: a name is not one that `checked_name` accepts.
+
+    Methods may be called from any thread.
+    """
+
+    @property
+    def url(self) -> str:
+        """The store's URL or path, as a user would write it."""
+        ...
+
+    def time(self) -> datetime:
+        """Return the time of the clock by which objects are dated (UTC); nothing is written."""
+        ...
+
+    def check(self) -> None:
+        """Check within 15 seconds that objects can be listed, written and read."""
+        ...
+
+    def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
+        """Store a file's content under `name`, replacing the object of that name, in bounded memory.
+
+        When this returns, the object is complete: its size and checksum were compared with the file's.
+        """
+        ...
+
+    def put(self, name: str, content: bytes) -> None:
+        """Store a small object under `name`, atomically replacing the object of that name."""
+        ...
+
+    def create(self, name: str, content: bytes) -> None:
+        """Store a small object under a name that is not taken; of several concurrent calls, one succeeds.
+
+        Raises:
+            ObjectExistsError: the name is taken.
+        """
+        ...
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return the content of a small object.
+
+        Raises:
+            MissingObjectError: there is none.
+            StoreUnavailableError: it is longer than `limit` bytes.
+        """
+        ...
+
+    def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
+        """Copy an object to a file, in bounded memory; the file is replaced atomically.
+
+        Raises:
+            MissingObjectError: there is none.
+        """
+        ...
+
+    def holds(self, name: str, path: Path) -> bool:
+        """Whether the object exists and has the same content as the file, by size and checksum."""
+        ...
+
+    def stat(self, name: str) -> StoredObject | None:
+        """Return an object's size and date, None if there is no such object."""
+        ...
+
+    def objects(self, prefix: str) -> list[StoredObject]:
+        """Return all objects whose names start with `prefix` ("" or a folder's name with its slash), sorted by name."""
+        ...
+
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders directly under `prefix` ("" or a folder's name with its slash), sorted."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects; a missing one is not an error."""
+        ...
+
+
+def created(store: Store, name: str, content: bytes) -> bool:
+    """Create a small object and return whether the object of that name has this content now.
+
+    A create whose reply was lost is recognised by its content, so different writers must write different contents.
 
     Raises:
         InputError, StoreUnavailableError: see `Store`.
@@ -58,82 +143,30 @@ def created(store: "Store", name: str, content: bytes) -> bool:
     return True
 
 
-class Store(Protocol):
-    """Named objects in one place. Names are relative, with slashes: `first/blobs/ab/abcd...`.
+def checked_name(name: str) -> str:
+    """Return `name` if it is valid for an object.
 
-    All methods raise:
-        InputError: the store cannot be used as it is and waiting will not help: no credentials, no permission, no such
-            bucket, no space. The message says what to do.
-        StoreUnavailableError: it may work later.
-
-    Methods may be called from any thread.
+    Raises:
+        ValueError: it has an empty part, a part that begins with a dot, a backslash or a control character.
     """
+    if is_hidden(name):
+        raise ValueError(f"not a name of an object in a store: {name[:200]!r}")
+    return name
 
-    @property
-    def url(self) -> str:
-        """Where it is, as a user would write it."""
-        ...
 
-    def time(self) -> datetime:
-        """Return what the clock shows by which objects are dated (UTC); nothing is written."""
-        ...
+def checked_prefix(prefix: str) -> str:
+    """Return `prefix` if it is "" or a folder's name with its slash.
 
-    def check(self) -> None:
-        """Find out within 15 seconds whether objects can be listed, written and read here."""
-        ...
+    Raises:
+        ValueError: it is something else.
+    """
+    if prefix and (not prefix.endswith("/") or is_hidden(prefix[:-1])):
+        raise ValueError(f"not the name of a folder in a store with its slash: {prefix[:200]!r}")
+    return prefix
 
-    def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """Store a file's content under `name`, replacing what was there, in bounded memory.
 
-        When this returns, the object is whole: its size and checksum were compared with the file's.
-        """
-        ...
-
-    def put(self, name: str, content: bytes) -> None:
-        """Store a small object under `name`, replacing what was there in one step."""
-        ...
-
-    def create(self, name: str, content: bytes) -> None:
-        """Store a small object under a name that is free; of several who try at a time, one succeeds.
-
-        Raises:
-            ObjectExistsError: the name is taken.
-        """
-        ...
-
-    def read(self, name: str, limit: int) -> bytes:
-        """Return the content of a small object.
-
-        Raises:
-            MissingObjectError: there is none.
-            StoreUnavailableError: it is longer than `limit` bytes.
-        """
-        ...
-
-    def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """Copy an object into a new file, in bounded memory; the file is there as a whole or not at all.
-
-        Raises:
-            MissingObjectError: there is none.
-        """
-        ...
-
-    def holds(self, name: str, path: Path) -> bool:
-        """Whether there is an object of this name with the file's very content, by size and checksum."""
-        ...
-
-    def stat(self, name: str) -> StoredObject | None:
-        """Return what is known of an object, None if there is none."""
-        ...
-
-    def objects(self, prefix: str) -> list[StoredObject]:
-        """Return all objects whose names start with `prefix` (a folder's name with its slash), sorted by name."""
-        ...
-
-    def folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders directly under `prefix` ("" or a folder's name with its slash), sorted."""
-        ...
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Remove objects; those that are missing are no error."""
-        ...
+def is_hidden(name: str) -> bool:
+    """Whether a name found in a store is internal to it, or one that `checked_name` refuses."""
+    return not all(
+        part and not part.startswith(HIDDEN) and part.isprintable() and "\\" not in part for part in name.split("/")
+    )

@@ -1,66 +1,28 @@
-"""Names of runs, places of stores, and sentences for a place that cannot be used."""
+"""Where stores are: URLs, paths and environment variables, and the store that each of them means."""
 
-import errno
+import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from eigen_core.errors import InputError
+from eigen_core.store.interface import Store
+from eigen_core.store.local import LocalStore
 
 _RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SLIP = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
+_SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
-_NOT_A_FOLDER = "a file is in the place of a folder. Move it away or choose another store"
-_FORBIDDEN = "it is not allowed. Change the permissions or choose another store"
-_FULL = "there is no space left. Free some or choose another store"
-_CANNOT_LOCK = "its file system cannot lock files. Choose a store on a local disk"
-_REASONS = {
-    errno.ENOENT: "a folder is missing and cannot be created there. Choose another store",
-    errno.ENOTDIR: _NOT_A_FOLDER,
-    errno.EEXIST: _NOT_A_FOLDER,
-    errno.EISDIR: "a folder is in the place of a file. Move it away or choose another store",
-    errno.EACCES: _FORBIDDEN,
-    errno.EPERM: _FORBIDDEN,
-    errno.EROFS: "the file system is read-only. Choose another store",
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EFBIG: "the file would be larger than is allowed there. Choose another store",
-    errno.ENAMETOOLONG: "the path is too long. Choose a shorter one",
-    errno.ELOOP: "its links lead in a circle. Choose another store",
-    errno.ENXIO: "something that is no file is in its place. Move it away",
-    errno.ENOLCK: _CANNOT_LOCK,
-    errno.EOPNOTSUPP: _CANNOT_LOCK,
-}
-
-
-@contextmanager
-def explained(action: str, path: Path) -> Iterator[None]:
-    """Turn the errors of the file system that a user can put right into an `InputError` with a sentence.
-
-    Args:
-        action: what was tried, after "Cannot": "save generation 7 in".
-        path: where.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = _REASONS.get(error.errno or 0)
-        if reason is None:
-            raise
-        raise InputError(f"Cannot {action} {path}: {reason}.") from error
-
 
 def check_run_name(name: str) -> str:
-    """Return `name` if a run may be called so.
+    """Return `name` if it is valid for a run.
 
     Raises:
-        InputError: it may not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot or
+        InputError: it is not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot or
             dash first.
     """
     if not _RUN_NAME.fullmatch(name):
@@ -71,76 +33,42 @@ def check_run_name(name: str) -> str:
     return name
 
 
-def store_folder(store: str) -> Path:
-    """Return the absolute folder of a store given as a path or a `file://` URL; it need not exist.
-
-    Raises:
-        InputError: the store is something else than a folder on this machine.
-    """
-    if not store or "\0" in store:
-        raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
-    if _SLIP.match(store):
-        raise InputError(
-            f"The store '{store}' is neither a folder nor a URL: write it like gs://bucket/prefix, or ./{store} if a "
-            "folder is meant."
-        )
-    if not _SCHEME.match(store):
-        try:
-            return Path(store).expanduser().absolute()
-        except RuntimeError as error:
-            raise InputError(f"The store '{store}' is in a home folder that is not known: give its path.") from error
-    host, slash, path = store.partition("://")[2].partition("/")
-    folder = slash + unquote(path)
-    # A question mark or a hash would begin another part of the URL; in the name of a folder they are written %3F, %23.
-    fits = host in ("", "localhost") and slash and not set(path) & set("?#") and "\0" not in folder
-    if not store.lower().startswith("file:") or not fits:
-        raise InputError(
-            f"The store '{store}' is no folder on this machine: give a path, such as 'runs', or a URL like "
-            "file:///data/runs."
-        )
-    return Path(folder)
-
-
 @dataclass(frozen=True)
-class RemotePlace:
-    """Where a store elsewhere is.
+class GcsLocation:
+    """A bucket of Google Cloud Storage and a prefix in it.
 
     Attributes:
-        scheme: "gs", or "memory" for one that ends with this process.
-        bucket: its bucket.
+        bucket: the bucket's name.
         prefix: what all names in the bucket begin with, without slashes around it; it may be empty.
     """
 
-    scheme: str
     bucket: str
     prefix: str
 
     @property
     def url(self) -> str:
-        """The place as a user would write it."""
-        return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+        """The URL as a user would write it."""
+        return f"gs://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
 
-def remote_place(store: str) -> RemotePlace | None:
-    """Return the place of a store elsewhere given as a URL, None if the store is a folder on this machine.
+def gcs_location(store: str) -> GcsLocation | None:
+    """Return the location of a store given as a `gs://` URL, None if the store is a folder on this machine.
 
     Raises:
-        InputError: the URL is of a kind that cannot keep runs, or its bucket or prefix cannot be.
+        InputError: the URL has another scheme, or its bucket or prefix is invalid.
     """
-    match = _SCHEME.match(store)
-    scheme = match[0].removesuffix("://").lower() if match else "file"
-    if match is None or scheme == "file":
+    scheme = _scheme(store)
+    if scheme in ("", "file"):
         return None
-    scheme = "gs" if scheme == "gcs" else scheme
-    if scheme not in ("gs", "memory"):
+    if scheme not in ("gs", "gcs"):
         raise InputError(
             f"The store '{store}' cannot be used: runs are kept in a folder or on Google Cloud Storage. Give a path, "
             "such as 'runs', or a URL like gs://bucket/prefix."
         )
-    bucket, *parts = store[match.end() :].split("/")
+    bucket, *parts = store.partition("://")[2].split("/")
     if not _BUCKET.fullmatch(bucket):
         raise InputError(
-            f"The store '{store}' names no bucket: after {scheme}:// comes a bucket's name, of 3 to 222 lower-case "
+            f"The store '{store}' names no bucket: after gs:// comes a bucket's name, of 3 to 222 lower-case "
             "letters, digits, dashes, underscores and dots."
         )
     while parts and not parts[-1]:
@@ -150,4 +78,132 @@ def remote_place(store: str) -> RemotePlace | None:
             f"The store '{store}' has a prefix that cannot be used: between its slashes, use letters (a to z), "
             "digits, and . _ = + - with no dot first."
         )
-    return RemotePlace(scheme, bucket, "/".join(parts))
+    return GcsLocation(bucket, "/".join(parts))
+
+
+def store_folder(store: str) -> Path:
+    """Return the absolute folder of a store given as a path or a `file://` URL; it need not exist.
+
+    Raises:
+        InputError: the store is not a folder on this machine.
+    """
+    if not store or "\0" in store:
+        raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
+    if _SCHEME_WITHOUT_SLASHES.match(store):
+        raise InputError(
+            f"The store '{store}' is neither a folder nor a URL: write it like gs://bucket/prefix, or ./{store} if a "
+            "folder is meant."
+        )
+    scheme = _scheme(store)
+    if not scheme:
+        try:
+            return Path(store).expanduser().absolute()
+        except RuntimeError as error:
+            raise InputError(f"The store '{store}' is in a home folder that is not known: give its path.") from error
+    host, slash, path = store.partition("://")[2].partition("/")
+    folder = slash + unquote(path)
+    # An unescaped question mark or hash would start the URL's query or fragment.
+    fits = host in ("", "localhost") and slash and not set(path) & set("?#") and "\0" not in folder
+    if scheme != "file" or not fits:
+        raise InputError(
+            f"The store '{store}' is no folder on this machine: give a path, such as 'runs', or a URL like "
+            "file:///data/runs."
+        )
+    return Path(folder)
+
+
+def _scheme(store: str) -> str:
+    """Return the scheme of a URL in lower case, "" for a path."""
+    match = _SCHEME.match(store)
+    return match[0].removesuffix("://").lower() if match else ""
+
+
+def open_store(url: str) -> Store:
+    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`, without accessing it.
+
+    `Store.check` tells whether it can be used.
+
+    Raises:
+        InputError: the URL is none of these.
+    """
+    location = gcs_location(url)
+    if location is None:
+        return LocalStore(store_folder(url))
+    _refuse_pickled_tokens()
+    # Importing the client takes a second, which runs in a folder do not need to spend.
+    from eigen_core.store.gcs import GcsStore
+
+    return GcsStore(location)
+
+
+def _refuse_pickled_tokens() -> None:
+    """Raise `InputError` if importing gcsfs would unpickle tokens of an old version, which can run any code."""
+    path = Path.home() / ".gcs_tokens"
+    if os.path.lexists(path):
+        raise InputError(
+            f"{path} holds tokens of an old login in a form that can run code when it is read: remove it, and name a "
+            "key file with GOOGLE_APPLICATION_CREDENTIALS instead."
+        )
+
+
+def is_remote(url: str) -> bool:
+    """Whether a store is not on this machine, so that runs reach it through a run directory on this machine.
+
+    Raises:
+        InputError: it is not a store.
+    """
+    return gcs_location(url) is not None
+
+
+def run_root(url: str, local: str) -> Path:
+    """Return the absolute folder of this machine that contains the run directories of a store.
+
+    Args:
+        url: the store.
+        local: the folder (`checkpoint.local`) for the run directories of remote stores.
+
+    Raises:
+        InputError: `url` is not a store, or `local` not a folder.
+    """
+    location = gcs_location(url)
+    if location is None:
+        return store_folder(url)
+    return store_folder(local).joinpath(".remote", "gs", location.bucket, *location.prefix.split("/"))
+
+
+def store_from_environment(environ: Mapping[str, str]) -> str | None:
+    """Return the store that the environment names, None if it names none.
+
+    `EIGEN_STORE` is a store as `open_store` takes it. `CLOUD_PROVIDER=gcs` with `CLOUD_BUCKET=bucket` or
+    `bucket/prefix` are the variables of the system that Eigen replaces.
+
+    Raises:
+        InputError: they contradict each other, one is missing, or the provider is unknown.
+    """
+    store = environ.get("EIGEN_STORE", "").strip()
+    cloud = _cloud_store(environ.get("CLOUD_PROVIDER", "").strip(), environ.get("CLOUD_BUCKET", "").strip())
+    if store and cloud and gcs_location(store) != gcs_location(cloud):
+        raise InputError(
+            f"EIGEN_STORE is '{store}' but CLOUD_PROVIDER and CLOUD_BUCKET mean '{cloud}': unset one of the two."
+        )
+    return store or cloud
+
+
+def _cloud_store(provider: str, bucket: str) -> str | None:
+    """Return the store that `CLOUD_PROVIDER` and `CLOUD_BUCKET` name, None if both are empty."""
+    if not provider and not bucket:
+        return None
+    if provider.lower() not in ("", "gcs", "gs"):
+        raise InputError(
+            f"CLOUD_PROVIDER is '{provider}', but 'gcs' is the only one known: set that, or unset it and give the "
+            "store as EIGEN_STORE."
+        )
+    if not provider:
+        raise InputError("CLOUD_BUCKET is set without CLOUD_PROVIDER: set CLOUD_PROVIDER=gcs too, or unset it.")
+    if not bucket:
+        raise InputError(
+            f"CLOUD_PROVIDER is '{provider}' but CLOUD_BUCKET is not set: set it to a bucket's name, which a slash and "
+            "a prefix may follow."
+        )
+    location = gcs_location(f"gs://{bucket.removeprefix('gs://')}")
+    return location.url if location else None

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.errors import InputError
-from eigen_core.store.location import explained
+from eigen_core.store.files import explained
 from flows.operations.processes import ProcessId
 
 FOLDER = ".eigen"

@@ -11,7 +11,7 @@ from typing import Self
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from eigen_core.store.location import explained
+from eigen_core.store.files import explained
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")

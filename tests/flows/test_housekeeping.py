@@ -22,7 +22,7 @@ from eigen_core.checkpoint.lease import Lease, lease_state
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import Store
-from eigen_core.store.local import leftovers
+from eigen_core.store.files import leftovers
 from flows.housekeeping import clean_runs, export_champion, parse_duration, verify_run
 
 DAY = 86_400.0

@@ -1,9 +1,7 @@
 """Continuing a run with other settings, and telling how far it is, whatever happened to its files."""
 
-import uuid
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,9 +16,7 @@ from eigen_core.checkpoint.lease import Lease
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
-from eigen_core.store import LocalStore, StoreUnavailableError, remote
-from eigen_core.store.location import RemotePlace
-from eigen_core.store.memory_bucket import MemoryBucket
+from eigen_core.store import LocalStore, StoreUnavailableError
 from flows.cli.tables import resume_command
 from flows.operations.status import newest_run
 from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
@@ -137,40 +133,29 @@ def test_the_status_follows_the_run(config: Config) -> None:
     assert status_of(store, "run").state == "unfinished"
 
 
-class CountedBucket:
-    """A bucket in memory that notes what it is asked."""
-
-    asked: ClassVar[list[str]] = []
-
-    def __init__(self, place: RemotePlace) -> None:
-        self._bucket = MemoryBucket(place)
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "url":
-            self.asked.append(name)
-        return getattr(self._bucket, name)
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_looking_at_a_run_in_a_bucket_writes_nothing_and_asks_as_much_for_many_generations_as_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault_proxy: FaultProxy,
+    gcs_emulator: GcsEmulator,
+    elsewhere: bool,
 ) -> None:
     def requests() -> list[str]:
         if elsewhere:
             monkeypatch.chdir(tmp_path)
-        CountedBucket.asked.clear()
+        fault_proxy.requests.clear()
         assert newest_run(store) == "run"
         assert status_of(store, "run").state == ("running" if running else "unfinished")
-        return list(CountedBucket.asked)
+        return [method for method, _ in fault_proxy.requests]
 
-    monkeypatch.setattr(remote, "MemoryBucket", CountedBucket)
     for running in (False, True):
         counts = []
         for generations in (1, 9):
             folder = tmp_path / f"{running}{generations}"
             folder.mkdir()
             monkeypatch.chdir(folder)
-            store = f"memory://{uuid.uuid4().hex}"
+            store = f"gs://{gcs_emulator.make_bucket()}"
             config = small_flow_config(
                 Path("runs"), generations=20, checkpoint={"store": store, "keep_last": 20, "keep_local": 20}
             )
@@ -181,7 +166,7 @@ def test_looking_at_a_run_in_a_bucket_writes_nothing_and_asks_as_much_for_many_g
             with Lease.acquire(place.store, "run", 90.0) if running else nullcontext():
                 counts.append(requests())
         assert counts[0] == counts[1]
-        assert not {"upload", "upload_file", "remove"} & set(counts[0])
+        assert set(counts[0]) == {"GET"}
         assert 0 < len(counts[0]) < 40
 
 

@@ -98,7 +98,7 @@ def gcs_bucket(gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> st
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Stores of this process do not wait between two attempts; the pauses (seconds) are noted in the list."""
     pauses: list[float] = []
-    monkeypatch.setattr("eigen_core.store.patience.sleep", pauses.append)
+    monkeypatch.setattr("eigen_core.store.retries.sleep", pauses.append)
     return pauses
 
 

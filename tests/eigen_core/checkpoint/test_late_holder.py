@@ -36,18 +36,18 @@ import sys
 sys.path[:0] = sys.argv[3:]
 from eigen_core.checkpoint import LeaseLostError, open_session
 from eigen_core.config import CheckpointConfig
-from eigen_core.store.gcs import GcsBucket
+from eigen_core.store.gcs import GcsStore
 from upload_cases import snapshot_of
 
-upload = GcsBucket.upload
+create = GcsStore.create
 
-def hesitate(bucket, name, content, version=None):
+def hesitate(store, name, content):
     if "/manifests/" in name:
         print("about to create", flush=True)
         sys.stdin.readline()
-    return upload(bucket, name, content, version)
+    return create(store, name, content)
 
-GcsBucket.upload = hesitate
+GcsStore.create = hesitate
 settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
 with open_session(settings, "run") as session:
     session.save(snapshot_of(1), {}, "zstd")

@@ -439,11 +439,11 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
 def test_the_place_of_a_run(tmp_path: Path) -> None:
     here = RunPlace.of(settings_of(tmp_path / "store", tmp_path / "here"), RUN)
     assert (here.root, here.remote, len(here.contents())) == (tmp_path / "store", False, 1)
-    there = RunPlace.of(settings_of("memory://name/prefix", tmp_path / "here"), RUN)
-    assert (there.root, there.remote) == (tmp_path / "here/.remote/memory/name/prefix", True)
-    assert [contents.store.url for contents in there.contents()] == [str(there.root), "memory://name/prefix"]
+    there = RunPlace.of(settings_of("gs://name/prefix", tmp_path / "here"), RUN)
+    assert (there.root, there.remote) == (tmp_path / "here/.remote/gs/name/prefix", True)
+    assert [contents.store.url for contents in there.contents()] == [str(there.root), "gs://name/prefix"]
     with pytest.raises(InputError, match="cannot be named"):
         RunPlace.of(settings_of(tmp_path, tmp_path), "../x")
     with pytest.raises(InputError, match="cannot be used"):
         RunPlace.of(settings_of("s3://bucket", tmp_path), RUN)
-    assert open_store("memory://name/prefix").url == there.store.url
+    assert open_store("gs://name/prefix").url == there.store.url

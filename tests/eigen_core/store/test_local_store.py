@@ -15,7 +15,7 @@ import pytest
 
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, MissingObjectError, ObjectExistsError, StoreUnavailableError, local
-from eigen_core.store.local import leftovers, replacing
+from eigen_core.store.files import leftovers, replacing
 
 WRITER = """
 import sys

@@ -22,8 +22,8 @@ from eigen_core.store import (
     Store,
     StoreUnavailableError,
     gcs,
+    gcs_client,
     open_store,
-    remote,
 )
 
 BLOCK = 256 << 10
@@ -38,9 +38,8 @@ def store(
     """A store behind the proxy, with two objects, that waits for half a second at most and has small blocks."""
     assert quick_retries == []
     monkeypatch.setattr(gcs, "BLOCK", BLOCK)
-    monkeypatch.setattr(remote, "BLOCK", BLOCK)
-    monkeypatch.setattr(gcs, "_ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(gcs, "_TIMEOUTS", aiohttp.ClientTimeout(sock_connect=5, sock_read=0.5))
+    monkeypatch.setattr(gcs_client, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(gcs_client, "_TIMEOUTS", aiohttp.ClientTimeout(sock_connect=5, sock_read=0.5))
     store = open_store(f"gs://{gcs_emulator.make_bucket()}/prefix")
     store.put("a/content", CONTENT)
     store.put("a/rubbish", b"")
@@ -120,7 +119,7 @@ def test_what_does_not_pass_ends(
 
 def test_time_runs_out_too(store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("eigen_core.store.patience.clock", lambda: now[0])
+    monkeypatch.setattr("eigen_core.store.retries.clock", lambda: now[0])
 
     def pass_slowly(_: int, __: str, ___: str) -> None:
         now[0] += 14.0
@@ -142,6 +141,15 @@ def test_no_permission_is_said_at_once(
     with pytest.raises(InputError, match=sentence):
         ACTIONS[action](store, tmp_path)
     assert len(fault_proxy.requests) <= 1
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_upload_session_that_is_always_gone_is_an_unavailable_store(
+    store: Store, fault_proxy: FaultProxy, tmp_path: Path, action: str
+) -> None:
+    fault_proxy.add(Fault("status", status=410, times=None))
+    with pytest.raises(StoreUnavailableError, match="gs://bucket"):
+        ACTIONS[action](store, tmp_path)
 
 
 @pytest.mark.parametrize("action", ["put", "create", "put_file", "objects", "folders", "check"])
@@ -192,7 +200,7 @@ def test_a_session_that_does_not_begin(store: Store, fault_proxy: FaultProxy, tm
 def test_a_service_may_keep_a_part_of_a_block(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_proxy: FaultProxy
 ) -> None:
-    send = gcs._send
+    send = gcs_client._send
 
     async def send_half(client: object, method: str, path: str, **options: Any) -> object:
         if method == "PUT" and len(options["data"]) == 2 * BLOCK:
@@ -203,7 +211,7 @@ def test_a_service_may_keep_a_part_of_a_block(
         return await send(client, method, path, **options)
 
     monkeypatch.setattr(gcs, "BLOCK", 2 * BLOCK)
-    monkeypatch.setattr(gcs, "_send", send_half)
+    monkeypatch.setattr(gcs_client, "_send", send_half)
     content = random.Random(5).randbytes(5 * BLOCK + 3)
     moved: list[int] = []
     (tmp_path / "source").write_bytes(content)
@@ -217,7 +225,7 @@ def test_a_service_may_keep_a_part_of_a_block(
 def test_a_service_that_keeps_no_block_is_given_up(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    send = gcs._send
+    send = gcs_client._send
 
     async def keep_nothing(client: object, method: str, path: str, **options: Any) -> object:
         if method == "PUT":
@@ -225,7 +233,7 @@ def test_a_service_that_keeps_no_block_is_given_up(
             return 308, CIMultiDictProxy(CIMultiDict(headers)), None, b""
         return await send(client, method, path, **options)
 
-    monkeypatch.setattr(gcs, "_send", keep_nothing)
+    monkeypatch.setattr(gcs_client, "_send", keep_nothing)
     with pytest.raises(StoreUnavailableError, match="4 times"):
         put_file(store, tmp_path, "blob", bytes(2 * BLOCK))
     assert store.stat("blob") is None

@@ -17,7 +17,7 @@ from gcs_emulator import GcsEmulator
 from google.oauth2.service_account import Credentials
 
 from eigen_core.errors import InputError
-from eigen_core.store import StoreUnavailableError, credentials, deadline, open_store, remote
+from eigen_core.store import StoreUnavailableError, credentials, gcs, open_store, retries
 
 VARIABLES = (
     "STORAGE_EMULATOR_HOST",
@@ -37,9 +37,9 @@ def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks give up after a second."""
-    monkeypatch.setattr(remote, "_CHECK_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(gcs, "_CHECK_RETRY_SECONDS", 0.5)
     monkeypatch.setattr(credentials, "_REFRESH_SECONDS", 0.5)
 
 
@@ -80,8 +80,8 @@ def service_account(folder: Path, private_key: str, token_address: str) -> str:
 
 
 def test_the_limits_leave_time_for_the_start() -> None:
-    assert remote._CHECK_PATIENCE_SECONDS < remote._CHECK_SECONDS <= 12.0
-    assert 2 * credentials._REFRESH_SECONDS <= remote._CHECK_SECONDS
+    assert gcs._CHECK_RETRY_SECONDS < gcs._CHECK_SECONDS <= 12.0
+    assert 2 * credentials._REFRESH_SECONDS <= gcs._CHECK_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_no_more_is_asked_for_than_to_read_and_write(
 ) -> None:
     key = service_account(tmp_path, private_key, "http://127.0.0.1:1")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
-    found = credentials.process_identity().credentials
+    found = credentials.find_identity().credentials
     assert isinstance(found, Credentials)
     assert found.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
 
@@ -166,7 +166,7 @@ def test_credentials_that_google_refuses(
     assert fault_proxy.count() == 1
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_timeouts")
 def test_a_confirmation_that_does_not_come(
     silent_address: str, tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_confirmation_that_does_not_come(
         open_store("gs://bucket").check()
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [("127.0.0.1:1", "cannot be reached"), ("no-such-host.invalid:80", "cannot be reached"), ("silent", "in time")],
@@ -189,7 +189,7 @@ def test_an_address_that_does_not_answer(
         open_store("gs://bucket").check()
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 @pytest.mark.parametrize("kind", ["stall", "status", "reset"])
 def test_an_endpoint_that_stops_at_some_step(
@@ -239,13 +239,13 @@ def test_the_emulator_is_asked_without_credentials(
 def test_what_never_comes_back_is_left_behind() -> None:
     begin = time.monotonic()
     with pytest.raises(StoreUnavailableError, match="too late"):
-        deadline.within(0.1, lambda: time.sleep(5), "too late")
+        retries.within(0.1, lambda: time.sleep(5), "too late")
     assert time.monotonic() - begin < 4
     done: list[int] = []
-    deadline.within(5, lambda: done.append(1), "too late")
+    retries.within(5, lambda: done.append(1), "too late")
     assert done == [1]
     with pytest.raises(ZeroDivisionError):
-        deadline.within(5, lambda: done.append(1 // 0), "too late")
+        retries.within(5, lambda: done.append(1 // 0), "too late")
 
 
 _PLANTED = """

@@ -3,7 +3,6 @@
 import os
 import random
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,13 +23,11 @@ BLOCK = 8 << 20
 BOUNDARY = b"\r\n--==0==\r\n\r\n--==0==--"
 
 
-@pytest.fixture(params=["folder", "gs", "memory"])
+@pytest.fixture(params=["folder", "gs"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A new, empty store of each kind."""
     if request.param == "folder":
         return open_store(str(tmp_path / "runs"))
-    if request.param == "memory":
-        return open_store(f"memory://tests/{uuid.uuid4().hex}")
     return open_store(f"{request.getfixturevalue('gcs_bucket')}/some/prefix")
 
 
@@ -93,7 +90,7 @@ def test_files_of_any_size_come_back_and_progress_is_told(store: Store, file: Pa
     assert copy.read_bytes() == content
     assert sum(up) == sum(down) == size
     assert max(down) <= BLOCK
-    assert max(up) <= BLOCK or store.url.startswith("memory:")
+    assert max(up) <= BLOCK
     assert [found.name for found in file.parent.rglob("*") if found.is_file() and found.name.startswith(".")] == []
 
 
@@ -316,8 +313,7 @@ def test_a_forked_process_may_go_on(store: Store, tmp_path: Path) -> None:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert (tmp_path / "done").read_bytes() == b"from the child"
-    if not store.url.startswith("memory"):
-        assert store.read("b", 100) == b"from the child"
+    assert store.read("b", 100) == b"from the child"
 
 
 NAMES = ["a/x", "a/y", "a/b/x", "b/x", "c"]

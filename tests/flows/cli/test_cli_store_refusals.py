@@ -9,7 +9,7 @@ from flow_cases import eigen_environment, run_eigen, small_settings
 from gcs_emulator import GcsEmulator
 from typer.testing import CliRunner
 
-from eigen_core.store import remote
+from eigen_core.store import gcs
 from flows.cli.app import app
 
 NAMES = (
@@ -85,8 +85,8 @@ def assert_sentence(found: int, lines: list[str], code: int, part: str) -> None:
 
 def test_the_deadline_is_below_what_is_promised() -> None:
     # What is left goes to the start of the process and to looking for a machine of Google.
-    assert remote._CHECK_SECONDS <= 11.0
-    assert remote._CHECK_PATIENCE_SECONDS < remote._CHECK_SECONDS
+    assert gcs._CHECK_SECONDS <= 11.0
+    assert gcs._CHECK_RETRY_SECONDS < gcs._CHECK_SECONDS
 
 
 def test_a_file_of_credentials_that_is_missing(folder: Path, tmp_path: Path) -> None:

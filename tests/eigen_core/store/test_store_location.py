@@ -46,10 +46,9 @@ def test_folders(store: str, folder: str | None) -> None:
         ("gs://bucket/", "gs://bucket", "gs/bucket"),
         ("gs://bucket/a/b//", "gs://bucket/a/b", "gs/bucket/a/b"),
         ("GCS://bucket/A", "gs://bucket/A", "gs/bucket/A"),
-        ("memory://tests/x", "memory://tests/x", "memory/tests/x"),
     ],
 )
-def test_places_elsewhere(store: str, url: str, folder: str, tmp_path: Path) -> None:
+def test_remote_locations(store: str, url: str, folder: str, tmp_path: Path) -> None:
     assert is_remote(store)
     assert open_store(store).url == url
     assert run_root(store, str(tmp_path)) == tmp_path / ".remote" / folder
@@ -80,6 +79,7 @@ def test_places_elsewhere(store: str, url: str, folder: str, tmp_path: Path) -> 
         "file://host/data",
         "file://relative",
         "memory:x",
+        "memory://tests/x",
     ],
 )
 def test_stores_that_are_none(store: str) -> None:
@@ -87,6 +87,13 @@ def test_stores_that_are_none(store: str) -> None:
         open_store(store)
     with pytest.raises(InputError):
         run_root(store, "runs")
+
+
+@pytest.mark.parametrize("store", ["s3://bucket/a", "memory://tests/x", "https://storage.googleapis.com/bucket"])
+def test_an_unknown_scheme_is_refused_with_those_that_are_known(store: str) -> None:
+    for action in (open_store, is_remote, lambda url: run_root(url, "runs")):
+        with pytest.raises(InputError, match=f"'{store}' cannot be used.*a folder or on Google Cloud Storage"):
+            action(store)
 
 
 def test_the_folder_on_this_machine_is_a_folder() -> None:

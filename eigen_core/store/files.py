@@ -1,0 +1,174 @@
+"""Files that are replaced atomically and survive a power cut, their checksums, and the errors of file systems."""
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from eigen_core.errors import InputError
+from eigen_core.store.interface import HIDDEN, StoreUnavailableError
+
+_TEMPORARY = f"{HIDDEN}writing-"
+_BLOCK = 4 << 20
+_OPEN_ATTEMPTS = 10
+_OPEN_PAUSE_SECONDS = 0.01
+
+_NOT_A_FOLDER = "a file is in the place of a folder. Move it away or choose another store"
+_FORBIDDEN = "it is not allowed. Change the permissions or choose another store"
+_FULL = "there is no space left. Free some or choose another store"
+_CANNOT_LOCK = "its file system cannot lock files. Choose a store on a local disk"
+_REASONS = {
+    errno.ENOENT: "a folder is missing and cannot be created there. Choose another store",
+    errno.ENOTDIR: _NOT_A_FOLDER,
+    errno.EEXIST: _NOT_A_FOLDER,
+    errno.EISDIR: "a folder is in the place of a file. Move it away or choose another store",
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.EROFS: "the file system is read-only. Choose another store",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: "the file would be larger than is allowed there. Choose another store",
+    errno.ENAMETOOLONG: "the path is too long. Choose a shorter one",
+    errno.ELOOP: "its links lead in a circle. Choose another store",
+    errno.ENXIO: "something that is no file is in its place. Move it away",
+    errno.ENOLCK: _CANNOT_LOCK,
+    errno.EOPNOTSUPP: _CANNOT_LOCK,
+}
+
+
+@contextmanager
+def explained(action: str, path: Path) -> Iterator[None]:
+    """Turn errors of the file system that a user can correct into an `InputError` with a sentence.
+
+    Args:
+        action: what was tried, after "Cannot": "save generation 7 in".
+        path: where.
+
+    Raises:
+        InputError: such an error; others pass unchanged.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0)
+        if reason is None:
+            raise
+        raise InputError(f"Cannot {action} {path}: {reason}.") from error
+
+
+@contextmanager
+def store_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn all errors of the file system into those that a `Store` raises.
+
+    Raises:
+        InputError: an error that the user can correct (see `explained`).
+        StoreUnavailableError: any other.
+    """
+    try:
+        with explained(action, path):
+            yield
+    except OSError as error:
+        raise StoreUnavailableError(f"Cannot {action} {path}: {error.strerror or error}") from error
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents durably; one that exists is not an error."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(file: BinaryIO) -> None:
+    """Make what was written to a file durable."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write that atomically replaces `path`, durably, once the block ends without an error.
+
+    If the block fails, `path` is unchanged. Folders are created as needed. The file may be read inside the block.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    with temporary_file(path.parent) as (file, temporary):
+        yield file
+        sync_file(file)
+        os.replace(temporary, path)
+        with suppress(FileNotFoundError):  # another process has emptied and removed the folder
+            sync_folder(path.parent)
+
+
+@contextmanager
+def temporary_file(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Open a new hidden file in a folder and give its path too; at the end it is removed if it still has that name.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    path = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+    file = _open_new(path)
+    try:
+        with file:
+            yield file, path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _open_new(path: Path) -> BinaryIO:
+    """Create a file, again if another process that removes empty folders has removed its folder meanwhile."""
+    for _ in range(_OPEN_ATTEMPTS):
+        with suppress(FileNotFoundError, FileExistsError):
+            make_folder(path.parent)
+            return open(path, "x+b")
+        time.sleep(_OPEN_PAUSE_SECONDS)
+    make_folder(path.parent)
+    return open(path, "x+b")
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Return the temporary files anywhere in `folder`: of killed processes, or still being written."""
+    return sorted(
+        Path(parent, name) for parent, _, names in os.walk(folder) for name in names if name.startswith(_TEMPORARY)
+    )
+
+
+def crc32c(content: bytes, before: int = 0) -> int:
+    """Return the CRC-32C of some bytes, continuing from that of the bytes before them."""
+    return int(google_crc32c.extend(before, content))
+
+
+def stream_checksum(stream: BinaryIO) -> tuple[int, int]:
+    """Return size (bytes) and CRC-32C of the rest of a stream, in bounded memory."""
+    size = checksum = 0
+    while block := stream.read(_BLOCK):
+        size += len(block)
+        checksum = crc32c(block, checksum)
+    return size, checksum
+
+
+def file_checksum(path: Path) -> tuple[int, int]:
+    """Return size (bytes) and CRC-32C of a file, in bounded memory."""
+    with open(path, "rb", buffering=0) as file:
+        return stream_checksum(file)
