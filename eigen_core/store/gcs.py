@@ -34,7 +34,6 @@ from eigen_core.store.location import GcsLocation
 BLOCK = 8 << 20
 """Most bytes in a request; a multiple of 256 KiB, as the service requires."""
 
-_TRANSFER_SECONDS = 60.0
 _CHECK_SECONDS = 11.0
 _CHECK_RETRY_SECONDS = 8.0
 _TRANSFER_ATTEMPTS = 4
@@ -66,21 +65,15 @@ class GcsStore(Store):
     `create` is safe among any number of machines: the service checks the precondition.
     """
 
-    def __init__(
-        self,
-        location: GcsLocation,
-        retry_seconds: float = retries.RETRY_SECONDS,
-        transfer_seconds: float = _TRANSFER_SECONDS,
-    ) -> None:
+    def __init__(self, location: GcsLocation, timeout: float | None = None) -> None:
         """
         Args:
             location: bucket and prefix.
-            retry_seconds: how long a request is retried.
-            transfer_seconds: timeout of a request that transfers content.
+            timeout: how long a request is retried or transfers content (seconds); None: the default of `GcsClient`.
         """
         self._location = location
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._client = GcsClient(location, retry_seconds, transfer_seconds)
+        self._client = GcsClient(location, timeout)
 
     @property
     def url(self) -> str:
@@ -88,7 +81,7 @@ class GcsStore(Store):
         return self._location.url
 
     def time(self) -> datetime:
-        """See `Store.time`. It is the date of an answer."""
+        """It is the date of an answer."""
         answer = self._list_one()
         try:
             return parsedate_to_datetime(answer.headers["Date"]).astimezone(UTC)
@@ -96,16 +89,12 @@ class GcsStore(Store):
             raise StoreUnavailableError(f"{self.url} does not say what time it is") from error
 
     def check(self) -> None:
-        """See `Store.check`. A small object is written, read and removed."""
+        """A small object is written, read and removed."""
         late = (
             f"The store {self.url} did not answer within {_CHECK_SECONDS:.0f} seconds. Check the network of this "
             "machine; the store may also be down for a while."
         )
-        retries.within(_CHECK_SECONDS, self.with_timeout(_CHECK_RETRY_SECONDS)._check, late)
-
-    def with_timeout(self, seconds: float) -> "GcsStore":
-        """Return this store with a limit to how long a request is retried (seconds)."""
-        return GcsStore(self._location, seconds, seconds)
+        retries.within(_CHECK_SECONDS, GcsStore(self._location, _CHECK_RETRY_SECONDS)._check, late)
 
     def _check(self) -> None:
         self._list_one()
@@ -120,28 +109,24 @@ class GcsStore(Store):
             raise StoreUnavailableError(f"The store {self.url} gives back something else than was written.")
 
     def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """See `Store.put_file`."""
         checked_name(name)
         with open(path, "rb") as file:
             for _ in self._attempts(f"store {name}"):
-                file.seek(0)
-                size, checksum = stream_checksum(file)
-                file.seek(0)
-                try:
-                    if size <= BLOCK:
-                        self._upload(name, file.read(size))
-                        if moved is not None:
-                            moved(size)
-                    else:
-                        self._upload_blocks(name, file, size, checksum, moved)
-                except InterruptedTransferError:
-                    continue
-                entry = self._entry(name)
-                if entry is not None and (entry.bytes, entry.checksum) == (size, _encoded(checksum)):
-                    return
+                with suppress(InterruptedTransferError):
+                    file.seek(0)
+                    size, checksum = stream_checksum(file)
+                    self._upload_file(name, file, size, checksum, moved or _ignore)
+                    entry = self._entry(name)
+                    if entry is not None and (entry.bytes, entry.checksum) == (size, _encoded(checksum)):
+                        return
 
-    def _upload_blocks(self, name: str, file: BinaryIO, size: int, checksum: int, moved: Progress | None) -> None:
-        """Upload a large file in a resumable session."""
+    def _upload_file(self, name: str, file: BinaryIO, size: int, checksum: int, moved: Progress) -> None:
+        """Upload a file, in a resumable session if it is larger than a block."""
+        if size <= BLOCK:
+            file.seek(0)
+            self._upload(name, file.read(size))
+            moved(size)
+            return
         answer = self._client.request(
             "POST",
             self._client.uploads,
@@ -162,11 +147,8 @@ class GcsStore(Store):
             block = file.read(BLOCK)
             stored = self._upload_block(session, first, block, size)
             if not first < stored <= first + len(block):
-                raise InterruptedTransferError(
-                    f"{self.url} holds {stored:,} bytes where {first + len(block):,} were sent"
-                )
-            if moved is not None:
-                moved(stored - first)
+                raise InterruptedTransferError(f"{self.url} says that it has {stored:,} bytes of an upload")
+            moved(stored - first)
             first = stored
 
     def _upload_block(self, session: str, first: int, block: bytes, size: int) -> int:
@@ -187,14 +169,13 @@ class GcsStore(Store):
         return int(last) + 1 if last else 0
 
     def put(self, name: str, content: bytes) -> None:
-        """See `Store.put`."""
         checked_name(name)
         for _ in self._attempts(f"store {name}"):
             if self._upload(name, content).has(name, content):
                 return
 
     def create(self, name: str, content: bytes) -> None:
-        """See `Store.create`. An object with this very content counts as created by this call.
+        """An object with this very content counts as created by this call.
 
         That is how a create whose reply was lost succeeds when it is retried, so different writers must write
         different contents.
@@ -245,7 +226,6 @@ class GcsStore(Store):
         return json.dumps({"name": self._prefix + name, "crc32c": _encoded(checksum)}).encode()
 
     def read(self, name: str, limit: int) -> bytes:
-        """See `Store.read`."""
         checked_name(name)
         for _ in self._attempts(f"read {name}"):
             content, checksum = self._read(name, limit + 1)
@@ -270,7 +250,6 @@ class GcsStore(Store):
         return answer.content, found[1] if found else None
 
     def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """See `Store.fetch`."""
         checked_name(name)
         for _ in self._attempts(f"read {name}"):
             entry = self._entry(name)
@@ -278,26 +257,24 @@ class GcsStore(Store):
                 raise MissingObjectError(f"{self.url} has no {name}")
             with suppress(InterruptedTransferError, MissingObjectError):
                 with store_errors(f"copy {name} to", path), replacing(path) as file:
-                    self._download(entry, file, moved)
+                    self._download(entry, file, moved or _ignore)
                 return
 
-    def _download(self, entry: _Entry, file: BinaryIO, moved: Progress | None) -> None:
+    def _download(self, entry: _Entry, file: BinaryIO, moved: Progress) -> None:
         """Write an object's content to a file, in blocks.
 
         Raises:
             MissingObjectError: the object was replaced meanwhile.
             InterruptedTransferError: what arrived differs from the object.
         """
-        size = checksum = 0
+        checksum = 0
         query = {"alt": "media", "generation": entry.version}
         for first in range(0, entry.bytes, BLOCK):
             block = self._get(entry.name, query, first, min(BLOCK, entry.bytes - first)).content
             file.write(block)
-            size += len(block)
             checksum = crc32c(block, checksum)
-            if moved is not None:
-                moved(len(block))
-        if (size, _encoded(checksum)) != (entry.bytes, entry.checksum):
+            moved(len(block))
+        if (file.tell(), _encoded(checksum)) != (entry.bytes, entry.checksum):
             raise InterruptedTransferError(f"{entry.name} in {self.url} was damaged on the way")
 
     def _get(self, name: str, query: dict[str, str], first: int, count: int) -> Answer:
@@ -306,7 +283,6 @@ class GcsStore(Store):
         return self._client.request("GET", self._path(name), query, transfer=True, headers=headers)
 
     def holds(self, name: str, path: Path) -> bool:
-        """See `Store.holds`."""
         entry = self._entry(checked_name(name))
         if entry is None or entry.bytes != path.stat().st_size:
             return False
@@ -314,7 +290,6 @@ class GcsStore(Store):
         return (entry.bytes, entry.checksum) == (size, _encoded(checksum))
 
     def stat(self, name: str) -> StoredObject | None:
-        """See `Store.stat`."""
         return self._entry(checked_name(name))
 
     def _entry(self, name: str) -> _Entry | None:
@@ -325,13 +300,11 @@ class GcsStore(Store):
         return self._parsed(self._client.document(answer))
 
     def objects(self, prefix: str) -> list[StoredObject]:
-        """See `Store.objects`."""
         items = self._list({"prefix": self._prefix + checked_prefix(prefix), "fields": f"items({_FIELDS})"}, "items")
         entries = [entry for item in items if not is_hidden((entry := self._parsed(item)).name)]
         return sorted(entries, key=lambda entry: entry.name)
 
     def folders(self, prefix: str) -> list[str]:
-        """See `Store.folders`."""
         start = self._prefix + checked_prefix(prefix)
         paths = self._list({"prefix": start, "delimiter": "/", "fields": "prefixes"}, "prefixes")
         names = [str(path)[len(start) :].rstrip("/") for path in paths]
@@ -353,7 +326,6 @@ class GcsStore(Store):
         return self._client.request("GET", self._client.objects, query)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Store.delete`."""
         checked = [checked_name(name) for name in names]
         with ThreadPoolExecutor(_CONCURRENT_DELETIONS, thread_name_prefix="eigen-store-delete") as threads:
             for _ in threads.map(self._delete, checked):
@@ -388,6 +360,10 @@ class GcsStore(Store):
         raise StoreUnavailableError(
             f"Cannot {action} in {self.url}: {_TRANSFER_ATTEMPTS} times it was cut off or damaged on the way."
         )
+
+
+def _ignore(_: int) -> None:
+    """Ignore progress."""
 
 
 def _encoded(checksum: int) -> str:

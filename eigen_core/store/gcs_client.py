@@ -25,10 +25,11 @@ from eigen_core.errors import InputError
 from eigen_core.store.credentials import ANONYMOUS, Identity, find_identity, reason_of
 from eigen_core.store.interface import MissingObjectError, ObjectExistsError, StoreUnavailableError
 from eigen_core.store.location import GcsLocation
-from eigen_core.store.retries import TransientError, retry
+from eigen_core.store.retries import RETRY_SECONDS, TransientError, retry
 
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 _ANSWER_SECONDS = 15.0
+_TRANSFER_SECONDS = 60.0
 _TIMEOUTS = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_ANSWER_SECONDS)
 _HOST = re.compile(r"[A-Za-z0-9._:-]+")
 _BAD_REQUEST, _UNAUTHORIZED, _GONE, _BAD_RANGE = 400, 401, 410, 416
@@ -72,19 +73,18 @@ class GcsClient:
         uploads: path to which new objects are sent.
     """
 
-    def __init__(self, location: GcsLocation, retry_seconds: float, transfer_seconds: float) -> None:
+    def __init__(self, location: GcsLocation, timeout: float | None = None) -> None:
         """
         Args:
             location: where the objects are.
-            retry_seconds: how long a request is retried.
-            transfer_seconds: timeout of a request that transfers content.
+            timeout: how long a request is retried, and a transfer of content may take (seconds); None: 30 and 60.
         """
         self.objects = f"/storage/v1/b/{quote(location.bucket, safe='')}/o"
         self.uploads = f"/upload{self.objects}"
         self._bucket = location.bucket
         self._url = location.url
-        self._retry_seconds = retry_seconds
-        self._transfer_seconds = transfer_seconds
+        self._retry_seconds = RETRY_SECONDS if timeout is None else timeout
+        self._transfer_seconds = _TRANSFER_SECONDS if timeout is None else timeout
         self._connection: _Connection | None = None
 
     def request(

@@ -22,7 +22,7 @@ class MissingObjectError(Exception):
 
 
 class ObjectExistsError(Exception):
-    """There is an object of this name already, with other content."""
+    """There is an object of this name already."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +55,21 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """The store's URL or path, as a user would write it."""
-        ...
 
     def time(self) -> datetime:
         """Return the time of the clock by which objects are dated (UTC); nothing is written."""
-        ...
 
     def check(self) -> None:
         """Check within 15 seconds that objects can be listed, written and read."""
-        ...
 
     def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
         """Store a file's content under `name`, replacing the object of that name, in bounded memory.
 
         When this returns, the object is complete: its size and checksum were compared with the file's.
         """
-        ...
 
     def put(self, name: str, content: bytes) -> None:
         """Store a small object under `name`, atomically replacing the object of that name."""
-        ...
 
     def create(self, name: str, content: bytes) -> None:
         """Store a small object under a name that is not taken; of several concurrent calls, one succeeds.
@@ -82,7 +77,6 @@ class Store(Protocol):
         Raises:
             ObjectExistsError: the name is taken.
         """
-        ...
 
     def read(self, name: str, limit: int) -> bytes:
         """Return the content of a small object.
@@ -91,7 +85,6 @@ class Store(Protocol):
             MissingObjectError: there is none.
             StoreUnavailableError: it is longer than `limit` bytes.
         """
-        ...
 
     def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
         """Copy an object to a file, in bounded memory; the file is replaced atomically.
@@ -99,27 +92,21 @@ class Store(Protocol):
         Raises:
             MissingObjectError: there is none.
         """
-        ...
 
     def holds(self, name: str, path: Path) -> bool:
         """Whether the object exists and has the same content as the file, by size and checksum."""
-        ...
 
     def stat(self, name: str) -> StoredObject | None:
         """Return an object's size and date, None if there is no such object."""
-        ...
 
     def objects(self, prefix: str) -> list[StoredObject]:
         """Return all objects whose names start with `prefix` ("" or a folder's name with its slash), sorted by name."""
-        ...
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names of the folders directly under `prefix` ("" or a folder's name with its slash), sorted."""
-        ...
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; a missing one is not an error."""
-        ...
 
 
 def created(store: Store, name: str, content: bytes) -> bool:

@@ -65,11 +65,10 @@ class LocalStore(Store):
         return self.folder / checked_name(name)
 
     def time(self) -> datetime:
-        """See `Store.time`. It is this machine's clock: one machine at a time writes to a run in a folder."""
+        """It is this machine's clock: one machine at a time writes to a run in a folder."""
         return datetime.now(UTC)
 
     def check(self) -> None:
-        """See `Store.check`."""
         late = f"The store {self.folder} did not answer within {_CHECK_SECONDS:.0f} seconds: is its disk attached?"
         within(_CHECK_SECONDS, self._check, late)
 
@@ -85,19 +84,16 @@ class LocalStore(Store):
             os.scandir(self.folder).close()
 
     def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """See `Store.put_file`."""
         target = self.path(name)
         with open(path, "rb", buffering=0) as source, self._errors(f"store {name} in"):
             _copy(source, target, moved)
 
     def put(self, name: str, content: bytes) -> None:
-        """See `Store.put`."""
         target = self.path(name)
         with self._errors(f"store {name} in"), replacing(target) as file:
             file.write(content)
 
     def create(self, name: str, content: bytes) -> None:
-        """See `Store.create`."""
         target = self.path(name)
         with self._errors(f"store {name} in"), temporary_file(target.parent) as (file, temporary):
             file.write(content)
@@ -112,7 +108,6 @@ class LocalStore(Store):
                 sync_folder(target.parent)
 
     def read(self, name: str, limit: int) -> bytes:
-        """See `Store.read`."""
         with self._errors(f"read {name} in"), self._opened(name) as file:
             # Python allocates as many bytes as it is asked to read, however short the file is.
             content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
@@ -121,12 +116,10 @@ class LocalStore(Store):
         return content
 
     def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """See `Store.fetch`."""
         with self._errors(f"read {name} in"), self._opened(name) as source, store_errors(f"copy {name} to", path):
             _copy(source, path, moved)
 
     def holds(self, name: str, path: Path) -> bool:
-        """See `Store.holds`."""
         known = self.stat(name)
         if known is None or known.bytes != path.stat().st_size:
             return False
@@ -138,12 +131,10 @@ class LocalStore(Store):
             return False
 
     def stat(self, name: str) -> StoredObject | None:
-        """See `Store.stat`."""
         with self._errors(f"look at {name} in"):
             return _stored(name, self.path(name))
 
     def objects(self, prefix: str) -> list[StoredObject]:
-        """See `Store.objects`."""
         with self._errors(f"list {prefix or 'the runs'} in"):
             return sorted(self._walk(checked_prefix(prefix)), key=lambda found: found.name)
 
@@ -160,7 +151,6 @@ class LocalStore(Store):
                     yield found
 
     def folders(self, prefix: str) -> list[str]:
-        """See `Store.folders`."""
         with self._errors(f"list {prefix or 'the runs'} in"):
             try:
                 with os.scandir(self.folder / checked_prefix(prefix)) as entries:
@@ -173,7 +163,7 @@ class LocalStore(Store):
                 return []
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Store.delete`. Folders that become empty are removed too, as in a bucket."""
+        """Folders that become empty are removed too, as in a bucket."""
         with self._errors("remove files from"):
             parents = set()
             for name in names:
