@@ -81,7 +81,7 @@ class GcsStore(Store):
         return self._location.url
 
     def time(self) -> datetime:
-        """It is the date of an answer."""
+        """Return the date of an answer of the service (see `Store.time`)."""
         answer = self._list_one()
         try:
             return parsedate_to_datetime(answer.headers["Date"]).astimezone(UTC)
@@ -89,7 +89,7 @@ class GcsStore(Store):
             raise StoreUnavailableError(f"{self.url} does not say what time it is") from error
 
     def check(self) -> None:
-        """A small object is written, read and removed."""
+        """Write, read and remove a small object (see `Store.check`)."""
         late = (
             f"The store {self.url} did not answer within {_CHECK_SECONDS:.0f} seconds. Check the network of this "
             "machine; the store may also be down for a while."
@@ -175,10 +175,13 @@ class GcsStore(Store):
                 return
 
     def create(self, name: str, content: bytes) -> None:
-        """An object with this very content counts as created by this call.
+        """Store a small object under a name that is not taken (see `Store.create`).
 
-        That is how a create whose reply was lost succeeds when it is retried, so different writers must write
-        different contents.
+        If the object has this very content already, this call counts as the one that made it: so a retry succeeds
+        after a lost reply. Different writers must therefore write different contents.
+
+        Raises:
+            ObjectExistsError: the name is taken.
         """
         checked_name(name)
         version = _MISSING

@@ -65,7 +65,7 @@ class LocalStore(Store):
         return self.folder / checked_name(name)
 
     def time(self) -> datetime:
-        """It is this machine's clock: one machine at a time writes to a run in a folder."""
+        """Return this machine's time (see `Store.time`): one machine at a time writes to a run in a folder."""
         return datetime.now(UTC)
 
     def check(self) -> None:
@@ -163,7 +163,7 @@ class LocalStore(Store):
                 return []
 
     def delete(self, names: Iterable[str]) -> None:
-        """Folders that become empty are removed too, as in a bucket."""
+        """Remove objects (see `Store.delete`), and folders that become empty, as in a bucket."""
         with self._errors("remove files from"):
             parents = set()
             for name in names:

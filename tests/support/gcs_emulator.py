@@ -33,7 +33,7 @@ class GcsEmulator:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start it; its output goes to a file in `folder`, since it stops once a pipe that nobody reads is full."""
+        """Start it; its output goes to a file in `folder`, since it stops once a pipe that is not read is full."""
         for _ in range(_STARTS):
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))

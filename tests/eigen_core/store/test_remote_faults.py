@@ -339,7 +339,7 @@ def test_one_of_many_creates_over_a_bad_network(store: Store, fault_proxy: Fault
         assert store.read(f"lease/{turn}", 5_000) == b"%d" % (won.index(True) + 1) * 1_000
 
 
-def test_a_request_that_hangs_holds_up_nobody_else(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator) -> None:
+def test_a_request_that_hangs_blocks_no_other(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator) -> None:
     store = open_store(f"gs://{gcs_emulator.make_bucket()}")
     fault_proxy.add(Fault("stall", path="slow"))
     done: list[str] = []

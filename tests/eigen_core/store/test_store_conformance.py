@@ -79,7 +79,7 @@ def test_small_contents_come_back(store: Store, file: Path, content: bytes) -> N
 
 
 @pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 300_001])
-def test_files_of_any_size_come_back_and_progress_is_told(store: Store, file: Path, size: int) -> None:
+def test_files_of_any_size_come_back_and_progress_is_reported(store: Store, file: Path, size: int) -> None:
     content = random.Random(size).randbytes(size)
     file.write_bytes(content)
     up: list[int] = []
@@ -94,7 +94,7 @@ def test_files_of_any_size_come_back_and_progress_is_told(store: Store, file: Pa
     assert [found.name for found in file.parent.rglob("*") if found.is_file() and found.name.startswith(".")] == []
 
 
-def test_progress_is_told_in_the_thread_that_asked(store: Store, file: Path) -> None:
+def test_progress_is_reported_in_the_calling_thread(store: Store, file: Path) -> None:
     file.write_bytes(bytes(BLOCK + 1))
     threads = set()
     store.put_file("a", file, lambda _: threads.add(threading.get_ident()))
