@@ -49,7 +49,7 @@ def run() -> Section:
         title="What the memory guard costs",
         method="Preset quickstart with 4 slices. Watching: processor time of a process that does nothing else for "
         f"{_WATCHED_SECONDS:.0f} s, as a share of that time. Marking: beginning and ending a phase, peaks reset, "
-        f"{_BLOCKS} times. Counting: one census of all objects, which the guard takes so seldom that it stays below "
+        f"{_BLOCKS} times. Counting: one count of all objects, which the guard takes so seldom that it stays below "
         f"{_COUNTING_SHARE:.1%} of the time. Last row: {_GENERATIONS} generations each by turns in one process, the "
         "middle ratio; it wanders by more than the others add up to.",
         columns=("", "share of the time"),

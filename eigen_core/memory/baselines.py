@@ -1,97 +1,88 @@
-"""What lived at earlier moments, to see what has grown since."""
+"""Counts of the objects at earlier moments, to measure growth."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from eigen_core.memory.census import Census, take_census
-from eigen_core.memory.usage import own_resident_bytes, process_bytes
+from eigen_core.memory.objects import ObjectCounts, count_objects
+from eigen_core.memory.process import own_resident_bytes, process_bytes
 
-# Counting all objects of a process takes a third of a second: no more than this share of the time goes into it.
+# Counting all objects of a process takes about a second: at most this share of the time is spent on it.
 _SHARE = 0.002
 
 
-@dataclass(frozen=True)
-class Start:
-    """The process before the run took anything.
+class Start(NamedTuple):
+    """The process before the run.
 
     Attributes:
         own: its resident memory (bytes).
-        files: what of it are libraries and mapped files (bytes).
-        census: the objects by type.
+        files: the part of it that is libraries and mapped files (bytes).
+        counts: the objects by type.
     """
 
     own: int
     files: int
-    census: Census
+    counts: ObjectCounts
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """What lived when a generation began.
-
-    Attributes:
-        generation: that generation.
-        census: the objects by type.
-    """
+class Baseline(NamedTuple):
+    """The objects by type when a generation began."""
 
     generation: int
-    census: Census
+    counts: ObjectCounts
 
 
 class Baselines:
-    """Counts the objects when generations begin: the last time that was affordable, and once early in the run.
+    """Counts the objects when generations begin: as often as is affordable, and once early in the run.
 
-    The early one is of the second generation that is seen, when everything has been loaded and built. Until then, the
-    process before the run is what there is to compare with.
+    The early count is of the second generation that begins, when all has been loaded and built. Until then growth is
+    measured against the process before the run.
 
     Args:
         clock: seconds that only grow.
-        count: how objects are counted.
+        count: function that counts the objects.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, count: Callable[[], Census] = take_census) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, count: Callable[[], ObjectCounts] = count_objects
+    ) -> None:
         self._clock = clock
         self._count = count
-        self._start: Start | None = None
-        self._seen: list[int] = []
+        self.of_process: Start | None = None
+        """The process before the run; None if `start` was not called."""
+        self._generation: int | None = None
+        self._begun = 0
         self._early: Baseline | None = None
-        self._last: Baseline | None = None
+        self._newest: Baseline | None = None
         self._next_time = -float("inf")
 
     def start(self) -> None:
-        """The run begins: what is there is the process itself."""
+        """Count the objects of the process before the run."""
         own, files = own_resident_bytes(), process_bytes("RssFile")
-        self._start = Start(own, files, self._counted())
-
-    @property
-    def of_process(self) -> Start | None:
-        """The process before the run; None if that was not looked at."""
-        return self._start
+        self.of_process = Start(own, files, self._counted())
 
     def begin(self, generation: int) -> None:
-        """A phase of `generation` begins; the first one of each generation may be counted."""
-        if generation in self._seen[-1:]:
+        """Note that a phase of `generation` begins; the first one of each generation may count the objects."""
+        if generation == self._generation:
             return
-        self._seen = [*self._seen[:1], generation]
-        second = self._early is None and len(self._seen) == 2
-        if not second and self._clock() < self._next_time:
-            return
-        self._last = Baseline(generation, self._counted())
-        if second:
-            self._early = self._last
+        self._generation = generation
+        self._begun += 1
+        if self._begun == 2 or self._clock() >= self._next_time:
+            self._newest = Baseline(generation, self._counted())
+        if self._begun == 2:
+            self._early = self._newest
+        elif self._begun == 1 and self._newest is None and self.of_process is not None:
+            self._newest = Baseline(generation, self.of_process.counts)
 
-    def _counted(self) -> Census:
+    def _counted(self) -> ObjectCounts:
         before = self._clock()
-        census = self._count()
+        counts = self._count()
         after = self._clock()
         self._next_time = after + (after - before) / _SHARE
-        return census
+        return counts
 
     @property
     def taken(self) -> tuple[Baseline, ...]:
         """The newest one first, then the early one if it is another."""
-        if self._last is None and self._start is not None and self._seen:
-            return (Baseline(self._seen[0], self._start.census),)
-        known = (self._last, self._early if self._early is not self._last else None)
+        known = (self._newest, self._early if self._early is not self._newest else None)
         return tuple(baseline for baseline in known if baseline is not None)

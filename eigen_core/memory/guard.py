@@ -1,13 +1,14 @@
-"""The guard of a run: watches its memory, frees what can be freed, and ends a phase before the system does."""
+"""The guard of a run: watches its memory, frees caches, and aborts a phase before the system ends the process."""
 
 import gc
 import logging
 import threading
 import time
 import tracemalloc
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -16,31 +17,30 @@ import torch
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory.baselines import Baselines
 from eigen_core.memory.curve import Curve, Point
-from eigen_core.memory.diagnosis import MemoryReport, Sources, describe
+from eigen_core.memory.diagnosis import MemoryReport, Row, measured
 from eigen_core.memory.exhaustion import is_exhaustion
-from eigen_core.memory.limits import DeviceLimit, HostLimit, HostLimits
-from eigen_core.memory.phases import OpenPhase, PhaseHistory, PhaseUsage
+from eigen_core.memory.limits import DeviceLimit, HostLimit, HostLimits, Pressure
+from eigen_core.memory.phases import OpenPhase, PhaseUsage, expected_growth
 from eigen_core.memory.process import release_free_memory
 from eigen_core.memory.reserve import Reserve
 from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
 from eigen_core.progress import checked_by
-from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
-# The soft line must be left by this share of the limit before crossing it counts again.
+# Another crossing of the soft line counts after the memory was below it by this share of the limit.
 _REARM = 0.02
-# A report is for the eyes: the phases of the last hours are enough.
-_REPORTED_PHASES = 256
-# The line that allocates is most often one of a library: its callers say more.
+_PHASES_KEPT = 1_024
+_PHASES_REPORTED = 256
+# The line that allocates is most often in a library, so its callers are kept too.
 _TRACED_FRAMES = 4
 
 
 class MemoryGuardError(RuntimeError):
-    """A phase was ended, or not begun, because memory would not have sufficed. Trying again does not help.
+    """A phase was aborted, or not begun, because the memory would not suffice. Trying again does not help.
 
     Attributes:
-        report: what took the memory.
+        report: the parts of the memory.
         phase: the phase; empty between phases.
         generation: its generation; None between phases.
     """
@@ -52,43 +52,22 @@ class MemoryGuardError(RuntimeError):
         self.generation = generation
 
 
-@dataclass(frozen=True)
-class Pressure:
-    """How close a reading comes to the limit that is nearest.
-
-    Attributes:
-        limit: that limit, of the host or of the device.
-        counted: what counts against it (bytes).
-    """
-
-    limit: HostLimit | DeviceLimit
-    counted: int
-
-    @property
-    def share(self) -> float:
-        """What counts, as a share of the limit."""
-        return self.counted / self.limit.bytes
-
-    def __str__(self) -> str:
-        return f"{size(self.counted)} of {self.limit}, {self.share:.0%}"
-
-
 class MemoryGuard:
     """Watches the memory of a run while its block is open.
 
-    A thread looks every `memory.sample_seconds`. At the soft line it frees what can be freed, once for each crossing.
-    At the hard line it raises a flag: the next `check`, which every loop that reports progress calls between its steps
-    (`eigen_core.progress`), ends the phase there; a phase without steps ends with its last line. Allocations that fail
-    inside a phase end it in the same way.
+    A thread reads the memory every `memory.sample_seconds`. At the soft line it frees caches, once for each crossing.
+    At the hard line it sets a flag: the next `check`, which every loop that reports progress calls between its steps
+    (`eigen_core.progress`), aborts the phase; a phase without steps is aborted at its end. An allocation that fails
+    inside a phase aborts it in the same way.
 
     Args:
-        limits: bounds on the host.
+        limits: of the host.
         memory: lines, sampling, tracing.
-        device_limit: bound on the GPU; None without one.
-        meter: what is looked at; None: the system.
+        device_limit: of the GPU; None without one.
+        meter: reads the memory; None: of the system.
         clock: seconds that only grow.
-        baselines: what counts the objects that live; None: the ones of this process.
-        watch: start the thread; without it only `sample` and `check` look.
+        baselines: counts of the live objects; None: of this process.
+        watch: start the thread; without it only `sample` and `check` read the memory.
     """
 
     def __init__(
@@ -111,12 +90,12 @@ class MemoryGuard:
         self._began = clock()
         self._last_look = -float("inf")
         self._curve = Curve()
-        self._history = PhaseHistory()
+        self._ended: deque[PhaseUsage] = deque(maxlen=_PHASES_KEPT)
         self._open: list[OpenPhase] = []
         self._baselines = baselines or Baselines(clock)
         self._callbacks: list[Callable[[], object]] = []
         self._sections: dict[str, Callable[[], str]] = {}
-        self._plan: tuple[dict[str, str | float | None], ...] = ()
+        self._plan: tuple[Row, ...] = ()
         self._planned: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._above_soft = False
         self._crossed: Pressure | None = None
@@ -153,28 +132,28 @@ class MemoryGuard:
 
     def _watch(self) -> None:
         while not self._stop.wait(self._memory.sample_seconds):
-            # Whoever took the last of it is told so by an allocation of their own.
+            # Where no memory is left, an allocation of the phase fails too and aborts it.
             with suppress(MemoryError):
                 self.sample()
 
     def on_release(self, free: Callable[[], object]) -> None:
-        """Let `free` be called when memory is to be given back: it drops a cache. It may be called from any thread."""
+        """Register a function that frees a cache; it may be called from any thread."""
         self._callbacks.append(free)
 
     def add_section(self, title: str, describe_part: Callable[[], str]) -> None:
-        """Let reports have a section with what `describe_part` says (markdown), such as the state of the uploads."""
+        """Add a section to reports, whose text `describe_part` returns (markdown), such as the state of the uploads."""
         self._sections[title] = describe_part
 
     def set_plan(
         self,
-        rows: Sequence[Mapping[str, str | float | None]],
+        rows: Sequence[Row],
         host_bytes: Mapping[str, int] | None = None,
         device_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        """Go by a plan of the run.
+        """Set the plan of the run.
 
         Args:
-            rows: the plan as a table; reports show it beside what was measured.
+            rows: the plan as a table, which reports show.
             host_bytes: peak of the resident memory in each phase (bytes); no phase begins that would not fit (`admit`).
             device_bytes: the same for what is allocated on the device.
         """
@@ -189,14 +168,17 @@ class MemoryGuard:
     @property
     def phases(self) -> tuple[PhaseUsage, ...]:
         """The newest phases that have ended, in order."""
-        return self._history.phases
+        return tuple(self._ended)
 
     def usage_of(self, generation: int) -> tuple[PhaseUsage, ...]:
-        """Return what the ended phases of a generation took, in order, each attempt of a phase for itself."""
-        return tuple(phase for phase in self._history.phases if phase.generation == generation)
+        """Return the memory of the ended phases of a generation, in order, each attempt of a phase by itself."""
+        return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
-        """Look at the memory now, and act on what is seen; return it. May be called from any thread."""
+        """Read the memory now, free caches or set the flag where a line is crossed, and return the reading.
+
+        May be called from any thread.
+        """
         usage, pressure, crossed_soft = self._look()
         if crossed_soft:
             self._free()
@@ -205,11 +187,11 @@ class MemoryGuard:
             pressure = left
         if pressure.share >= self._memory.hard and self._crossed is None:
             self._crossed = pressure
-            logger.error("Memory: %s are taken: the phase under way is ended.", pressure)
+            logger.error("Memory: %s are taken: the phase under way is aborted.", pressure)
         return usage
 
     def pressure(self) -> Pressure:
-        """Look at the memory now and return how close it comes to the limit that is nearest."""
+        """Read the memory now and return it against the limit that is nearest."""
         return self._pressure(self.sample())
 
     def _look(self) -> tuple[Usage, Pressure, bool]:
@@ -225,15 +207,17 @@ class MemoryGuard:
             self._above_soft = crossed_soft or (self._above_soft and pressure.share >= self._memory.soft - _REARM)
         return usage, pressure, crossed_soft
 
-    def _pressure(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> Pressure:
-        """The tightest limit if so much more were taken."""
-        pressures = [
-            Pressure(limit, counted + more_host)
-            for limit, counted in zip(self.limits.limits, usage.counted, strict=True)
+    def _pressures(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> tuple[Pressure, ...]:
+        """Return the pressure on each limit if this much more were allocated."""
+        counted: list[tuple[HostLimit | DeviceLimit, int]] = [
+            (limit, count + more_host) for limit, count in zip(self.limits.limits, usage.counted, strict=True)
         ]
-        if self.device_limit is not None and usage.device is not None:
-            pressures.append(Pressure(self.device_limit, usage.device.counted + more_device))
-        return max(pressures, key=lambda pressure: pressure.share)
+        if self.device_limit is not None:
+            counted.append((self.device_limit, (usage.device.counted if usage.device else 0) + more_device))
+        return tuple([Pressure.on(limit, count, self._memory) for limit, count in counted])
+
+    def _pressure(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> Pressure:
+        return max(self._pressures(usage, more_host, more_device), key=lambda pressure: pressure.share)
 
     def _free(self) -> None:
         for callback in tuple(self._callbacks):
@@ -244,7 +228,7 @@ class MemoryGuard:
         release_free_memory()
 
     def check(self) -> None:
-        """Raise if the memory has crossed the hard line; look first if nobody has looked for a while.
+        """Raise if the memory has crossed the hard line; read it first if the last reading is too old.
 
         Raises:
             MemoryGuardError: it has. The error carries a report.
@@ -256,14 +240,14 @@ class MemoryGuard:
 
     @contextmanager
     def phase(self, name: str, generation: int) -> Iterator[None]:
-        """Mark what happens in the block as a phase of a generation, and end it where memory does not suffice.
+        """Run the block as a phase of a generation, and abort it where the memory does not suffice.
 
-        What it took is in `phases` afterwards, whether it failed or not. It begins with a clean slate: a crossing of
-        the hard line that has passed is forgotten. The peak of the resident memory that the system keeps (`reset_peak`)
-        starts again with each phase.
+        Its memory is in `phases` afterwards, whether it failed or not. An earlier crossing of the hard line that has
+        passed does not count. The peak of the resident memory that the system keeps (`reset_peak`) starts again with
+        each phase.
 
         Raises:
-            MemoryGuardError: it is not begun because it would not fit, by the plan or by what it took before; the hard
+            MemoryGuardError: it is not begun because it would not fit, by the plan or by its memory before; the hard
                 line is crossed at the beginning, between two steps or at the end; or an allocation failed.
         """
         record = self._begin(name, generation)
@@ -289,14 +273,14 @@ class MemoryGuard:
         return record
 
     def _end(self, record: OpenPhase) -> None:
-        usage = self.sample()
+        self.sample()
         self._note_peaks()
         with self._looking:
             self._open.remove(record)
-            self._history.add(record.ended(self._clock() - self._began, usage))
+            self._ended.append(record.until(self._clock() - self._began))
 
     def _note_peaks(self) -> None:
-        """Let the phases under way know the peaks that the system kept, before somebody resets them."""
+        """Add the peaks that the system kept to the phases under way, before they are reset."""
         own, device = self._meter.peak(), self._meter.device_peak()
         with self._looking:
             for phase in self._open:
@@ -328,13 +312,13 @@ class MemoryGuard:
 
         Args:
             phase: its name.
-            predicted_bytes: peak of the host's resident memory while it runs, by plan (bytes); 0: unknown. What the
-                phase took the last times counts if that is more.
+            predicted_bytes: peak of the host's resident memory while it runs, by plan (bytes); 0: unknown. The peak
+                of its last runs counts if that is more.
             predicted_device_bytes: the same for the memory allocated on the device.
             generation: for the message.
 
         Raises:
-            MemoryGuardError: it does not fit, not even after freeing what can be freed.
+            MemoryGuardError: it does not fit, not even after caches are freed.
         """
         if self._predicted(phase, self.sample(), predicted_bytes, predicted_device_bytes).share < self._memory.hard:
             return
@@ -348,62 +332,52 @@ class MemoryGuard:
             )
 
     def _predicted(self, phase: str, usage: Usage, host: int, device: int) -> Pressure:
-        growth, device_growth = self._history.growth(phase)
+        growth, device_growth = expected_growth(self._ended, phase)
         held = usage.device.allocated if usage.device else 0
         return self._pressure(
             usage, max(growth, host - usage.host, 0), max(device_growth, device - held if device else 0, 0)
         )
 
     def report(self, reason: str) -> MemoryReport:
-        """Return what takes the memory now, and how it came to that. May be called from any thread.
+        """Return the parts of the memory now, and how it came to that. May be called from any thread.
 
-        Takes about a second, in which Python code of other threads hardly runs.
+        Takes about 5 seconds for each million objects, in which Python code of other threads hardly runs.
 
         Args:
             reason: why the report is made, the end of a sentence.
         """
         usage, pressure, _ = self._look()
         with self._looking:
-            phases = self._history.phases[-_REPORTED_PHASES:]
-            under_way = tuple(phase.so_far(self._clock() - self._began) for phase in self._open)
+            now = self._clock() - self._began
+            phases = (*tuple(self._ended)[-_PHASES_REPORTED:], *[phase.until(now) for phase in self._open])
             course, recent = self._curve.course, self._curve.recent
-        with self._reporting:
-            return describe(
-                Sources(
-                    reason=reason,
-                    memory=self._memory,
-                    limits=self.limits.limits,
-                    device_limit=self.device_limit,
-                    nearest=str(pressure),
-                    usage=usage,
-                    phases=phases,
-                    under_way=under_way,
-                    course=course,
-                    recent=recent,
-                    start=self._baselines.of_process,
-                    baselines=self._baselines.taken,
-                    plan=self._plan,
-                    sections=dict(self._sections),
-                )
-            )
-
-    def _error(self, what: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
-        """The error of the phase under way, or of one that was `refused`."""
-        self._reserve.drop()
-        current = self._open[-1] if self._open else None
-        phase, generation = refused or ((current.name, current.generation) if current else ("", None))
-        where = " ".join(
-            part
-            for part in (
-                f"in {phase}" if phase and refused is None else "",
-                f"of generation {generation}" if generation is not None and refused is None else "",
-                f"in generation {generation}" if generation is not None and refused is not None else "",
-            )
-            if part
+        report = MemoryReport(
+            moment=datetime.now(UTC).isoformat(timespec="seconds"),
+            reason=reason,
+            nearest=str(pressure),
+            usage=usage,
+            limits=self._pressures(usage),
+            phases=phases,
+            course=course,
+            recent=recent,
+            plan=self._plan,
+            sections=tuple([(title, text()) for title, text in self._sections.items()]),
         )
-        sentence = " ".join(part for part in (what, where) if part)
+        with self._reporting:
+            return measured(report, self._baselines)
+
+    def _error(self, reason: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
+        """Return the error of the phase under way, or of one that was `refused`."""
+        self._reserve.drop()
+        phase, generation = "", None
+        if refused is not None:
+            phase, generation = refused
+            reason += f" in generation {generation}" if generation is not None else ""
+        elif self._open:
+            phase, generation = self._open[-1].name, self._open[-1].generation
+            reason += f" in {phase} of generation {generation}"
         with self._reporting:
             # Loops of several threads meet the same crossing: one report serves them all.
             if self._failure is None:
-                self._failure = self.report(sentence)
-            return MemoryGuardError(f"memory: {sentence}. {self._failure.headline}", self._failure, phase, generation)
+                self._failure = self.report(reason)
+            return MemoryGuardError(f"memory: {reason}. {self._failure.headline}", self._failure, phase, generation)

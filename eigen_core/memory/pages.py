@@ -1,12 +1,12 @@
-"""A memory report as a page for people (markdown) and as files."""
+"""A memory report as a page (markdown) and as files."""
 
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from eigen_core.memory.diagnosis import Growth, GrowthSince, MemoryReport
+from eigen_core.memory.diagnosis import MemoryReport
 from eigen_core.units import duration, signed_size, size
 
 _PARTS = 15
@@ -15,21 +15,35 @@ _PHASES = 20
 
 def report_markdown(report: MemoryReport) -> str:
     """Return the report as markdown: the largest part first, then what supports it."""
-    sections = [
-        f"# Memory: {report.reason}",
-        f"{report.headline}\n\n{report.moment}. Nearest limit: {report.nearest}.",
-        _section("What takes the memory", _parts(report)),
-        *(_section(f"Growth since generation {grown.generation} began", _growth(grown)) for grown in report.growth),
-        _section("Limits", _limits(report)),
-        _section("Phases", _phases(report)),
-        _section("The plan", _rows(report.plan)),
-        _section("Largest tensors and arrays", _blocks(report)),
-        _section("Live objects by type", _objects(report)),
-        _section("Where Python allocated", "\n".join(f"- `{line}`" for line in report.traced)),
-        _section("Threads", "\n".join(f"- `{line}`" for line in report.threads)),
-        *(_section(title, text) for title, text in report.sections),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    sections = {
+        "Memory by part": _parts(report),
+        **{
+            f"Growth since generation {since.generation} began": _table(
+                ("type", "more memory", "more objects", "objects now"),
+                ((f"`{g.type}`", signed_size(g.bytes), f"{g.more:+,}", f"{g.count:,}") for g in since.types),
+            )
+            for since in report.growth
+        },
+        "Limits": _table(
+            ("limit", "size", "counted against it", "soft line", "hard line"),
+            ((line.origin, *map(size, (line.bytes, line.counted, line.soft, line.hard))) for line in report.limits),
+        ),
+        "Phases": _phases(report),
+        "The plan": _table(report.plan[0].keys() if report.plan else (), (row.values() for row in report.plan)),
+        "Largest tensors and arrays": _table(
+            ("holder", "content", "device", "blocks", "size", "resident"),
+            ((b.holder, b.content, b.device, f"{b.count:,}", size(b.bytes), size(b.resident)) for b in report.blocks),
+        ),
+        "Live objects by type": _table(
+            ("type", "objects", "memory"),
+            ((f"`{name}`", f"{count:,}", size(amount)) for name, count, amount in report.objects),
+        ),
+        "Where Python allocated": "\n".join(f"- `{line}`" for line in report.traced),
+        "Threads": "\n".join(f"- `{line}`" for line in report.threads),
+        **dict(report.sections),
+    }
+    head = f"# Memory: {report.reason}\n\n{report.headline}\n\n{report.moment}. Nearest limit: {report.nearest}."
+    return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections.items() if text)]) + "\n"
 
 
 def write_report(report: MemoryReport, folder: Path, stem: str) -> list[Path]:
@@ -52,74 +66,28 @@ def write_report(report: MemoryReport, folder: Path, stem: str) -> list[Path]:
     return paths
 
 
-def _section(title: str, body: str) -> str:
-    return f"## {title}\n\n{body}" if body else ""
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+def _table(headings: Collection[str], rows: Iterable[Iterable[str | float | None]]) -> str:
+    """Return a table in markdown; nothing without rows."""
+    cells = [["" if cell is None else str(cell).replace("|", "/") for cell in row] for row in rows]
+    lines = [list(headings), ["---"] * len(headings), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if cells else ""
 
 
 def _parts(report: MemoryReport) -> str:
-    rows = [
-        (part.name, size(part.host), size(part.device) if part.device else "", part.detail)
-        for part in report.parts[:_PARTS]
-    ]
-    total = ("all", size(report.host_bytes), size(report.device_taken) if report.device_taken else "", "")
-    return _table(("part", "host", "device", "what"), [*rows, total])
-
-
-def _growth(grown: GrowthSince) -> str:
-    def row(entry: Growth) -> tuple[str, str, str, str]:
-        return f"`{entry.type}`", signed_size(entry.bytes), f"{entry.more:+,}", f"{entry.count:,}"
-
-    return _table(("type", "more memory", "more objects", "objects now"), [row(entry) for entry in grown.types])
-
-
-def _limits(report: MemoryReport) -> str:
-    lines = [*report.limits, *([report.device_line] if report.device_line else [])]
-    rows = [(line.origin, size(line.bytes), size(line.counted), size(line.soft), size(line.hard)) for line in lines]
-    return _table(("limit", "size", "counted against it", "soft line", "hard line"), rows)
+    rows = [(p.name, size(p.host), size(p.device) if p.device else "", p.detail) for p in report.parts[:_PARTS]]
+    device = size(report.usage.device.taken) if report.usage.device else ""
+    return _table(("part", "host", "device", "what"), [*rows, ("all", size(report.host_bytes), device, "")])
 
 
 def _phases(report: MemoryReport) -> str:
-    rows = [
+    rows = (
         (
             phase.phase,
             str(phase.generation),
             duration(phase.ended - phase.began),
-            size(phase.start_bytes),
-            size(phase.peak_bytes),
-            size(phase.end_bytes),
+            *map(size, (phase.start_bytes, phase.peak_bytes, phase.end_bytes)),
             size(phase.device_allocated_peak) if phase.device_allocated_peak else "",
         )
         for phase in report.phases[-_PHASES:]
-    ]
+    )
     return _table(("phase", "generation", "time", "start", "peak", "end", "device peak"), rows)
-
-
-def _rows(rows: Sequence[dict[str, str | float | None]]) -> str:
-    if not rows:
-        return ""
-    headings = list(rows[0])
-    return _table(
-        headings, [["" if row.get(name) is None else str(row.get(name)) for name in headings] for row in rows]
-    )
-
-
-def _blocks(report: MemoryReport) -> str:
-    rows = [
-        (block.holder, block.content, block.device, f"{block.count:,}", size(block.bytes), size(block.resident))
-        for block in report.blocks
-    ]
-    return _table(("holder", "content", "device", "blocks", "size", "resident"), rows)
-
-
-def _objects(report: MemoryReport) -> str:
-    return _table(
-        ("type", "objects", "memory"),
-        [(f"`{name}`", f"{entry.count:,}", size(entry.bytes)) for name, entry in report.objects],
-    )

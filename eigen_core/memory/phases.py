@@ -1,24 +1,24 @@
-"""What each phase took, and what the next of its kind will take."""
+"""The memory of each phase, and the prediction for the next phase of the same name."""
 
-from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from eigen_core.memory.usage import DeviceUsage, Usage
 
-# So many of the newest phases of a kind say what the next one takes.
+# A prediction is made from this many phases of the name, the newest.
 _REMEMBERED = 3
 
 
 @dataclass(frozen=True)
 class PhaseUsage:
-    """What a phase took (bytes; times in seconds since the guard was made).
+    """The memory of a phase (bytes; times in seconds since the guard was made).
 
     Attributes:
-        phase, generation: which.
+        phase, generation: name and generation.
         began, ended: when; `ended` is the present for a phase under way.
         start_bytes, peak_bytes, end_bytes: resident memory of the processes at its beginning, at most, at its end.
         device_start_bytes, device_end_bytes: in tensors on the device; 0 without one.
-        device_allocated_peak, device_reserved_peak: most in tensors, most taken by torch.
+        device_allocated_peak, device_reserved_peak: most in tensors, most held by torch.
     """
 
     phase: str
@@ -48,33 +48,24 @@ class OpenPhase:
         self.generation = generation
         self._began = began
         self._start = self._last = usage
-        self._peak = usage.host
-        self._allocated = self._reserved = 0
+        self._peak = self._allocated = self._reserved = 0
         self.note(usage)
 
     def note(self, usage: Usage) -> None:
-        """Take note of a reading."""
+        """Add a reading."""
         self._last = usage
-        self._peak = max(self._peak, usage.host)
-        if usage.device is not None:
-            self._allocated = max(self._allocated, usage.device.allocated)
-            self._reserved = max(self._reserved, usage.device.reserved)
+        self.note_peaks(usage.own, usage.device)
 
     def note_peaks(self, own: int | None, device: DeviceUsage | None) -> None:
-        """Take note of peaks that the system has kept: of this process, of the device."""
+        """Add peaks that the system has kept: of this process, of the device."""
         if own is not None:
             self._peak = max(self._peak, own + self._last.children)
         if device is not None:
             self._allocated = max(self._allocated, device.allocated)
             self._reserved = max(self._reserved, device.reserved)
 
-    def so_far(self, now: float) -> PhaseUsage:
-        """What it has taken until `now`."""
-        return self.ended(now, self._last)
-
-    def ended(self, now: float, usage: Usage) -> PhaseUsage:
-        """What it has taken if it ends with this reading."""
-        self.note(usage)
+    def until(self, now: float) -> PhaseUsage:
+        """Return the memory of the phase until `now`, by the last reading."""
         return PhaseUsage(
             phase=self.name,
             generation=self.generation,
@@ -82,46 +73,32 @@ class OpenPhase:
             ended=now,
             start_bytes=self._start.host,
             peak_bytes=self._peak,
-            end_bytes=usage.host,
+            end_bytes=self._last.host,
             device_start_bytes=self._start.device.allocated if self._start.device else 0,
-            device_end_bytes=usage.device.allocated if usage.device else 0,
+            device_end_bytes=self._last.device.allocated if self._last.device else 0,
             device_allocated_peak=self._allocated,
             device_reserved_peak=self._reserved,
         )
 
 
-class PhaseHistory:
-    """The newest phases that have ended.
+def expected_growth(ended: Iterable[PhaseUsage], name: str) -> tuple[int, int]:
+    """Return how far the next phase of a name will rise above its beginning, on host and device (bytes).
+
+    What a phase allocates and frees is the most of the newest ones. What it keeps is the least of them: the first ones
+    keep libraries and caches that are loaded only once, a leak keeps as much every time.
 
     Args:
-        capacity: phases kept.
+        ended: the phases so far, oldest first.
+        name: of the phase.
     """
+    newest = [phase for phase in ended if phase.phase == name][-_REMEMBERED:]
+    return (
+        _growth([(phase.start_bytes, phase.peak_bytes, phase.end_bytes) for phase in newest]),
+        _growth([(p.device_start_bytes, p.device_allocated_peak, p.device_end_bytes) for p in newest]),
+    )
 
-    def __init__(self, capacity: int = 512) -> None:
-        self._phases: deque[PhaseUsage] = deque(maxlen=capacity)
-        self._newest: dict[str, deque[PhaseUsage]] = {}
 
-    def add(self, phase: PhaseUsage) -> None:
-        """Append a phase that has ended."""
-        self._phases.append(phase)
-        self._newest.setdefault(phase.phase, deque(maxlen=_REMEMBERED)).append(phase)
-
-    @property
-    def phases(self) -> tuple[PhaseUsage, ...]:
-        """The phases, in the order of their ends."""
-        return tuple(self._phases)
-
-    def growth(self, name: str) -> tuple[int, int]:
-        """Return how far the next phase of this name will rise above its beginning, on host and device (bytes).
-
-        What a phase takes and gives back is the most of the last ones. What it takes and keeps is the least of them:
-        the first ones keep libraries and caches that are loaded only once, a leak keeps as much every time.
-        """
-        newest = self._newest.get(name, ())
-        if not newest:
-            return 0, 0
-        host = max(phase.peak_bytes - phase.end_bytes for phase in newest)
-        host += max(min(phase.end_bytes - phase.start_bytes for phase in newest), 0)
-        device = max(phase.device_allocated_peak - phase.device_end_bytes for phase in newest)
-        device += max(min(phase.device_end_bytes - phase.device_start_bytes for phase in newest), 0)
-        return host, device
+def _growth(phases: Sequence[tuple[int, int, int]]) -> int:
+    if not phases:
+        return 0
+    return max(peak - end for _, peak, end in phases) + max(min(end - start for start, _, end in phases), 0)

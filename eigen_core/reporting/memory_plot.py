@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from eigen_core.memory import MemoryReport, PhaseUsage
 from eigen_core.memory.curve import Point
-from eigen_core.memory.diagnosis import Line
+from eigen_core.memory.limits import Pressure
 from eigen_core.reporting.style import (
     INK,
     MUTED,
@@ -93,7 +93,7 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return ("minutes", 1 / 60) if seconds < 36_000 else ("hours", 1 / 3_600)
 
 
-def _near(report: MemoryReport, top: float) -> list[Line]:
+def _near(report: MemoryReport, top: float) -> list[Pressure]:
     """The limit that is nearest, if it is near enough to be drawn beside a curve that reaches `top` MB."""
     return [line for line in report.limits[:1] if line.bytes / BYTES_PER_MB <= _FAR * top]
 

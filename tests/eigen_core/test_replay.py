@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from eigen_core.checkpoint import Ring
 from eigen_core.errors import InputError
-from eigen_core.memory.usage import own_resident_bytes
+from eigen_core.memory.process import own_resident_bytes
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import DistinctDaySampler, EpisodeBatch, Replay
 

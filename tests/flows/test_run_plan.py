@@ -12,7 +12,8 @@ from eigen_core.errors import InputError
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits
 from eigen_core.memory.control_groups import ControlGroup
 from eigen_core.memory.limits import LimitKind
-from eigen_core.memory.usage import address_space_bytes, host_bytes, own_resident_bytes
+from eigen_core.memory.process import address_space_bytes, own_resident_bytes
+from eigen_core.memory.usage import host_bytes
 from eigen_core.planning import PanelFacts, plan_of
 from flows import run_plan as module
 from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_fit
@@ -124,7 +125,7 @@ def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyP
     # So much that both leave something: what is left is never below 0.
     bounded(monkeypatch, 60 * GB, "address_space")
     # What this process has beside it changes from one look to the next.
-    monkeypatch.setattr("eigen_core.memory.usage.address_space_bytes", own_resident_bytes)
+    monkeypatch.setattr("eigen_core.memory.process.address_space_bytes", own_resident_bytes)
     usual, large = planned(), planned("replay.capacity=5000000")
     unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
     assert unwritten > 8 * GB

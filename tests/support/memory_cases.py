@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
 from eigen_core.memory.baselines import Baselines
-from eigen_core.memory.census import Census
+from eigen_core.memory.objects import ObjectCounts
 
 MB = 1_000_000
 LIMIT = 1_000 * MB
@@ -60,36 +60,14 @@ class HandClock:
         return self.now
 
 
-def nothing_lives() -> Census:
-    """A census without objects, which costs nothing."""
+def nothing_lives() -> ObjectCounts:
+    """A count of no objects, which costs nothing."""
     return {}
 
 
 def bare_report(reason: str = "a test") -> MemoryReport:
     """A report in which nothing was measured."""
-    return MemoryReport(
-        moment="2026-01-01T00:00:00+00:00",
-        reason=reason,
-        nearest="nothing",
-        own_bytes=0,
-        children_bytes=0,
-        device_allocated=0,
-        device_reserved=0,
-        device_taken=0,
-        limits=(),
-        device_line=None,
-        parts=(),
-        growth=(),
-        blocks=(),
-        objects=(),
-        traced=(),
-        threads=(),
-        phases=(),
-        course=(),
-        recent=(),
-        plan=(),
-        sections=(),
-    )
+    return MemoryReport("2026-01-01T00:00:00+00:00", reason, nearest="nothing", usage=Usage(0, 0, ()))
 
 
 class QuickGuard(MemoryGuard):

@@ -13,7 +13,7 @@ from eigen_core.checkpoint import Ring, RingEntry, RunDirectory, Saved, ShardEnt
 from eigen_core.checkpoint.manifest import Compression
 from eigen_core.checkpoint.ring_files import plan_shards, ring_columns
 from eigen_core.memory import unwritten_zeros
-from eigen_core.memory.usage import own_resident_bytes
+from eigen_core.memory.process import own_resident_bytes
 
 KINDS: list[Compression] = ["none", "gzip", "zstd"]
 

@@ -20,7 +20,7 @@ from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory import MemoryGuard, MemoryReport, host_limits, report_markdown, write_report
 from eigen_core.memory.baselines import Baselines
 from eigen_core.memory.blocks import Block, find_blocks
-from eigen_core.memory.census import Census, TypeCount, held_bytes, live_objects, take_census
+from eigen_core.memory.objects import ObjectCounts, count_objects, held_bytes, live_objects
 from eigen_core.units import signed_size, size
 
 _ELEMENTS = 25_000
@@ -167,24 +167,24 @@ def test_only_touched_memory_counts_as_resident() -> None:
     assert 4 << 20 <= found.resident < 5 << 20
 
 
-def test_the_census_counts_objects_and_what_they_take() -> None:
-    before = take_census()
+def test_objects_are_counted_with_their_bytes() -> None:
+    before = count_objects()
     tensors = [torch.ones(_ELEMENTS) for _ in range(7)]
     views = [tensor[3:] for tensor in tensors]
     arrays = [Holder(np.ones(_ELEMENTS, dtype=np.float32)) for _ in range(3)]
     strings = [Holder(chr(97 + index) * 10_000) for index in range(4)]
-    after = take_census()
+    after = count_objects()
 
-    def more(name: str) -> TypeCount:
-        then = before.get(name, TypeCount(0, 0))
-        return TypeCount(after[name].count - then.count, after[name].bytes - then.bytes)
+    def more(name: str) -> tuple[int, int]:
+        then = before.get(name, (0, 0))
+        return after[name][0] - then[0], after[name][1] - then[1]
 
     name = f"{__name__}.Holder"
-    assert more("torch.Tensor").count == len(tensors) + len(views)
-    assert more("torch.Tensor").bytes == pytest.approx(7 * _BYTES, rel=0.05)
-    assert more(name).count == len(arrays) + len(strings)
-    assert more("numpy.ndarray").bytes == pytest.approx(3 * _BYTES, rel=0.05)
-    assert 4 * 10_000 <= more("str").bytes < 4 * 20_000
+    assert more("torch.Tensor")[0] == len(tensors) + len(views)
+    assert more("torch.Tensor")[1] == pytest.approx(7 * _BYTES, rel=0.05)
+    assert more(name)[0] == len(arrays) + len(strings)
+    assert more("numpy.ndarray")[1] == pytest.approx(3 * _BYTES, rel=0.05)
+    assert 4 * 10_000 <= more("str")[1] < 4 * 20_000
 
 
 def test_what_objects_hold_counts_once_and_ends_at_other_objects() -> None:
@@ -200,7 +200,7 @@ class _Counted:
     def __init__(self, clock: HandClock, seconds: float) -> None:
         self.clock, self.seconds, self.times = clock, seconds, 0
 
-    def __call__(self) -> Census:
+    def __call__(self) -> ObjectCounts:
         self.times += 1
         self.clock.now += self.seconds
         return {}
@@ -291,7 +291,7 @@ def test_the_page_has_every_section(leaked: MemoryReport) -> None:
     assert page.startswith("# Memory: a test asked with 40 episodes\n\nThe largest part is ")
     headings = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert headings == [
-        "What takes the memory",
+        "Memory by part",
         "Growth since generation 2 began",
         "Limits",
         "Phases",
@@ -325,7 +325,7 @@ def test_threads_are_shown_with_their_place(leaked: MemoryReport) -> None:
 
 
 def test_a_report_without_anything_is_a_page() -> None:
-    assert report_markdown(bare_report()).startswith("# Memory: a test\n\nNothing was found to hold it.")
+    assert report_markdown(bare_report()).startswith("# Memory: a test\n\nNo part of the memory was found.")
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_counting_objects_ends_no_thread_that_is_filling_a_tuple(rounds: int) ->
     try:
         for _ in range(rounds):
             kept = live_objects()
-            take_census()
+            count_objects()
             find_blocks()
             del kept
     finally:

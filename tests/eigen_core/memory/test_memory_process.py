@@ -59,7 +59,7 @@ def test_freed_blocks_go_back_to_the_system() -> None:
 
 
 def test_without_malloc_trim_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_malloc_trim", lambda: None)
+    monkeypatch.setattr(process, "_c_function", lambda *_: None)
     assert memory.release_free_memory() is False
 
 

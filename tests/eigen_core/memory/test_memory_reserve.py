@@ -8,8 +8,9 @@ from memory_cases import HandMeter, hand_guard
 
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory.limits import HostLimit, LimitKind
+from eigen_core.memory.process import address_space_bytes, own_resident_bytes
 from eigen_core.memory.reserve import Reserve
-from eigen_core.memory.usage import Usage, address_space_bytes, own_resident_bytes
+from eigen_core.memory.usage import Usage
 
 MB = 1_000_000
 

@@ -7,8 +7,7 @@ import torch
 
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory import HostLimit, HostLimits, MemoryGuard, MemoryGuardError, host_bytes, unwritten_zeros
-from eigen_core.memory.blocks import resident_part
-from eigen_core.memory.usage import address_space_bytes, own_resident_bytes
+from eigen_core.memory.process import address_space_bytes, own_resident_bytes, resident_part
 
 SIZE = 400_000_000
 MARGIN = 20_000_000

@@ -12,9 +12,9 @@ import torch
 from memory_cases import HandClock
 
 from eigen_core.memory import DeviceUsage, HostLimit, device_bytes, host_bytes
-from eigen_core.memory.blocks import resident_part
 from eigen_core.memory.control_groups import ControlGroup
-from eigen_core.memory.usage import SystemMeter, address_space_bytes, own_resident_bytes
+from eigen_core.memory.process import address_space_bytes, own_resident_bytes, resident_part
+from eigen_core.memory.usage import SystemMeter
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from memory_cases import MB, bare_report
 from PIL import Image
 
-from eigen_core.memory import MemoryReport, PhaseUsage
+from eigen_core.memory import MemoryReport, PhaseUsage, Usage
 from eigen_core.memory.curve import Curve, Point
-from eigen_core.memory.diagnosis import Growth, GrowthSince, Line, Part
+from eigen_core.memory.diagnosis import Growth, GrowthSince, Part
+from eigen_core.memory.limits import Pressure
 from eigen_core.reporting.memory_plot import plot_memory_curve
 
 
@@ -34,10 +35,10 @@ def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, sec
     )
     return replace(
         bare_report(),
-        own_bytes=390 * MB,
+        usage=Usage(390 * MB, 0, ()),
         parts=(Part("a part with a rather long name in a module of its own", 200 * MB, 0, ""),),
         growth=(GrowthSince(3, (Growth("package.module.LeakingEpisode", 40, 20, 99 * MB),)),),
-        limits=(Line("control group /x, memory.max", limit, 390 * MB, int(0.85 * limit), int(0.93 * limit)),),
+        limits=(Pressure("control group /x, memory.max", limit, 390 * MB, int(0.85 * limit), int(0.93 * limit)),),
         phases=phases,
         course=curve.course,
         recent=curve.recent,
