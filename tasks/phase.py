@@ -16,6 +16,8 @@ from eigen_core.units import duration, size
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MINUTE = 60.0
+
 RETRIES = 2
 RETRY_DELAYS_SECONDS = [1.0, 5.0]
 
@@ -64,7 +66,9 @@ def took(guard: MemoryGuard, phase: str, generation: int) -> str:
     usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
     device = f", GPU {size(usage.device_reserved_peak)}" if usage.device_reserved_peak else ""
     seconds = usage.ended - usage.began
-    return f"{duration(seconds)}, {size(usage.peak_bytes)}{device}"
+    # So many digits in each line of the log, for those who read them by a script.
+    time = f"{seconds:.2f} s" if seconds < _MINUTE else duration(seconds)
+    return f"{time}, {size(usage.peak_bytes)}{device}"
 
 
 def _run_name(phase: str) -> str:
