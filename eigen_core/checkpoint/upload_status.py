@@ -1,11 +1,12 @@
 """How far the uploads of a run are, for logs, artifacts and, through a small file, for other processes."""
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from eigen_core.store.files import replacing
 
 STATUS_NAME = "uploads.json"
 """Name of the file in the run directory."""
@@ -95,9 +96,8 @@ def write_status(folder: Path, status: UploadStatus) -> None:
     Raises:
         OSError: the file system refuses.
     """
-    temporary = folder / f".{STATUS_NAME}-{os.getpid()}"
-    temporary.write_text(status.model_dump_json(indent=2) + "\n")
-    os.replace(temporary, folder / STATUS_NAME)
+    with replacing(folder / STATUS_NAME) as file:
+        file.write(status.model_dump_json(indent=2).encode() + b"\n")
 
 
 def read_status(folder: Path) -> UploadStatus | None:

@@ -1,12 +1,11 @@
 """A memory report as a page (markdown) and as files."""
 
 import json
-import os
-import uuid
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from eigen_core.memory.diagnosis import MemoryReport
+from eigen_core.store.files import replacing
 from eigen_core.units import duration, signed_size, size
 
 _PARTS = 15
@@ -52,17 +51,11 @@ def write_report(report: MemoryReport, folder: Path, stem: str) -> list[Path]:
     Raises:
         OSError: the folder cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix, text in (("md", report_markdown(report)), ("json", json.dumps(report.document(), indent=1))):
-        path = folder / f"{stem}.{suffix}"
-        temporary = folder / f".{path.name}.{uuid.uuid4().hex}.tmp"
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        paths.append(path)
+    texts = {"md": report_markdown(report), "json": json.dumps(report.document(), indent=1)}
+    paths = [folder / f"{stem}.{suffix}" for suffix in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        with replacing(path) as file:
+            file.write(text.encode())
     return paths
 
 

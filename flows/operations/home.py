@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.errors import InputError
-from eigen_core.store.files import explained
+from eigen_core.store.files import explained, replacing
 from flows.operations.processes import ProcessId
 
 FOLDER = ".eigen"
@@ -172,10 +172,8 @@ class Home:
             return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _replace(self, path: Path, text: str) -> None:
-        with explained("write to", self.path):
-            temporary = path.with_suffix(".new")
-            temporary.write_text(f"{text}\n")
-            os.replace(temporary, path)
+        with explained("write to", self.path), replacing(path) as file:
+            file.write(f"{text}\n".encode())
 
 
 def _locked(descriptor: int, patience_seconds: float) -> bool:
