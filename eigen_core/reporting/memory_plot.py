@@ -1,16 +1,16 @@
-"""The memory of a run as a picture: the whole course and its end, with phases and limits."""
+"""The memory of a run as pictures: over time with phases and limits, and by phase and generation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
-from eigen_core.memory import MemoryReport, PhaseUsage
+from eigen_core.memory import MemoryReport
 from eigen_core.memory.curve import Point
-from eigen_core.memory.limits import Pressure
+from eigen_core.records import PhaseMemory, Telemetry
 from eigen_core.reporting.style import (
+    BLUE,
     INK,
     MUTED,
     ORANGE,
@@ -19,14 +19,14 @@ from eigen_core.reporting.style import (
     VERMILLION,
     EndLabel,
     Values,
+    draw_curves,
     figure_file,
     footnote,
     label_ends,
-    note,
     tint,
     value_axis,
 )
-from eigen_core.units import BYTES_PER_MB, duration, number
+from eigen_core.units import BYTES_PER_MB, duration, number, size
 
 # A narrower stretch of the axis has no room for the name of its phase.
 _NAMED_SHARE = 0.07
@@ -42,75 +42,78 @@ def plot_memory_curve(report: MemoryReport, path: Path) -> Path:
     Each point of the course is the peak of a stretch of time. The memory is that of the processes; the tensors on a GPU
     are a second line. A limit is drawn where it is near enough to be seen.
     """
-    with figure_file(path, "Memory", _story(report)) as figure:
-        if not report.recent:
-            note(figure.add_axes((0.08, 0.1, 0.9, 0.75)), "The memory was not looked at yet.")
-            return path
-        course, recent = figure.add_axes((0.06, 0.13, 0.30, 0.68)), figure.add_axes((0.46, 0.13, 0.385, 0.68))
-        _draw(course, report, report.course)
-        value_axis(course, "Whole course", "MB", "peaks" if len(report.course) < len(report.recent) else "")
-        _draw_phases(recent, report)
-        _draw(recent, report, report.recent)
-        value_axis(recent, "Its end, with phases", "MB")
-        label_ends(recent, _labels(recent, report))
-        footnote(figure, _note_on_limits(report))
+    with figure_file(path, "Memory", _report_story(report)) as figure:
+        if report.recent:
+            course, recent = figure.add_axes((0.06, 0.13, 0.30, 0.68)), figure.add_axes((0.46, 0.13, 0.385, 0.68))
+            _draw_course(course, report, report.course)
+            value_axis(course, "Whole course", "MB", "peaks" if len(report.course) < len(report.recent) else "")
+            labels = _draw_course(recent, report, report.recent)
+            _draw_phases(recent, report)
+            value_axis(recent, "Its end, with phases", "MB")
+            label_ends(recent, labels)
+            limit = report.limits[0] if report.limits else None
+            bound = f"Limit: {number(limit.bytes / BYTES_PER_MB)} MB, {limit.origin}. " if limit else ""
+            footnote(figure, f"{bound}Watched for {duration(report.recent[-1].seconds)}.")
     return path
 
 
-def _story(report: MemoryReport) -> str:
-    text = f"{number(report.host_bytes / BYTES_PER_MB)} MB are taken. {report.headline}"
+def _report_story(report: MemoryReport) -> str:
+    if not report.recent:
+        return "The memory was not looked at yet."
+    text = f"{size(report.host_bytes)} are taken. {report.headline}"
     return text if len(text) <= _STORY else f"{text[:_STORY].rsplit(' ', 1)[0]} …"
 
 
-def _draw(axes: Axes, report: MemoryReport, points: Sequence[Point]) -> None:
-    seconds, host, device = _series(points)
-    unit, factor = _time_unit(float(seconds[-1]))
-    if len(seconds) == 1:
+def _draw_course(axes: Axes, report: MemoryReport, points: Sequence[Point]) -> list[EndLabel]:
+    """Draw the memory over time, with the nearest limit if that is near, and return the labels of the lines."""
+    unit, seconds_each = _time_unit(points[-1].seconds)
+    time, host, device = (np.array(points, dtype=np.float64) / (seconds_each, BYTES_PER_MB, BYTES_PER_MB)).T
+    if time[0] == time[-1]:
         # A single point would be no line.
-        seconds, host, device = np.array([seconds[0], seconds[0] + 1.0]), np.repeat(host, 2), np.repeat(device, 2)
-    axes.plot(seconds * factor, host, color=INK, linewidth=1.4)
-    if device.any():
-        axes.plot(seconds * factor, device, color=VERMILLION, linewidth=1.4)
-    axes.set_xlim(float(seconds[0]) * factor, max(float(seconds[-1]), float(seconds[0]) + 1e-3) * factor)
+        time, host, device = np.array([time[0], time[0] + 1.0]), host[[0, -1]], device[[0, -1]]
+    labels = []
+    for name, values, colour in (("processes", host, INK), ("device", device, BLUE)):
+        if name == "processes" or values.any():
+            axes.plot(time, values, color=colour, linewidth=1.4)
+            labels.append(EndLabel(values[-1], f"{name} {number(values[-1])} MB", colour))
     top = float(max(host.max(), device.max()))
-    for line in _near(report, top):
-        top = max(top, line.bytes / BYTES_PER_MB)
-        axes.axhline(line.bytes / BYTES_PER_MB, color=VERMILLION, linewidth=1.2)
-        axes.axhline(line.hard / BYTES_PER_MB, color=VERMILLION, linewidth=1.0, linestyle=(0, (4, 2)))
-        axes.axhline(line.soft / BYTES_PER_MB, color=ORANGE, linewidth=1.0, linestyle=(0, (1, 1.5)))
+    for limit in report.limits[:1]:
+        if limit.bytes / BYTES_PER_MB <= _FAR * top:
+            top = max(top, limit.bytes / BYTES_PER_MB)
+            for name, line, colour, dashes in (
+                ("limit", limit.bytes, VERMILLION, "solid"),
+                ("hard line", limit.hard, VERMILLION, "dashed"),
+                ("soft line", limit.soft, ORANGE, "dotted"),
+            ):
+                axes.axhline(line / BYTES_PER_MB, color=colour, linewidth=1.1, linestyle=dashes)
+                labels.append(EndLabel(line / BYTES_PER_MB, name, colour))
+    axes.set_xlim(time[0], time[-1])
     axes.set_ylim(0.0, 1.08 * top or 1.0)
     axes.set_xlabel(f"{unit} since the guard began")
-
-
-def _series(points: Sequence[Point]) -> tuple[Values, Values, Values]:
-    values: NDArray[np.float64] = np.array(points, dtype=np.float64).reshape(-1, 3)
-    return values[:, 0], values[:, 1] / BYTES_PER_MB, values[:, 2] / BYTES_PER_MB
+    return labels
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
+    """Return the unit of an axis of times that ends there, and how long it is (seconds)."""
     if seconds < 600:
         return "seconds", 1.0
-    return ("minutes", 1 / 60) if seconds < 36_000 else ("hours", 1 / 3_600)
-
-
-def _near(report: MemoryReport, top: float) -> list[Pressure]:
-    """The limit that is nearest, if it is near enough to be drawn beside a curve that reaches `top` MB."""
-    return [line for line in report.limits[:1] if line.bytes / BYTES_PER_MB <= _FAR * top]
+    return ("minutes", 60.0) if seconds < 36_000 else ("hours", 3_600.0)
 
 
 def _draw_phases(axes: Axes, report: MemoryReport) -> None:
     first, last = report.recent[0].seconds, report.recent[-1].seconds
-    _, factor = _time_unit(last)
-    shown = [phase for phase in report.phases if phase.ended >= first and phase.began <= last]
-    for phase in shown:
-        began, ended = max(phase.began, first), min(max(phase.ended, phase.began), last)
-        colour = tint(PHASE_COLOURS.get(phase.phase, MUTED), 0.8) if phase.phase in PHASE_COLOURS else SHADE
-        axes.axvspan(began * factor, ended * factor, color=colour, linewidth=0, zorder=0)
-        if ended - began >= _NAMED_SHARE * (last - first):
+    _, seconds_each = _time_unit(last)
+    for phase in report.phases:
+        began, ended = max(phase.began, first), min(phase.ended, last)
+        if ended < began:
+            continue
+        colour = tint(PHASE_COLOURS[phase.phase], 0.8) if phase.phase in PHASE_COLOURS else SHADE
+        axes.axvspan(began / seconds_each, ended / seconds_each, color=colour, linewidth=0, zorder=0)
+        if ended - began > _NAMED_SHARE * (last - first):
             axes.text(
-                (began + ended) / 2 * factor,
+                (began + ended) / 2 / seconds_each,
                 0.02,
-                _name(phase),
+                f"{phase.phase} {phase.generation}",
                 color=MUTED,
                 fontsize=8.0,
                 ha="center",
@@ -120,28 +123,62 @@ def _draw_phases(axes: Axes, report: MemoryReport) -> None:
             )
 
 
-def _name(phase: PhaseUsage) -> str:
-    return f"{phase.phase} {phase.generation}"
+def plot_phase_memory(telemetry: Sequence[Telemetry], path: Path) -> Path:
+    """Write what each phase took of the memory (MB): peaks, and what it left behind or, with a GPU, its peaks there."""
+    measured = [entry for entry in telemetry if entry.phases]
+    with figure_file(path, "Memory by phase", _phases_story(measured)) as figure:
+        if measured:
+            left, right = figure.add_axes((0.06, 0.13, 0.28, 0.68)), figure.add_axes((0.555, 0.13, 0.28, 0.68))
+            peaks = _phase_curves(measured, lambda phase: phase.peak_bytes)
+            draw_memory(left, "Peak on the host", measured, peaks, PHASE_COLOURS)
+            if any(entry.device_peak_bytes for entry in measured):
+                held = _phase_curves(measured, lambda phase: phase.device_reserved_peak)
+                draw_memory(right, "Peak on the GPU, held by torch", measured, held, PHASE_COLOURS)
+            else:
+                grown = _phase_curves(measured, lambda phase: phase.end_bytes - phase.start_bytes)
+                draw_memory(right, "From a phase's start to its end", measured, grown, PHASE_COLOURS)
+                right.axhline(0.0, color=MUTED, linewidth=0.8, zorder=1)
+            footnote(figure, "Resident memory of the process and its children. Dots: generations on their own.")
+    return path
 
 
-def _labels(axes: Axes, report: MemoryReport) -> list[EndLabel]:
-    last = report.recent[-1]
-    labels = [EndLabel(last.host / BYTES_PER_MB, f"processes {number(last.host / BYTES_PER_MB)} MB", INK)]
-    if any(point.device for point in report.recent):
-        labels.append(
-            EndLabel(last.device / BYTES_PER_MB, f"device {number(last.device / BYTES_PER_MB)} MB", VERMILLION)
-        )
-    top = axes.get_ylim()[1]
-    for line in report.limits[:1]:
-        if line.bytes / BYTES_PER_MB <= top:
-            labels.append(EndLabel(line.bytes / BYTES_PER_MB, "limit", VERMILLION))
-            labels.append(EndLabel(line.hard / BYTES_PER_MB, "hard line", VERMILLION))
-            labels.append(EndLabel(line.soft / BYTES_PER_MB, "soft line", ORANGE))
-    return labels
+def _phases_story(measured: Sequence[Telemetry]) -> str:
+    if not measured:
+        return "The memory of the phases was not recorded."
+    phases = measured[-1].phases
+    highest = max(phases, key=lambda phase: phase.peak_bytes)
+    grown = max(phases, key=lambda phase: phase.end_bytes - phase.start_bytes)
+    return (
+        f"Generation {measured[-1].generation}: highest in {highest.phase}, {size(highest.peak_bytes)}; "
+        f"grown most in {grown.phase}, by {size(grown.end_bytes - grown.start_bytes)}."
+    )
 
 
-def _note_on_limits(report: MemoryReport) -> str:
-    seconds = report.recent[-1].seconds
-    limit = report.limits[0] if report.limits else None
-    bound = f"Limit: {number(limit.bytes / BYTES_PER_MB)} MB, {limit.origin}. " if limit else ""
-    return f"{bound}Watched for {duration(seconds)}."
+def _phase_curves(telemetry: Sequence[Telemetry], measure: Callable[[PhaseMemory], int]) -> dict[str, Values]:
+    """Return what each phase took in each generation (MB), NaN where it did not run or was not measured."""
+    taken = [{phase.phase: measure(phase) / BYTES_PER_MB for phase in entry.phases} for entry in telemetry]
+    return {phase: by_generation(telemetry, [entry.get(phase) for entry in taken]) for phase in PHASE_COLOURS}
+
+
+def draw_memory(
+    axes: Axes, title: str, telemetry: Sequence[Telemetry], curves: Mapping[str, Values], colours: Mapping[str, str]
+) -> None:
+    """Draw named curves of memory (MB) over the generations, beside zero; see `draw_curves`."""
+    labels = draw_curves(axes, generations_of(telemetry), curves, colours, "MB")
+    low, high = axes.get_ylim()
+    low, high = min(low, 0.0), max(high, 1.0)
+    axes.set_ylim(low, high + 0.05 * (high - low))
+    value_axis(axes, title, "MB")
+    label_ends(axes, labels)
+
+
+def generations_of(telemetry: Sequence[Telemetry]) -> Values:
+    """Return the generations from the first to the last that is known."""
+    return np.arange(telemetry[0].generation, telemetry[-1].generation + 1, dtype=np.float64)
+
+
+def by_generation(telemetry: Sequence[Telemetry], values: Sequence[float | None]) -> Values:
+    """Return one value a generation of `generations_of`, NaN where it has no record or a value that is not known."""
+    placed = np.full(len(generations_of(telemetry)), np.nan)
+    placed[[entry.generation - telemetry[0].generation for entry in telemetry]] = np.array(values, dtype=np.float64)
+    return placed

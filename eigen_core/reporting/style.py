@@ -1,12 +1,9 @@
 """One look for all figures, and how they become files."""
 
 import io
-import os
 import threading
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +18,7 @@ from matplotlib.typing import RcKeyType
 from numpy.typing import NDArray
 from PIL import Image
 
+from eigen_core.store.files import replacing
 from eigen_core.units import number
 
 Values = NDArray[np.float64]
@@ -34,9 +32,8 @@ VERMILLION = "#D55E00"
 PURPLE = "#CC79A7"
 INK = "#222222"
 MUTED = "#6B6B6B"
-SHADE = "#F2F2F2"
+SHADE = "#EBEBEB"
 GRID = "#E8E8E8"
-WHITE = "#FFFFFF"
 
 # One meaning a colour, in every figure.
 CHAMPION = VERMILLION
@@ -50,9 +47,7 @@ DOTS_PER_INCH = 144
 # From here on, lines and marks are drawn finer.
 MANY_GENERATIONS = 60
 
-# What a file may contain: lines are drawn on white, so that their soft edges are mixtures of a colour and white.
-_TINTS = 10
-_FILE_COLOURS = (BLUE, SKY, GREEN, ORANGE, VERMILLION, PURPLE, INK, MUTED)
+_COLOURS_OF_A_FILE = 64
 
 # Everything but the backend, which says nothing about looks: a user's own settings change no figure.
 _STYLE: dict[RcKeyType, Any] = {
@@ -110,40 +105,17 @@ def figure_file(path: Path, title: str, story: str) -> Iterator[Figure]:
             content = _png(figure)
         finally:
             figure.clear()
-    write_atomically(path, content)
+    with replacing(path) as file:
+        file.write(content)
 
 
 def _png(figure: Figure) -> bytes:
-    """Draw a figure and encode it with the few colours it has: a quarter of the size of a PNG with all of them."""
-    pixels = io.BytesIO()
-    figure.savefig(pixels, format="rgba", dpi=DOTS_PER_INCH)
-    width, height = (round(inches * DOTS_PER_INCH) for inches in SIZE_INCHES)
-    image = Image.frombytes("RGBA", (width, height), pixels.getvalue()).convert("RGB")
-    content = io.BytesIO()
-    few = image.quantize(palette=_palette(), dither=Image.Dither.NONE)
-    few.save(content, "png", compress_level=7, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
+    """Draw a figure and encode it with few colours: a quarter of the size of a PNG with all of them."""
+    drawn, content = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png")
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(_COLOURS_OF_A_FILE, Image.Quantize.FASTOCTREE).save(content, "png")
     return content.getvalue()
-
-
-@cache
-def _palette() -> Image.Image:
-    shares = np.linspace(0.0, 1.0, _TINTS, endpoint=False)
-    colours = [tint(colour, float(share)) for colour in _FILE_COLOURS for share in shares]
-    channels = np.array([to_rgb(colour) for colour in (*colours, GRID, SHADE, WHITE)])
-    palette = Image.new("P", (1, 1))
-    palette.putpalette(np.rint(255 * channels).astype(np.uint8).tobytes())
-    return palette
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, whole or not at all: a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def tint(colour: str, white: float) -> str:
@@ -152,24 +124,11 @@ def tint(colour: str, white: float) -> str:
     return to_hex((red, green, blue))
 
 
-def widen(generations: Values, lines: Values) -> tuple[Values, Values]:
-    """Make a single generation wide enough to be seen as lines and bands; more than one stay as they are.
-
-    Args:
-        generations: `[generations]`.
-        lines: `[series, generations]`.
-    """
-    if len(generations) > 1:
-        return generations, lines
-    return np.array([generations[0] - 0.25, generations[0] + 0.25]), np.repeat(lines, 2, axis=1)
-
-
-def generation_axis(axes: Axes, first: int, last: int, *, label: bool = True) -> None:
+def generation_axis(axes: Axes, first: int, last: int) -> None:
     """Make x the generations `first` to `last`: whole ticks, half a generation of room at both ends."""
     axes.set_xlim(first - 0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-    if label:
-        axes.set_xlabel("generation")
+    axes.set_xlabel("generation")
 
 
 def line_width(generations: int) -> float:
@@ -177,12 +136,31 @@ def line_width(generations: int) -> float:
     return 1.8 if generations <= MANY_GENERATIONS else 1.2
 
 
-def line_with_gaps(axes: Axes, x: Values, y: Values, colour: str) -> None:
-    """Draw a line that is broken where y is NaN; a value between two gaps becomes a dot."""
-    axes.plot(x, y, color=colour, linewidth=line_width(len(x)))
-    known = np.pad(np.isfinite(y), 1)
-    alone = known[1:-1] & ~known[:-2] & ~known[2:]
-    axes.plot(x[alone], y[alone], "o", color=colour, markersize=4)
+def draw_curves(
+    axes: Axes, generations: Values, curves: Mapping[str, Values], colours: Mapping[str, str], unit: str = ""
+) -> list[EndLabel]:
+    """Draw named curves over the generations and return the labels that name them and their last known values.
+
+    A curve is broken where it is NaN, a value between two gaps is a dot, and one without a value is left out.
+
+    Args:
+        axes: where; x becomes the generations.
+        generations: rising, one a value.
+        curves: the values of each, by name; the name may be empty.
+        colours: of each, by name.
+        unit: of the values, for the labels.
+    """
+    labels = []
+    for name, values in curves.items():
+        known = np.pad(np.isfinite(values), 1)
+        if known.any():
+            alone = known[1:-1] & ~known[:-2] & ~known[2:]
+            axes.plot(generations, values, color=colours[name], linewidth=line_width(len(generations)))
+            axes.plot(generations[alone], values[alone], "o", color=colours[name], markersize=4)
+            last = float(values[known[1:-1]][-1])
+            labels.append(EndLabel(last, f"{name} {number(last)} {unit}".strip(), colours[name]))
+    generation_axis(axes, int(generations[0]), int(generations[-1]))
+    return labels
 
 
 def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
@@ -201,6 +179,8 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> 
 
     Call it when the limits and the scale of y are final.
     """
+    # Matplotlib chooses the limits when they are asked for.
+    axes.get_ylim()
     height = axes.get_window_extent().height / axes.figure.dpi * 72.0
     gap = 1.25 * size / height
     to_axes = axes.transData + axes.transAxes.inverted()
@@ -221,12 +201,6 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
         moved[index] = min(moved[index], highest)
         highest = moved[index] - gap
     return moved
-
-
-def note(axes: Axes, text: str) -> None:
-    """Say in the middle of empty axes why they are empty."""
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, text, color=MUTED, fontsize=11, ha="center", va="center", transform=axes.transAxes)
 
 
 def footnote(figure: Figure, text: str) -> None:

@@ -1,16 +1,35 @@
 """Tables of a run, for the command line and for pages."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.records import GenerationRecord, HoldoutResult, LearningStatistics, Telemetry
 from eigen_core.reporting.ancestry import champion_path, origins, record_of
-from eigen_core.units import BYTES_PER_MB, reward
+from eigen_core.units import BYTES_PER_MB, count, reward
 
 Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded for people, None is unknown."""
+NO_GENERATION = "No generation is complete."
+
+
+def learning_curves() -> dict[str, str]:
+    """Return the curves that a learner records, by name, and what each is; counts of what it did are none."""
+    fields = LearningStatistics.model_fields.items()
+    return {name: field.description or "" for name, field in fields if field.annotation is float}
+
+
+def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
+    """Return who the champion is after a generation, how good, and how old: "agent 3 of generation 7, ..."."""
+    age = record.generation - record.champion_generation
+    found = f"{count(age, 'generation')} ago" if age else "in this generation"
+    validation = number(record.champion_validation)
+    return f"{_champion(record)}, validation {validation}, found {found}"
+
+
+def _champion(record: GenerationRecord) -> str:
+    return f"agent {record.champion_agent} of generation {record.champion_generation}"
 
 
 def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
@@ -99,7 +118,7 @@ def champion_card(history: Sequence[GenerationRecord]) -> Row:
     found = record_of(history, generation)
     ancestors = champion_path(history)
     return {
-        "champion": f"agent {agent} of generation {generation}",
+        "champion": _champion(newest),
         "validation (reward)": round(newest.champion_validation, 2),
         "fitness (reward)": None if found is None else round(found.fitness[agent], 2),
         "age (generations)": newest.generation - generation,

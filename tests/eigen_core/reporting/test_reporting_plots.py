@@ -205,16 +205,16 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_old_file_and_its_settings(
 def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "fitness.png"
-    style.write_atomically(path, b"old")
+    path = plot_fitness(make_run(4, 4)[0], tmp_path / "fitness.png")
+    old = path.read_bytes()
 
     def full(*_: object) -> None:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="no space"):
-        style.write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
+        plot_fitness(make_run(5, 4)[0], path)
+    assert path.read_bytes() == old
     assert [entry.name for entry in tmp_path.iterdir()] == ["fitness.png"]
 
 

@@ -4,84 +4,89 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
 
-from eigen_core.reporting.scales import LinearPart, clip_top, compress_beyond, linear_part, make_logarithmic
+from eigen_core.reporting.scales import clip_top, compress_outliers, scale_losses
 from eigen_core.reporting.style import EndLabel, label_ends, spread
 from eigen_core.units import count, duration, number, signed
 
-PARTS = st.builds(LinearPart, st.floats(-1e5, 0.0), st.floats(1e-2, 1e5))
+
+def _drawn(values: list[float]) -> Axes:
+    axes = Figure().add_subplot()
+    axes.plot(values)
+    return axes
 
 
-@given(part=PARTS, values=st.lists(st.floats(-1e8, 1e8), min_size=2, max_size=20))
-def test_the_scale_keeps_the_order_and_can_be_undone(part: LinearPart, values: list[float]) -> None:
-    ordered = np.sort(np.asarray(values))
-    heights = part.compress(ordered)
-    assert (np.diff(heights) >= 0).all()
-    np.testing.assert_allclose(part.expand(heights), ordered, rtol=1e-5, atol=1e-5 * part.length)
+def _heights(axes: Axes, values: ArrayLike) -> NDArray[np.float64]:
+    """Heights of values in the axes, 0 at the bottom and 1 at the top."""
+    # Matplotlib chooses the limits when they are asked for.
+    axes.get_ylim()
+    places = [(0.0, value) for value in np.asarray(values, dtype=np.float64)]
+    return np.asarray((axes.transData + axes.transAxes.inverted()).transform(places))[:, 1]
 
 
-@given(part=PARTS, share=st.floats(0.0, 1.0))
-def test_the_scale_is_the_identity_in_its_linear_part(part: LinearPart, share: float) -> None:
-    value = min(part.high, part.low + share * part.length)
-    assert part.compress(value) == value
-
-
-def test_heights_far_outside_stay_finite() -> None:
-    assert np.isfinite(LinearPart(-1.0, 1.0).expand([-1e9, 1e9])).all()
-
-
-def test_calm_values_get_a_linear_axis() -> None:
-    assert linear_part([[1.0, 2.0, 3.0]], [0.5, 3.5]) is None
-    assert linear_part([[5.0, 5.0]], [5.0, 5.0]) is None
-    assert linear_part([[0.0]], [0.0]) is None
+@pytest.mark.parametrize("core", [[1.0, 2.0, 3.0], [5.0, 5.0], [0.0]])
+def test_calm_values_get_a_linear_axis(core: list[float]) -> None:
+    axes = _drawn(core)
+    assert compress_outliers(axes, [core], [*core, 1.2 * max(core)]) == ""
+    assert axes.get_yscale() == "linear"
 
 
 def test_one_disaster_is_compressed_and_the_recent_values_stay_linear() -> None:
-    core = [[-10_000.0, -2_000.0, 300.0, 500.0, 700.0, 800.0]]
-    part = linear_part(core, core)
-    assert part is not None
-    assert part.low <= 0.0 < 800.0 <= part.high
-    assert part.low > -2_000.0
+    core = [-10_000.0, -2_000.0, 300.0, 500.0, 700.0, 800.0]
+    axes = _drawn(core)
+    assert compress_outliers(axes, [core], core) == "logarithmic beyond ±800"
+    zero, half, whole, disaster = _heights(axes, [0.0, 400.0, 800.0, -10_000.0])
+    assert whole - half == pytest.approx(half - zero)
+    assert whole - zero > 0.3
+    assert disaster > 0.0
 
 
+def test_the_newest_of_a_steady_rise_are_not_beyond_the_linear_part() -> None:
+    core = [*np.linspace(0.0, 1_000.0, 60)]
+    axes = _drawn([*core, -90_000.0])
+    assert compress_outliers(axes, [core], [*core, -90_000.0]) == "logarithmic beyond ±1,000"
+
+
+@settings(deadline=None)
 @given(
     core=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=12),
     other=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=12),
 )
-def test_every_axis_shows_all_values_with_ticks_apart(core: list[float], other: list[float]) -> None:
-    everything = np.array([*core, *other])
-    part = linear_part([core], everything)
-    if part is None:
-        return
-    axes = Figure().add_subplot()
-    compress_beyond(axes, part, everything)
-    low, high = axes.get_ylim()
-    slack = 1e-6 * np.abs(everything).max()
-    assert low <= everything.min() + slack
-    assert high >= everything.max() - slack
-    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
-    assert shown
-    heights = part.compress(shown)
-    outside = [(tick < part.low or tick > part.high) for tick in shown]
-    room = part.compress([low, high])
-    for index in range(1, len(shown)):
-        if outside[index] or outside[index - 1]:
-            assert heights[index] - heights[index - 1] > 0.05 * (room[1] - room[0])
+def test_every_axis_shows_all_values_in_order_with_ticks_apart(core: list[float], other: list[float]) -> None:
+    axes = _drawn([*core, *other])
+    words = compress_outliers(axes, [core], [*core, *other])
+    heights = _heights(axes, sorted([*core, *other]))
+    assert (np.diff(heights) >= -1e-9).all()
+    assert heights[0] >= -1e-6
+    assert heights[-1] <= 1.0 + 1e-6
+    ticks = _heights(axes, list(axes.get_yticks()))
+    ticks = ticks[(ticks >= 0.0) & (ticks <= 1.0)]
+    assert len(ticks)
+    if words:
+        assert (np.diff(ticks) > 0.05).all()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-9, 1e12), min_size=2, max_size=12))
 def test_a_logarithmic_axis_has_ticks_among_its_values(values: list[float]) -> None:
     if max(values) < 10.0 * min(values):
         values = [*values, 10.0 * max(values)]
-    axes = Figure().add_subplot()
-    axes.plot(values)
-    make_logarithmic(axes, np.array(values))
+    axes = _drawn(values)
+    assert scale_losses(axes, np.array([values])) == "logarithmic"
     low, high = axes.get_ylim()
     assert 1 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 9
+
+
+def test_losses_of_one_magnitude_get_a_linear_axis() -> None:
+    axes = _drawn([1.0, 2.0, 3.0])
+    assert scale_losses(axes, np.array([[1.0, 2.0, 3.0]])) == ""
+    assert axes.get_yscale() == "linear"
 
 
 def test_one_slow_generation_does_not_flatten_the_others_and_keeps_its_number() -> None:
