@@ -54,9 +54,9 @@ class _Entry(StoredObject):
     checksum: str
     version: str
 
-    def has(self, name: str, content: bytes) -> bool:
-        """Whether this is an object of that name and content."""
-        return (self.name, self.bytes, self.checksum) == (name, len(content), _encoded(crc32c(content)))
+    def matches(self, size: int, checksum: int) -> bool:
+        """Whether it has a content of that size (bytes) and CRC-32C."""
+        return (self.bytes, self.checksum) == (size, _encoded(checksum))
 
 
 class GcsStore(Store):
@@ -117,7 +117,7 @@ class GcsStore(Store):
                     size, checksum = stream_checksum(file)
                     self._upload_file(name, file, size, checksum, moved or _ignore)
                     entry = self._entry(name)
-                    if entry is not None and (entry.bytes, entry.checksum) == (size, _encoded(checksum)):
+                    if entry is not None and entry.matches(size, checksum):
                         return
 
     def _upload_file(self, name: str, file: BinaryIO, size: int, checksum: int, moved: Progress) -> None:
@@ -127,17 +127,14 @@ class GcsStore(Store):
             self._upload(name, file.read(size))
             moved(size)
             return
-        answer = self._client.request(
-            "POST",
-            self._client.uploads,
-            {"uploadType": "resumable"},
-            headers={
-                "Content-Type": "application/json",
-                "X-Upload-Content-Type": "application/octet-stream",
-                "X-Upload-Content-Length": str(size),
-            },
-            data=self._metadata(name, checksum),
-        )
+        headers = {
+            "Content-Type": "application/json",
+            "X-Upload-Content-Type": "application/octet-stream",
+            "X-Upload-Content-Length": str(size),
+        }
+        metadata = self._metadata(name, checksum)
+        uploads = self._client.uploads
+        answer = self._client.request("POST", uploads, {"uploadType": "resumable"}, headers=headers, data=metadata)
         session = answer.headers.get("Location", "")
         if not session.startswith(("http://", "https://")):
             raise InterruptedTransferError(f"{self.url} did not say where to send a file")
@@ -169,10 +166,7 @@ class GcsStore(Store):
         return int(last) + 1 if last else 0
 
     def put(self, name: str, content: bytes) -> None:
-        checked_name(name)
-        for _ in self._attempts(f"store {name}"):
-            if self._upload(name, content).has(name, content):
-                return
+        self._put(name, content, version=None)
 
     def create(self, name: str, content: bytes) -> None:
         """Store a small object under a name that is not taken (see `Store.create`).
@@ -183,19 +177,22 @@ class GcsStore(Store):
         Raises:
             ObjectExistsError: the name is taken.
         """
+        try:
+            self._put(name, content, _MISSING)
+        except ObjectExistsError as error:
+            if not self._reads_as(name, content):
+                raise ObjectExistsError(f"{self.url} has {name} already") from error
+
+    def _put(self, name: str, content: bytes, version: str | None) -> None:
+        """Upload a small object until it is undamaged, only if the object there is of `version` unless that is None."""
         checked_name(name)
-        version = _MISSING
         for _ in self._attempts(f"store {name}"):
-            try:
-                entry = self._upload(name, content, version)
-            except ObjectExistsError:
-                if self._reads_as(name, content):
+            entry = self._upload(name, content, version)
+            if entry.name == name:
+                if entry.matches(len(content), crc32c(content)):
                     return
-                raise ObjectExistsError(f"{self.url} has {name} already") from None
-            if entry.has(name, content):
-                return
-            # It was damaged on the way: only that damaged version may be replaced.
-            version = entry.version if entry.name == name else version
+                # It was damaged on the way: a create may replace that damaged version, and no other.
+                version = None if version is None else entry.version
 
     def _reads_as(self, name: str, content: bytes) -> bool:
         try:
@@ -204,7 +201,7 @@ class GcsStore(Store):
             return False
 
     def _upload(self, name: str, content: bytes, version: str | None = None) -> _Entry:
-        """Upload a small object, only if the object there is of `version` unless that is None."""
+        """Upload a small object (see `_put`) and return what the service has stored."""
         # The boundary is random because gcsfs's constant one could occur in the content.
         boundary = uuid.uuid4().hex
         parts = (
@@ -214,14 +211,10 @@ class GcsStore(Store):
             content,
             f"\r\n--{boundary}--\r\n".encode(),
         )
-        answer = self._client.request(
-            "POST",
-            self._client.uploads,
-            {"uploadType": "multipart"} | ({} if version is None else {"ifGenerationMatch": version}),
-            transfer=True,
-            headers={"Content-Type": f"multipart/related; boundary={boundary}"},
-            data=b"".join(parts),
-        )
+        query = {"uploadType": "multipart"} | ({} if version is None else {"ifGenerationMatch": version})
+        headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
+        data = b"".join(parts)
+        answer = self._client.request("POST", self._client.uploads, query, transfer=True, headers=headers, data=data)
         return self._parsed(self._client.document(answer))
 
     def _metadata(self, name: str, checksum: int) -> bytes:
@@ -277,7 +270,7 @@ class GcsStore(Store):
             file.write(block)
             checksum = crc32c(block, checksum)
             moved(len(block))
-        if (file.tell(), _encoded(checksum)) != (entry.bytes, entry.checksum):
+        if not entry.matches(file.tell(), checksum):
             raise InterruptedTransferError(f"{entry.name} in {self.url} was damaged on the way")
 
     def _get(self, name: str, query: dict[str, str], first: int, count: int) -> Answer:
@@ -289,8 +282,7 @@ class GcsStore(Store):
         entry = self._entry(checked_name(name))
         if entry is None or entry.bytes != path.stat().st_size:
             return False
-        size, checksum = file_checksum(path)
-        return (entry.bytes, entry.checksum) == (size, _encoded(checksum))
+        return entry.matches(*file_checksum(path))
 
     def stat(self, name: str) -> StoredObject | None:
         return self._entry(checked_name(name))

@@ -155,10 +155,8 @@ class LocalStore(Store):
             try:
                 with os.scandir(self.folder / checked_prefix(prefix)) as entries:
                     return sorted(entry.name for entry in entries if not is_hidden(entry.name) and entry.is_dir())
-            except FileNotFoundError:
-                return []
-            except NotADirectoryError:
-                if not prefix:
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if isinstance(error, NotADirectoryError) and not prefix:
                     raise
                 return []
 
