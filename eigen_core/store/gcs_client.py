@@ -208,10 +208,9 @@ class GcsClient:
         if code == _BAD_RANGE:
             return RangeError(f"{self._url} has a shorter object")
         if code == _UNAUTHORIZED:
-            cause = error.__cause__
-            return (
-                self._of_credentials(cause, identity) if isinstance(cause, GoogleAuthError) else self._refused(identity)
-            )
+            if isinstance(error.__cause__, GoogleAuthError):
+                return self._of_credentials(error.__cause__, identity)
+            return self._refused(identity)
         answer = f"(HTTP {code}: {reason_of(error)})"
         if code in _RETRIED:
             return TransientError(f"{self._url} answers with an error {answer}. It may work later.")

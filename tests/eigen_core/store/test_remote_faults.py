@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -320,18 +321,21 @@ def test_a_lost_reply_to_create(store: Store, fault_proxy: FaultProxy) -> None:
 def test_one_of_many_creates_over_a_bad_network(store: Store, fault_proxy: FaultProxy) -> None:
     fault_proxy.add(
         Fault("lost_reply", method="POST", times=None, probability=0.3),
-        # Four in a row, of which a create gives up, must not happen in sixty creates.
+        # Four in a row, after which a create leaves a damaged object, must not happen in sixty creates.
         Fault("flip_request", method="POST", times=None, probability=0.05, where=0.6),
         Fault("status", status=503, times=None, probability=0.2),
     )
     for turn in range(10):
 
         def attempt(owner: int, name: str = f"lease/{turn}") -> bool:
-            try:
-                store.create(name, b"%d" % owner * 1_000)
-            except ObjectExistsError:
-                return False
-            return True
+            while True:
+                # About once in fifteen tests, one of the sixty creates meets eight errors in a row and gives up.
+                with suppress(StoreUnavailableError):
+                    try:
+                        store.create(name, b"%d" % owner * 1_000)
+                    except ObjectExistsError:
+                        return False
+                    return True
 
         with ThreadPoolExecutor(6) as threads:
             won = list(threads.map(attempt, range(1, 7)))
