@@ -2,7 +2,6 @@
 
 from eigen_core.memory.diagnosis import MemoryReport
 from eigen_core.memory.guard import MemoryGuard, MemoryGuardError
-from eigen_core.memory.headroom import headroom_bytes
 from eigen_core.memory.limits import (
     DeviceLimit,
     HostLimit,
@@ -20,7 +19,7 @@ from eigen_core.memory.process import (
 )
 from eigen_core.memory.report_signal import install_report_signal
 from eigen_core.memory.unwritten import unwritten_zeros
-from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, host_bytes
+from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, headroom_bytes, host_bytes
 
 __all__ = [
     "DeviceLimit",

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from eigen_core.memory.objects import (
     CONTAINERS,
-    leaves_among,
     live_objects,
+    of_types,
     owner_of,
     referents_in_chunks,
     storage,
@@ -59,18 +59,12 @@ class Block:
         return f"{self.owner}.{self.name}" if self.name else self.owner
 
 
-@dataclass(slots=True)
-class _Found:
-    content: str
-    device: str
-    bytes: int
-    resident: int
-    # The holder of the lowest rank is named.
-    holder: tuple[int, str, str] = (99, "held by no Python object", "")
-
-
+_Found = dict[int, tuple[str, str, int, int]]
+"""Blocks by their address: content, device, size and resident part."""
 _Reach = Mapping[int, set[int]]
 """Addresses of the blocks that objects hold, by the identity of the object."""
+_Holders = dict[int, tuple[int, str, str]]
+"""Holders of the blocks, by the address: rank, owner and name. The one of the lowest rank is kept."""
 
 
 def find_blocks(objects: Sequence[object] | None = None) -> list[Block]:
@@ -81,26 +75,25 @@ def find_blocks(objects: Sequence[object] | None = None) -> list[Block]:
     """
     objects = live_objects() if objects is None else objects
     found, reach = _blocks(objects)
-    _name_local_variables(found, reach)
-    _name_holders(objects, found, reach)
-    groups: dict[tuple[str, str, str, str], list[_Found]] = defaultdict(list)
-    for block in found.values():
-        groups[(*block.holder[1:], block.content, block.device)].append(block)
-    blocks = [
-        Block(*key, len(group), sum(block.bytes for block in group), sum(block.resident for block in group))
-        for key, group in groups.items()
-    ]
+    holders: _Holders = {}
+    _name_local_variables(holders, reach)
+    _name_holders(objects, holders, reach)
+    groups: dict[tuple[str, str, str, str], list[tuple[int, int]]] = defaultdict(list)
+    for address, (content, device, *sizes) in found.items():
+        _, owner, name = holders.get(address, (0, "held by no Python object", ""))
+        groups[owner, name, content, device].append((sizes[0], sizes[1]))
+    blocks = [Block(*key, len(sizes), *map(sum, zip(*sizes, strict=True))) for key, sizes in groups.items()]
     return sorted(blocks, key=lambda block: (-block.resident, -block.bytes, block.holder))
 
 
-def _blocks(objects: Sequence[object]) -> tuple[dict[int, _Found], _Reach]:
-    """Return the large blocks by their address, and which tensors, arrays and bytes show them."""
-    found: dict[int, _Found] = {}
+def _blocks(objects: Sequence[object]) -> tuple[_Found, _Reach]:
+    """Return the large blocks, and the tensors, arrays and bytes that show them."""
+    found: _Found = {}
     reach: dict[int, set[int]] = {}
 
     def note(item: object, address: int, size: int, content: str, device: str = "cpu") -> None:
         if address not in found:
-            found[address] = _Found(content, device, size, resident_part(address, size) if device == "cpu" else size)
+            found[address] = (content, device, size, resident_part(address, size) if device == "cpu" else size)
         reach[id(item)] = {address}
 
     for tensor in tensors_among(objects):
@@ -108,22 +101,22 @@ def _blocks(objects: Sequence[object]) -> tuple[dict[int, _Found], _Reach]:
             if size >= _SMALL:
                 content = f"tensor {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
                 note(tensor, address, size, content, str(tensor.device))
-    for leaf in leaves_among(objects):
-        owner = owner_of(leaf)
-        if type(owner) is np.ndarray:
-            if owner.nbytes >= _SMALL and not issubclass(type(owner.base), Tensor):
-                note(leaf, int(owner.ctypes.data), owner.nbytes, f"array {owner.dtype} {list(owner.shape)}")
-        elif type(leaf) is not str and len(leaf) >= _SMALL:
-            note(leaf, id(leaf), sys.getsizeof(leaf), type(leaf).__name__)
+    for array in of_types({np.ndarray}, objects):
+        owner = owner_of(array)
+        if owner.nbytes >= _SMALL and not issubclass(type(owner.base), Tensor):
+            note(array, int(owner.ctypes.data), owner.nbytes, f"array {owner.dtype} {list(owner.shape)}")
+    for text in of_types({bytes, bytearray}, objects):
+        if len(text) >= _SMALL:
+            note(text, id(text), sys.getsizeof(text), type(text).__name__)
     return found, reach
 
 
-def _propose(found: dict[int, _Found], addresses: Iterable[int], rank: int, owner: str, name: str) -> None:
+def _propose(holders: _Holders, addresses: Iterable[int], rank: int, owner: str, name: str) -> None:
     for address in addresses:
-        found[address].holder = min(found[address].holder, (rank, owner, name))
+        holders[address] = min(holders.get(address, (99, "", "")), (rank, owner, name))
 
 
-def _name_holders(objects: Sequence[object], found: dict[int, _Found], reach: _Reach) -> None:
+def _name_holders(objects: Sequence[object], holders: _Holders, reach: _Reach) -> None:
     """Go from the blocks up through containers to the objects that hold them."""
     known = dict(reach)
     for level in range(_LEVELS):
@@ -134,9 +127,9 @@ def _name_holders(objects: Sequence[object], found: dict[int, _Found], reach: _R
             for item in chunk:
                 held = set().union(*(reach[id(part)] for part in gc.get_referents(item) if id(part) in reach))
                 if held and type(item) not in _PASSED:
-                    _name_holder(item, level, held, found, known)
+                    _name_holder(item, level, held, holders, known)
                 elif held:
-                    _propose(found, held, 80 + level, f"a {type(item).__name__}", "")
+                    _propose(holders, held, 80 + level, f"a {type(item).__name__}", "")
                     if id(item) not in known:
                         following[id(item)] |= held
         if not following:
@@ -145,7 +138,7 @@ def _name_holders(objects: Sequence[object], found: dict[int, _Found], reach: _R
         reach = following
 
 
-def _name_holder(item: object, level: int, held: set[int], found: dict[int, _Found], known: _Reach) -> None:
+def _name_holder(item: object, level: int, held: set[int], holders: _Holders, known: _Reach) -> None:
     # By type: isinstance would run code of the object.
     kind = type(item)
     if kind is FrameType:
@@ -161,9 +154,9 @@ def _name_holder(item: object, level: int, held: set[int], found: dict[int, _Fou
     unnamed = set(held)
     for name, value in _attributes(item):
         here = held.intersection(known.get(id(value), ()))
-        _propose(found, here, rank + level, owner, name)
+        _propose(holders, here, rank + level, owner, name)
         unnamed -= here
-    _propose(found, unnamed, rank + level + 1, owner, "")
+    _propose(holders, unnamed, rank + level + 1, owner, "")
 
 
 def _attributes(item: object) -> Iterator[tuple[str, object]]:
@@ -181,7 +174,7 @@ def _attributes(item: object) -> Iterator[tuple[str, object]]:
                     yield name, member.__get__(item)
 
 
-def _name_local_variables(found: dict[int, _Found], reach: _Reach) -> None:
+def _name_local_variables(holders: _Holders, reach: _Reach) -> None:
     """Name the blocks that running functions of any thread have in their variables."""
     stacks = sys._current_frames()
     frame: FrameType | None = None
@@ -189,7 +182,7 @@ def _name_local_variables(found: dict[int, _Found], reach: _Reach) -> None:
         for frame in stacks.values():
             while frame is not None:
                 if frame.f_globals.get("__name__") != __name__:
-                    _name_variables_of(frame, found, reach)
+                    _name_variables_of(frame, holders, reach)
                 frame = frame.f_back
     finally:
         # This function's own frame is among them: it would live on in its own variables, with those that called it.
@@ -197,10 +190,10 @@ def _name_local_variables(found: dict[int, _Found], reach: _Reach) -> None:
         del frame
 
 
-def _name_variables_of(frame: FrameType, found: dict[int, _Found], reach: _Reach) -> None:
+def _name_variables_of(frame: FrameType, holders: _Holders, reach: _Reach) -> None:
     variables = frame.f_locals
     for name, value in list(variables.items()):
-        _propose(found, reach.get(id(value), ()), 30, f"running {frame.f_code.co_qualname}", name)
+        _propose(holders, reach.get(id(value), ()), 30, f"running {frame.f_code.co_qualname}", name)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
         # The frame keeps this copy: objects that the function releases would live on in it.
         variables.clear()

@@ -1,4 +1,4 @@
-"""Control groups that bound this process: version 1 and 2, from its own group up to the root that it can see."""
+"""Control groups that limit this process: version 1 and 2, from its own group up to the visible root."""
 
 import logging
 import re
@@ -13,9 +13,9 @@ logger = logging.getLogger(__name__)
 
 _LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _USAGE_FILES = {1: "memory.usage_in_bytes", 2: "memory.current"}
-# Version 1 has no word for "unlimited" but the largest multiple of a page below 2^63.
+# Version 1 writes "unlimited" as the largest multiple of a page below 2^63.
 _UNLIMITED = 1 << 60
-# What the kernel gives back before it kills: files that were read or written, and its own caches.
+# What the kernel frees before it kills: files that were read or written, and its own caches.
 _RECLAIMABLE = {
     1: ("total_active_file", "total_inactive_file"),
     2: ("active_file", "inactive_file", "slab_reclaimable"),
@@ -29,7 +29,7 @@ class ControlGroup:
     Attributes:
         version: of the interface.
         name: path of the group in its hierarchy, as `/proc/self/cgroup` gives it.
-        folder: where its files lie.
+        folder: folder of its files.
     """
 
     version: Literal[1, 2]
@@ -64,7 +64,9 @@ class ControlGroup:
                 f"the memory limit of control group {self.name} is no number: {path} says '{text[:40]}'. "
                 "Set memory.limit_gb to what the run may take."
             )
-        return _none_if_unlimited(int(text))
+        value = int(text)
+        # -1 sets no limit in version 1.
+        return None if value == -1 or value >= _UNLIMITED else value
 
     def taken(self) -> int | None:
         """Return what the group holds that the kernel cannot simply drop (bytes); None where that is not known."""
@@ -80,11 +82,6 @@ class ControlGroup:
         return max(usage - reclaimable, 0)
 
 
-def _none_if_unlimited(value: int) -> int | None:
-    # -1 is how version 1 is told to have no limit.
-    return None if value == -1 or value >= _UNLIMITED else value
-
-
 def control_groups(root: Path = Path("/")) -> Iterator[ControlGroup]:
     """Find the memory groups of this process, the innermost first, each followed by those above it.
 
@@ -96,10 +93,9 @@ def control_groups(root: Path = Path("/")) -> Iterator[ControlGroup]:
     """
     mounts = _mounts(root)
     for version, name in _memberships(root):
-        if version not in mounts:
-            continue
-        point, mount_root = mounts[version]
-        yield from _upwards(version, name, _inside(name, mount_root), root / point.lstrip("/"))
+        if version in mounts:
+            point, mount_root = mounts[version]
+            yield from _upwards(version, PurePosixPath(name), mount_root, root / point.lstrip("/"))
 
 
 def _memberships(root: Path) -> Iterator[tuple[Literal[1, 2], str]]:
@@ -120,38 +116,26 @@ def _mounts(root: Path) -> dict[int, tuple[str, str]]:
         fields, kind = before.split(), after.split()
         if not dash or len(fields) < 5 or len(kind) < 3:
             continue
-        place = (_unescaped(fields[4]), _unescaped(fields[3]))
+        mount_root, point = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text) for text in fields[3:5])
         if kind[0] == "cgroup2":
-            found.setdefault(2, place)
+            found.setdefault(2, (point, mount_root))
         elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            found.setdefault(1, place)
+            found.setdefault(1, (point, mount_root))
     return found
 
 
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _inside(name: str, mount_root: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if ".." in path.parts or not path.is_relative_to(mount_root):
-        return PurePosixPath(".")
-    return path.relative_to(mount_root)
-
-
-def _upwards(version: Literal[1, 2], name: str, inside: PurePosixPath, point: Path) -> Iterator[ControlGroup]:
-    names = [name, *(str(parent) for parent in PurePosixPath(name).parents)]
+def _upwards(version: Literal[1, 2], path: PurePosixPath, mount_root: str, point: Path) -> Iterator[ControlGroup]:
+    inside = PurePosixPath(".")
+    if ".." not in path.parts and path.is_relative_to(mount_root):
+        inside = path.relative_to(mount_root)
+    names = [path, *path.parents]
     for index, part in enumerate([inside, *inside.parents]):
         folder = point / part
-        if index > 0 and version == 1 and _keeps_apart(folder):
+        # A group of version 1 can be set to leave out its children.
+        if index > 0 and version == 1 and _lines(folder / "memory.use_hierarchy") == ["0"]:
             return
         if folder.is_dir():
-            yield ControlGroup(version, names[min(index, len(names) - 1)], folder)
-
-
-def _keeps_apart(folder: Path) -> bool:
-    """Whether a group of version 1 does not count what its children hold."""
-    return _lines(folder / "memory.use_hierarchy") == ["0"]
+            yield ControlGroup(version, str(names[min(index, len(names) - 1)]), folder)
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
-"""A curve of any length in bounded memory: it keeps the peaks and gives up times."""
+"""The memory over time in bounded memory: peaks are kept, times become coarser."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -20,10 +20,13 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The last points as they came, and the whole course in at most `capacity` stretches with the peak of each.
+    """The last points, and the whole course in at most `capacity` stretches with the peak of each.
 
     Args:
         capacity: points kept of the whole course, and again of its end.
+
+    Raises:
+        ValueError: the capacity is below 2.
     """
 
     def __init__(self, capacity: int = 1_024) -> None:
@@ -39,18 +42,18 @@ class Curve:
         """Append a point; times must not fall."""
         self._recent.append(point)
         if self._course and self._in_last < self._stride:
-            self._course[-1] = _higher(self._course[-1], point)
+            self._course[-1] = _peak([self._course[-1], point])
             self._in_last += 1
             return
         if len(self._course) == self._capacity:
-            self._course = list(_pairs(self._course))
+            self._course = [_peak(self._course[index : index + 2]) for index in range(0, self._capacity, 2)]
             self._stride *= 2
         self._course.append(point)
         self._in_last = 1
 
     @property
     def recent(self) -> tuple[Point, ...]:
-        """The last points, each as it came."""
+        """The last points, as they were added."""
         return tuple(self._recent)
 
     @property
@@ -59,11 +62,5 @@ class Curve:
         return tuple(self._course)
 
 
-def _pairs(points: list[Point]) -> Iterator[Point]:
-    for index in range(0, len(points), 2):
-        first = points[index]
-        yield _higher(first, points[index + 1]) if index + 1 < len(points) else first
-
-
-def _higher(first: Point, second: Point) -> Point:
-    return Point(first.seconds, max(first.host, second.host), max(first.device, second.device))
+def _peak(points: Sequence[Point]) -> Point:
+    return Point(points[0].seconds, max(point.host for point in points), max(point.device for point in points))

@@ -4,7 +4,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from eigen_core.memory.baselines import Baseline, Baselines, Start
@@ -124,10 +124,6 @@ class MemoryReport:
             grown, since = self.growth[0].types[0], self.growth[0].generation
             sentence += f" Since generation {since} began, {grown.type} grew most, by {size(grown.bytes)}."
         return sentence
-
-    def document(self) -> dict[str, object]:
-        """Return everything as values of JSON."""
-        return asdict(self)
 
 
 def measured(report: MemoryReport, baselines: Baselines) -> MemoryReport:

@@ -8,6 +8,7 @@ import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -20,9 +21,9 @@ from eigen_core.memory.curve import Curve, Point
 from eigen_core.memory.diagnosis import MemoryReport, Row, measured
 from eigen_core.memory.exhaustion import is_exhaustion
 from eigen_core.memory.limits import DeviceLimit, HostLimit, HostLimits, Pressure
-from eigen_core.memory.phases import OpenPhase, PhaseUsage, expected_growth
+from eigen_core.memory.phases import PhaseUsage, expected_growth
 from eigen_core.memory.process import release_free_memory
-from eigen_core.memory.reserve import Reserve
+from eigen_core.memory.reserve import keep_reserve
 from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
 from eigen_core.progress import checked_by
 
@@ -89,9 +90,10 @@ class MemoryGuard:
         self._watched = watch
         self._began = clock()
         self._last_look = -float("inf")
+        self._children = 0
         self._curve = Curve()
         self._ended: deque[PhaseUsage] = deque(maxlen=_PHASES_KEPT)
-        self._open: list[OpenPhase] = []
+        self._open: list[PhaseUsage] = []
         self._baselines = baselines or Baselines(clock)
         self._callbacks: list[Callable[[], object]] = []
         self._sections: dict[str, Callable[[], str]] = {}
@@ -104,14 +106,14 @@ class MemoryGuard:
         self._reporting = threading.RLock()
         self._stop = threading.Event()
         self._exits = ExitStack()
-        self._reserve = Reserve()
+        self._free_reserve: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
         self._baselines.start()
         self.sample()
         with ExitStack() as exits:
-            self._reserve.hold(self.limits.limits)
-            exits.callback(self._reserve.drop)
+            self._free_reserve = keep_reserve(self.limits.limits)
+            exits.callback(self._free_reserve)
             exits.enter_context(checked_by(self.check))
             if self._memory.trace and not tracemalloc.is_tracing():
                 tracemalloc.start(_TRACED_FRAMES)
@@ -197,11 +199,11 @@ class MemoryGuard:
     def _look(self) -> tuple[Usage, Pressure, bool]:
         with self._looking:
             usage = self._meter.read()
-            self._last_look = self._clock()
+            self._last_look, self._children = self._clock(), usage.children
             device = usage.device.allocated if usage.device else 0
             self._curve.add(Point(self._last_look - self._began, usage.host, device))
             for phase in self._open:
-                phase.note(usage)
+                phase.note(self._last_look - self._began, usage)
             pressure = self._pressure(usage)
             crossed_soft = pressure.share >= self._memory.soft and not self._above_soft
             self._above_soft = crossed_soft or (self._above_soft and pressure.share >= self._memory.soft - _REARM)
@@ -262,29 +264,30 @@ class MemoryGuard:
         finally:
             self._end(record)
 
-    def _begin(self, name: str, generation: int) -> OpenPhase:
+    def _begin(self, name: str, generation: int) -> PhaseUsage:
         self._baselines.begin(generation)
         self._note_peaks()
         self._crossed, self._failure = None, None
         self._meter.reset_peaks()
-        record = OpenPhase(name, generation, self._clock() - self._began, self.sample())
+        usage = self.sample()
+        record = PhaseUsage.begin(name, generation, self._clock() - self._began, usage)
         with self._looking:
             self._open.append(record)
         return record
 
-    def _end(self, record: OpenPhase) -> None:
+    def _end(self, record: PhaseUsage) -> None:
         self.sample()
         self._note_peaks()
         with self._looking:
             self._open.remove(record)
-            self._ended.append(record.until(self._clock() - self._began))
+            self._ended.append(record)
 
     def _note_peaks(self) -> None:
         """Add the peaks that the system kept to the phases under way, before they are reset."""
-        own, device = self._meter.peak(), self._meter.device_peak()
+        own, device = self._meter.peaks()
         with self._looking:
             for phase in self._open:
-                phase.note_peaks(own, device)
+                phase.note_peaks((own or 0) + self._children, device)
 
     @contextmanager
     def exhaustion_reported(self) -> Iterator[None]:
@@ -348,8 +351,7 @@ class MemoryGuard:
         """
         usage, pressure, _ = self._look()
         with self._looking:
-            now = self._clock() - self._began
-            phases = (*tuple(self._ended)[-_PHASES_REPORTED:], *[phase.until(now) for phase in self._open])
+            phases = tuple([replace(phase) for phase in (*self._ended, *self._open)][-_PHASES_REPORTED:])
             course, recent = self._curve.course, self._curve.recent
         report = MemoryReport(
             moment=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -368,13 +370,13 @@ class MemoryGuard:
 
     def _error(self, reason: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
         """Return the error of the phase under way, or of one that was `refused`."""
-        self._reserve.drop()
+        self._free_reserve()
         phase, generation = "", None
         if refused is not None:
             phase, generation = refused
             reason += f" in generation {generation}" if generation is not None else ""
         elif self._open:
-            phase, generation = self._open[-1].name, self._open[-1].generation
+            phase, generation = self._open[-1].phase, self._open[-1].generation
             reason += f" in {phase} of generation {generation}"
         with self._reporting:
             # Loops of several threads meet the same crossing: one report serves them all.

@@ -5,18 +5,21 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import compress
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Containers whose size is asked for; asking other objects would run code of their classes: pandas walks all its data.
 CONTAINERS: frozenset[type] = frozenset({list, dict, set, frozenset, tuple, deque})
-_UNLISTED: frozenset[type] = frozenset({tuple, dict})
 _LEAVES: frozenset[type] = frozenset({bytes, bytearray, str, np.ndarray})
+# The collector does not list all objects of these types; shorter strings and bytes are left out.
+_ALWAYS: frozenset[type] = frozenset({tuple, np.ndarray})
+_UNLISTED = _LEAVES | _ALWAYS | {dict}
 _SHORT = 512
 _COLLECTOR_HEADER = 16
 _CHUNK = 256
@@ -31,22 +34,22 @@ other objects without those that they refer to."""
 def count_objects(objects: Sequence[object] | None = None) -> ObjectCounts:
     """Count the live objects by type; takes about 3 seconds for each million.
 
-    Strings and bytes below 512 characters are left out, and so are numbers.
-
     Args:
         objects: result of `live_objects`; None: listed now.
     """
     objects = live_objects() if objects is None else objects
     counts = Counter(map(type, objects))
-    sizes = Counter({kind: count * (kind.__basicsize__ + _COLLECTOR_HEADER) for kind, count in counts.items()})
-    for kind in CONTAINERS:
-        sizes[kind] = sum(map(sys.getsizeof, _of_types(frozenset({kind}), objects)))
+    known = CONTAINERS | _LEAVES
+    sizes = {
+        kind: 0 if kind in known else count * (kind.__basicsize__ + _COLLECTOR_HEADER) for kind, count in counts.items()
+    }
+    for item in of_types(known, objects):
+        sizes[type(item)] += sys.getsizeof(item)
+    arrays = {id(array): array for array in map(owner_of, of_types({np.ndarray}, objects))}
+    counts[np.ndarray], sizes[np.ndarray] = len(arrays), sum(map(sys.getsizeof, arrays.values()))
     storages = {address: (type(tensor), size) for tensor in tensors_among(objects) for address, size in storage(tensor)}
     for kind, size in storages.values():
         sizes[kind] += size
-    for leaf in {id(owner): owner for owner in map(owner_of, leaves_among(objects))}.values():
-        counts[type(leaf)] += 1
-        sizes[type(leaf)] += sys.getsizeof(leaf)
     named: dict[str, tuple[int, int]] = {}
     for kind, count in counts.items():
         same_name = named.get(type_name(kind), (0, 0))
@@ -55,7 +58,9 @@ def count_objects(objects: Sequence[object] | None = None) -> ObjectCounts:
 
 
 def live_objects() -> list[object]:
-    """Return the objects that the collector lists, and the dictionaries and tuples that they refer to.
+    """Return the objects that the collector lists, and the other containers, arrays, strings and bytes in them.
+
+    Strings and bytes below 512 characters are left out, and so are numbers.
 
     The collector lists tuples that are still being filled. CPython ends the thread that fills one with a SystemError if
     the tuple is referred to from elsewhere (`_PyTuple_Resize`), so tuples count only if another object refers to them.
@@ -63,12 +68,15 @@ def live_objects() -> list[object]:
     with _no_thread_switch():
         objects = [item for item in gc.get_objects() if type(item) is not tuple]
     seen: set[int] = set()
-    level, found = objects, []
+    level, found = objects, list[object]()
     while level:
         following: list[object] = []
         for _, referents in referents_in_chunks(level):
-            for item in _of_types(_UNLISTED, referents):
-                if (type(item) is tuple or not gc.is_tracked(item)) and id(item) not in seen:
+            for item in of_types(_UNLISTED, referents):
+                kind = type(item)
+                # No function of its own: this line runs a million times.
+                unlisted = not gc.is_tracked(item) if kind is dict else kind in _ALWAYS or len(item) >= _SHORT
+                if unlisted and id(item) not in seen:
                     seen.add(id(item))
                     following.append(item)
         found += following
@@ -106,15 +114,16 @@ def referents_in_chunks(objects: Sequence[object]) -> Iterator[tuple[Sequence[ob
         yield chunk, gc.get_referents(*chunk)
 
 
-def _of_types(kinds: frozenset[type], items: Sequence[Any]) -> Iterator[Any]:
+def of_types(kinds: Set[type], items: Sequence[Any]) -> Iterator[Any]:
+    """Yield the items of these types, and not of types derived from them."""
     return compress(items, map(kinds.__contains__, map(type, items)))
 
 
 def tensors_among(objects: Sequence[object]) -> list[Tensor]:
     """Return the tensors among `objects`."""
     # By type: isinstance would run code of objects that stand for others.
-    kinds = frozenset(kind for kind in set(map(type, objects)) if issubclass(kind, Tensor))
-    return list(_of_types(kinds, objects))
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
+    return list(of_types(kinds, objects))
 
 
 def storage(tensor: Tensor) -> list[tuple[int, int]]:
@@ -128,21 +137,11 @@ def storage(tensor: Tensor) -> list[tuple[int, int]]:
     return [found] if found[0] else []
 
 
-def leaves_among(objects: Sequence[object]) -> list[Any]:
-    """Return the arrays and the longer strings and bytes that `objects` refer to: the collector does not list them."""
-    found: dict[int, Any] = {}
-    for _, referents in referents_in_chunks(objects):
-        for item in _of_types(_LEAVES, referents):
-            if type(item) is np.ndarray or len(item) >= _SHORT:
-                found[id(item)] = item
-    return list(found.values())
-
-
-def owner_of(leaf: Any) -> Any:  # noqa: ANN401 - strings, bytes and arrays
-    """Return the array whose values a view shows; other objects themselves."""
-    while type(leaf) is np.ndarray and type(leaf.base) is np.ndarray:
-        leaf = leaf.base
-    return leaf
+def owner_of(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array whose values a view shows; itself if it is no view of an array."""
+    while type(array.base) is np.ndarray:
+        array = array.base
+    return array
 
 
 def held_bytes(instances: Iterable[object], depth: int = 4) -> int:

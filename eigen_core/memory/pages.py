@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 from eigen_core.memory.diagnosis import MemoryReport
@@ -51,7 +52,7 @@ def write_report(report: MemoryReport, folder: Path, stem: str) -> list[Path]:
     Raises:
         OSError: the folder cannot be written to.
     """
-    texts = {"md": report_markdown(report), "json": json.dumps(report.document(), indent=1)}
+    texts = {"md": report_markdown(report), "json": json.dumps(asdict(report), indent=1)}
     paths = [folder / f"{stem}.{suffix}" for suffix in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         with replacing(path) as file:

@@ -2,20 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from eigen_core.memory.usage import DeviceUsage, Usage
 
 # A prediction is made from this many phases of the name, the newest.
 _REMEMBERED = 3
+_NO_DEVICE = DeviceUsage(0, 0, 0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class PhaseUsage:
     """The memory of a phase (bytes; times in seconds since the guard was made).
 
     Attributes:
         phase, generation: name and generation.
-        began, ended: when; `ended` is the present for a phase under way.
+        began, ended: when; `ended` is the last reading for a phase under way.
         start_bytes, peak_bytes, end_bytes: resident memory of the processes at its beginning, at most, at its end.
         device_start_bytes, device_end_bytes: in tensors on the device; 0 without one.
         device_allocated_peak, device_reserved_peak: most in tensors, most held by torch.
@@ -33,52 +35,26 @@ class PhaseUsage:
     device_allocated_peak: int = 0
     device_reserved_peak: int = 0
 
+    @classmethod
+    def begin(cls, phase: str, generation: int, now: float, usage: Usage) -> Self:
+        """Return a phase that begins with this reading."""
+        begun = cls(phase, generation, now, now, usage.host, usage.host, usage.host)
+        begun.device_start_bytes = (usage.device or _NO_DEVICE).allocated
+        begun.note(now, usage)
+        return begun
 
-class OpenPhase:
-    """A phase under way.
-
-    Args:
-        name, generation: which.
-        began: when (seconds since the guard was made).
-        usage: the memory at its beginning.
-    """
-
-    def __init__(self, name: str, generation: int, began: float, usage: Usage) -> None:
-        self.name = name
-        self.generation = generation
-        self._began = began
-        self._start = self._last = usage
-        self._peak = self._allocated = self._reserved = 0
-        self.note(usage)
-
-    def note(self, usage: Usage) -> None:
+    def note(self, now: float, usage: Usage) -> None:
         """Add a reading."""
-        self._last = usage
-        self.note_peaks(usage.own, usage.device)
+        self.ended, self.end_bytes = now, usage.host
+        self.device_end_bytes = (usage.device or _NO_DEVICE).allocated
+        self.note_peaks(usage.host, usage.device)
 
-    def note_peaks(self, own: int | None, device: DeviceUsage | None) -> None:
-        """Add peaks that the system has kept: of this process, of the device."""
-        if own is not None:
-            self._peak = max(self._peak, own + self._last.children)
+    def note_peaks(self, host: int, device: DeviceUsage | None) -> None:
+        """Add peaks of the host's resident memory and of the device."""
+        self.peak_bytes = max(self.peak_bytes, host)
         if device is not None:
-            self._allocated = max(self._allocated, device.allocated)
-            self._reserved = max(self._reserved, device.reserved)
-
-    def until(self, now: float) -> PhaseUsage:
-        """Return the memory of the phase until `now`, by the last reading."""
-        return PhaseUsage(
-            phase=self.name,
-            generation=self.generation,
-            began=self._began,
-            ended=now,
-            start_bytes=self._start.host,
-            peak_bytes=self._peak,
-            end_bytes=self._last.host,
-            device_start_bytes=self._start.device.allocated if self._start.device else 0,
-            device_end_bytes=self._last.device.allocated if self._last.device else 0,
-            device_allocated_peak=self._allocated,
-            device_reserved_peak=self._reserved,
-        )
+            self.device_allocated_peak = max(self.device_allocated_peak, device.allocated)
+            self.device_reserved_peak = max(self.device_reserved_peak, device.reserved)
 
 
 def expected_growth(ended: Iterable[PhaseUsage], name: str) -> tuple[int, int]:

@@ -1,37 +1,28 @@
-"""Addresses kept back for the moment when there are no others: saying why takes memory too."""
+"""Addresses that are kept for a memory report: writing it takes memory too."""
 
 import logging
 import mmap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from eigen_core.memory.limits import HostLimit
 
 logger = logging.getLogger(__name__)
 
-# Measured: counting the objects, the texts, the drawing, and what Prefect sends at the end of a flow.
+# Measured: counting the objects, the texts, the picture, and what Prefect sends at the end of a flow.
 _BYTES = 128_000_000
 
 
-class Reserve:
-    """A stretch of addresses without memory behind it, held while a run is under a limit on addresses (RLIMIT_AS).
+def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
+    """Keep addresses without memory behind them if one of the limits counts addresses (RLIMIT_AS).
 
-    Other limits count resident memory: an allocation beyond them does not fail, and nothing needs to be kept back.
+    Returns a function that frees them and may be called again. Other limits count resident memory: an allocation beyond
+    them does not fail, and needs no reserve. Where there are not enough addresses, none are kept.
     """
-
-    def __init__(self) -> None:
-        self._held: mmap.mmap | None = None
-
-    def hold(self, limits: Iterable[HostLimit]) -> None:
-        """Take the addresses if one of the limits counts them; where they cannot be had, there is no reserve."""
-        if self._held is not None or all(limit.kind != "address_space" for limit in limits):
-            return
-        try:
-            self._held = mmap.mmap(-1, _BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            logger.warning("No addresses can be kept back for a memory report: %s.", error)
-
-    def drop(self) -> None:
-        """Give the addresses to whoever needs them now."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+    if all(limit.kind != "address_space" for limit in limits):
+        return lambda: None
+    try:
+        held = mmap.mmap(-1, _BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        logger.warning("No addresses can be kept for a memory report: %s.", error)
+        return lambda: None
+    return held.close

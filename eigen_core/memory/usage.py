@@ -10,7 +10,8 @@ from typing import Protocol
 import psutil
 import torch
 
-from eigen_core.memory.limits import HostLimit, memory_of_machine
+from eigen_core.config.sections import MemoryConfig
+from eigen_core.memory.limits import HostLimit, device_limit, host_limits, memory_of_machine
 from eigen_core.memory.process import own_resident_bytes, peak_resident_bytes, process_bytes, reset_peak, statm
 
 logger = logging.getLogger(__name__)
@@ -68,11 +69,11 @@ class Meter(Protocol):
     def read(self) -> Usage:
         """Measure the memory now. Must be quick and callable from any thread."""
 
-    def peak(self) -> int | None:
-        """Return the highest resident memory of this process since `reset_peaks` (bytes); None where not known."""
+    def peaks(self) -> tuple[int | None, DeviceUsage | None]:
+        """Return the highest memory since `reset_peaks`, where it is known.
 
-    def device_peak(self) -> DeviceUsage | None:
-        """Return the highest allocated and reserved memory of the device since `reset_peaks`."""
+        Resident of this process (bytes), and allocated and reserved on the device.
+        """
 
     def reset_peaks(self) -> None:
         """Start the peaks again from the present."""
@@ -175,20 +176,34 @@ class SystemMeter:
             return max(total - available, resident)
         return max((limit.group.taken() if limit.group else None) or 0, resident)
 
-    def peak(self) -> int | None:
-        """Return the highest resident memory of this process since `reset_peaks` (bytes)."""
-        return peak_resident_bytes()
-
-    def device_peak(self) -> DeviceUsage | None:
-        """Return the highest allocated and reserved memory of the device since `reset_peaks`."""
+    def peaks(self) -> tuple[int | None, DeviceUsage | None]:
+        """Return the highest memory since `reset_peaks`."""
         now = device_bytes(self._device)
         if now is None:
-            return None
+            return peak_resident_bytes(), None
         allocated, reserved = torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved
-        return DeviceUsage(int(allocated(self._device)), int(reserved(self._device)), now.taken)
+        return peak_resident_bytes(), DeviceUsage(int(allocated(self._device)), int(reserved(self._device)), now.taken)
 
     def reset_peaks(self) -> None:
         """Start the peaks again from the present."""
         reset_peak()
         if self._device.type == "cuda" and gpu_in_use():
             torch.cuda.reset_peak_memory_stats(self._device)
+
+
+def headroom_bytes(memory: MemoryConfig, device: torch.device) -> int:
+    """Return how much more can be allocated on a device before the hard line of the tightest limit (bytes), at least 0.
+
+    On the CPU every limit of the host counts (`host_limits`), on a GPU the memory that its driver reports.
+
+    Raises:
+        InputError: a limit cannot be used, or the driver does not answer.
+    """
+    on_device = device_limit(device)
+    if on_device is not None:
+        free, _ = torch.cuda.mem_get_info(device)
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return max(int(free + unused - (1.0 - memory.hard) * on_device.bytes), 0)
+    limits = host_limits(memory).limits
+    counted = SystemMeter(limits).read().counted
+    return max(min(int(memory.hard * limit.bytes) - taken for limit, taken in zip(limits, counted, strict=True)), 0)

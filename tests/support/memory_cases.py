@@ -31,13 +31,9 @@ class HandMeter:
         self.looks += 1
         return Usage(self.own, self.children, (self.own + self.children + self.others,), self.device)
 
-    def peak(self) -> int | None:
-        """What the system has kept."""
-        return self.kept_peak
-
-    def device_peak(self) -> DeviceUsage | None:
-        """The device keeps no peak."""
-        return None
+    def peaks(self) -> tuple[int | None, DeviceUsage | None]:
+        """What the system has kept; the device keeps no peak."""
+        return self.kept_peak, None
 
     def reset_peaks(self) -> None:
         """Count how often the peaks were reset."""

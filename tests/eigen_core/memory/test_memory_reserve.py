@@ -9,7 +9,7 @@ from memory_cases import HandMeter, hand_guard
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory.limits import HostLimit, LimitKind
 from eigen_core.memory.process import address_space_bytes, own_resident_bytes
-from eigen_core.memory.reserve import Reserve
+from eigen_core.memory.reserve import keep_reserve
 from eigen_core.memory.usage import Usage
 
 MB = 1_000_000
@@ -22,22 +22,20 @@ def limits(*kinds: LimitKind) -> list[HostLimit]:
 
 def test_addresses_are_kept_back_without_memory_and_given_back() -> None:
     addresses, resident = address_space_bytes(), own_resident_bytes()
-    reserve = Reserve()
-    reserve.hold(limits("machine", "address_space"))
-    reserve.hold(limits("machine", "address_space"))
+    free = keep_reserve(limits("machine", "address_space"))
     assert 100 * MB < address_space_bytes() - addresses < 200 * MB
     assert own_resident_bytes() - resident < 20 * MB
-    reserve.drop()
+    free()
     assert address_space_bytes() - addresses < 20 * MB
-    reserve.drop()
+    free()
 
 
 @pytest.mark.parametrize("kind", ["run", "group", "machine"])
 def test_where_no_limit_counts_addresses_none_are_kept_back(kind: LimitKind) -> None:
     addresses = address_space_bytes()
-    reserve = Reserve()
-    reserve.hold(limits(kind))
+    free = keep_reserve(limits(kind))
     assert address_space_bytes() - addresses < 20 * MB
+    free()
 
 
 def test_where_there_are_no_addresses_left_there_is_no_reserve(
@@ -47,10 +45,9 @@ def test_where_there_are_no_addresses_left_there_is_no_reserve(
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr("eigen_core.memory.reserve.mmap.mmap", full)
-    reserve = Reserve()
-    reserve.hold(limits("address_space"))
-    assert "No addresses can be kept back" in caplog.text
-    reserve.drop()
+    free = keep_reserve(limits("address_space"))
+    assert "No addresses can be kept for a memory report" in caplog.text
+    free()
 
 
 @dataclass
