@@ -57,14 +57,6 @@ class Answer(NamedTuple):
     content: bytes
 
 
-class _Connection(NamedTuple):
-    """A client of one process: it cannot be used after a fork."""
-
-    process: int
-    client: GCSFileSystem
-    identity: Identity
-
-
 class GcsClient:
     """Sends requests for the objects of one location.
 
@@ -85,7 +77,7 @@ class GcsClient:
         self._url = location.url
         self._retry_seconds = RETRY_SECONDS if timeout is None else timeout
         self._transfer_seconds = _TRANSFER_SECONDS if timeout is None else timeout
-        self._connection: _Connection | None = None
+        self._connections: dict[int, tuple[GCSFileSystem, Identity]] = {}
 
     def request(
         self,
@@ -115,11 +107,10 @@ class GcsClient:
         """
 
         def attempt(seconds_left: float) -> Answer:
-            connection = self._connect()
+            client, identity = self._connect()
             timeout = self._transfer_seconds if transfer else min(_ANSWER_SECONDS, seconds_left)
-            with self._translated_errors(path, connection.identity.description):
-                connection.identity.refresh()
-                client = connection.client
+            with self._translated_errors(path, identity.description):
+                identity.refresh()
                 address = client.base.removesuffix("/storage/v1/") + path if path.startswith("/") else path
                 status, answer_headers, _, content = fsspec.asyn.sync(
                     client.loop, _send, client, method, address, timeout=timeout, headers=headers, data=data, **query
@@ -142,10 +133,13 @@ class GcsClient:
             raise TransientError(f"{self._url} gave an answer that cannot be read")
         return document
 
-    def _connect(self) -> _Connection:
-        """Return this process's connection. If two threads make one at the same time, the later one is kept."""
-        connection = self._connection
-        if connection is None or connection.process != os.getpid():
+    def _connect(self) -> tuple[GCSFileSystem, Identity]:
+        """Return this process's client and credentials; a client cannot be used after a fork.
+
+        If two threads make one at the same time, the later one is kept.
+        """
+        connection = self._connections.get(os.getpid())
+        if connection is None:
             endpoint = _emulator()
             identity = ANONYMOUS if endpoint else find_identity()
             client = GCSFileSystem(
@@ -158,7 +152,7 @@ class GcsClient:
                 skip_instance_cache=True,
                 session_kwargs={"trust_env": not endpoint},
             )
-            self._connection = connection = _Connection(os.getpid(), client, identity)
+            self._connections[os.getpid()] = connection = client, identity
         return connection
 
     @contextmanager
