@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them, with their units."""
+"""Formats of numbers, sizes and times, with their units."""
 
 from datetime import UTC, datetime
 

@@ -23,7 +23,6 @@ from eigen_core.reporting.tables import (
     plots_markdown,
     population_table,
     readable,
-    summary_rows,
 )
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "population_table",
     "readable",
     "summary_page",
-    "summary_rows",
     "uploads_page",
     "uploads_sentence",
 ]

@@ -24,16 +24,15 @@ class Link(NamedTuple):
 def links(history: Iterable[GenerationRecord]) -> list[Link]:
     """Return all links of a run, in the order of the generations and of the children in them."""
     return [
-        Link(parent, Member(record.generation + 1, descent.agent), descent.origin)
+        Link(_parent(record, descent, agent), Member(record.generation + 1, descent.agent), descent.origin)
         for record in history
         for descent in record.descent
-        for parent in _parents(record, descent)
+        for agent in dict.fromkeys(descent.parents)
     ]
 
 
-def _parents(record: GenerationRecord, descent: Descent) -> list[Member]:
-    generation = record.champion_generation if descent.origin == "champion" else record.generation
-    return [Member(generation, agent) for agent in dict.fromkeys(descent.parents)]
+def _parent(record: GenerationRecord, descent: Descent, agent: int) -> Member:
+    return Member(record.champion_generation if descent.origin == "champion" else record.generation, agent)
 
 
 def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int, Origin]:
@@ -75,9 +74,10 @@ def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
 
 def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member | None:
     record = record_of(history, child.generation - 1)
-    descent = next((d for d in record.descent if d.agent == child.agent), None) if record is not None else None
-    if record is None or descent is None or not descent.parents:
+    if record is None:
         return None
-    closer_to_second = len(descent.parents) > 1 and descent.blend is not None and descent.blend < 0.5
-    generation = record.champion_generation if descent.origin == "champion" else record.generation
-    return Member(generation, descent.parents[1 if closer_to_second else 0])
+    for descent in record.descent:
+        if descent.agent == child.agent and descent.parents:
+            closer_to_second = len(descent.parents) > 1 and descent.blend is not None and descent.blend < 0.5
+            return _parent(record, descent, descent.parents[closer_to_second])
+    return None

@@ -13,7 +13,7 @@ from eigen_core.reporting.style import BLUE, CHAMPION, GREEN, PURPLE, figure_fil
 from eigen_core.reporting.tables import NO_GENERATION
 from eigen_core.units import count
 
-# More columns than this cannot be told apart.
+# More columns than this cannot be distinguished.
 _GENERATIONS = 30
 # More agents than this are a crowd: of their lines, only those that lead to the newest population are drawn.
 _CROWD = 16

@@ -28,9 +28,9 @@ from eigen_core.reporting.style import (
 )
 from eigen_core.units import BYTES_PER_MB, duration, number, size
 
-# A narrower stretch of the axis has no room for the name of its phase.
+# The name of a phase does not fit into a narrower part of the axis.
 _NAMED_SHARE = 0.07
-# Limits that are further away than this many times the memory would flatten the curve; the text names them.
+# A limit of more than this many times the memory would flatten the curve; the text names it.
 _FAR = 4.0
 # Letters that fit into the line under the title.
 _STORY = 118

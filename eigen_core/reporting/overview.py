@@ -1,4 +1,4 @@
-"""The page of a run that tells at a glance how far it is, how well it goes, and where it is kept."""
+"""The page of a run: its progress, its results, and where it is kept."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
-from eigen_core.reporting.tables import Row, course_rows, markdown_card, markdown_table, population_table
+from eigen_core.reporting.tables import (
+    Row,
+    champion_in_words,
+    course_rows,
+    learning_curves,
+    markdown_card,
+    markdown_table,
+    population_table,
+)
 from eigen_core.units import clock, count, duration, exact_clock, number, reward, rough_duration
 
 FITNESS_PLOT = "fitness.png"
@@ -58,11 +66,6 @@ class Course:
         """How much of the run is done, 0 to 1."""
         return self.done / self.generations
 
-    @property
-    def seconds_left(self) -> float | None:
-        """How long the rest will take if generations go on as they do (seconds)."""
-        return None if self.seconds_each is None else self.seconds_each * (self.generations - self.done)
-
     def left(self) -> str:
         """How long it will go on, or how it ended: "about 37 min left, until 04:12 UTC"."""
         if self.ended is not None:
@@ -71,10 +74,10 @@ class Course:
             return f"finished {clock(self.now, self.now)}, took {duration(self.took)}"
         if self.is_trained:
             return "the holdout days are left"
-        if self.seconds_left is None:
+        if self.seconds_each is None:
             return f"began {clock(self.began, self.now)}"
-        until = clock(self.now + timedelta(seconds=self.seconds_left), self.now)
-        return f"about {rough_duration(self.seconds_left)} left, until {until}"
+        seconds = self.seconds_each * (self.generations - self.done)
+        return f"about {rough_duration(seconds)} left, until {clock(self.now + timedelta(seconds=seconds), self.now)}"
 
     def goes_on(self) -> str:
         """What a resume does, a sentence; empty if nothing is left to do."""
@@ -128,22 +131,18 @@ class Overview:
     def _head(self) -> list[str]:
         course = self.course
         share = f"{course.done} of {course.generations} ({course.share:.0%})".replace("%", " %")
-        facts = self._facts()
-        glance = _table(
-            (f"Run {self.run}", f"as of {exact_clock(course.now)}"), [fact for fact in facts if _fits(fact[1])]
-        )
-        wide = [f"**{name}**: {told}" for name, told in facts if not _fits(told)]
         if course.ended is not None:
-            return [
-                f"# Ended after generation {share}",
-                f"**{course.ended}** {course.goes_on()}".rstrip(),
-                glance,
-                *wide,
-            ]
-        pace = "" if course.seconds_each is None else f"{duration(course.seconds_each)} each, "
-        told = f"{pace}{course.left()}" if not course.is_finished else course.left()
-        title = f"# Generation {share}" if not course.is_finished else f"# Finished: generation {share}"
-        return [title, f"**{told[:1].upper()}{told[1:]}.**", glance, *wide]
+            title, state = f"# Ended after generation {share}", f"**{course.ended}** {course.goes_on()}".rstrip()
+        else:
+            title = f"# Finished: generation {share}" if course.is_finished else f"# Generation {share}"
+            each = course.seconds_each if not course.is_finished else None
+            state = ("" if each is None else f"{duration(each)} each, ") + course.left()
+            state = f"**{state[:1].upper()}{state[1:]}.**"
+        facts = self._facts()
+        head = (f"Run {self.run}", f"as of {exact_clock(course.now)}")
+        table: list[Row] = [dict(zip(head, (f"**{name}**", text), strict=True)) for name, text in facts if _fits(text)]
+        wide = [f"**{name}**: {text}" for name, text in facts if not _fits(text)]
+        return [title, state, markdown_table(table), *wide]
 
     def _facts(self) -> list[tuple[str, str]]:
         written = f"generation {self.course.done}" if self.course.done else "none yet"
@@ -168,28 +167,16 @@ class Overview:
         ]
 
 
-def _fits(told: str) -> bool:
+def _fits(text: str) -> bool:
     """Whether a text, without the addresses of its links, is narrow enough for a cell, which does not wrap."""
-    return len(re.sub(r"\]\([^)]*\)", "", told)) <= _CELL
-
-
-def _table(head: tuple[str, str], facts: Sequence[tuple[str, str]]) -> str:
-    rows = [head, ("---", "---"), *((f"**{name}**", told) for name, told in facts)]
-    return "\n".join(f"| {name} | {told} |" for name, told in rows)
+    return len(re.sub(r"\]\([^)]*\)", "", text)) <= _CELL
 
 
 def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]]:
-    last = history[-1]
-    age = last.generation - last.champion_generation
-    found = f"{count(age, 'generation')} ago" if age else "in this generation"
-    trading = last.trading
+    last, trading = history[-1], history[-1].trading
     return [
         ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}{_trend(history)}"),
-        (
-            "Champion",
-            f"agent {last.champion_agent} of generation {last.champion_generation}, "
-            f"validation {reward(last.champion_validation)}, found {found}",
-        ),
+        ("Champion", champion_in_words(last)),
         ("Learning", _learning(last.learning)),
         ("Replay", f"{last.transitions:,} of {last.replay_capacity:,} transitions"),
         (
@@ -215,7 +202,6 @@ def _trend(history: Sequence[GenerationRecord]) -> str:
 def _learning(learning: LearningStatistics | None) -> str:
     if learning is None:
         return "nothing was learned in this generation"
-    return (
-        f"{count(learning.gradient_steps, 'gradient step')} an agent, critic loss {number(learning.critic_loss)}, "
-        f"actor loss {number(learning.actor_loss)}"
-    )
+    # More would not fit; the plot has all.
+    curves = [f"{name.replace('_', ' ')} {number(getattr(learning, name))}" for name in list(learning_curves())[:2]]
+    return ", ".join([f"{count(learning.gradient_steps, 'gradient step')} an agent", *curves])

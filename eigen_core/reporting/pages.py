@@ -25,10 +25,8 @@ _DAYS = ("train", "validation", "holdout")
 
 def link_to_run(store: str, run: str) -> str:
     """Return where a run is kept as markdown: a link to Google's console for a bucket, else the path or URL."""
-    place = f"{store.rstrip('/')}/{run}"
-    if not place.startswith("gs://"):
-        return f"`{place}`"
-    return f"[{place}]({_CONSOLE}{quote(place.removeprefix('gs://'))})"
+    url = f"{store.rstrip('/')}/{run}"
+    return f"[{url}]({_CONSOLE}{quote(url.removeprefix('gs://'))})" if url.startswith("gs://") else f"`{url}`"
 
 
 def data_page(run: str, panel: Panel, lines: Sequence[str]) -> str:
@@ -66,7 +64,7 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
         rest = {size: round(sum(float(row[size]) for row in small), 1) for size in sizes}
         table.append({"part": f"{count(len(small), 'smaller part')}", **rest, "phases": "–"})
     how = "\n".join(f"- **{row['part']}**: {row['how']}" for row in large)
-    return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n\n## How it was reckoned\n\n{how}\n"
+    return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n\n## How it was computed\n\n{how}\n"
 
 
 def uploads_page(status: UploadStatus) -> str:
@@ -103,7 +101,7 @@ def summary_page(
     where: str,
     finished: datetime,
 ) -> str:
-    """Say how a run ended: the champion, the holdout days, the last generations, where everything lies.
+    """Say how a run ended: the champion, the holdout days, the last generations, where everything is.
 
     Args:
         run: its name.

@@ -283,10 +283,8 @@ def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
         return ""
     generations = np.array([entry.generation for entry in newer], dtype=np.float64)
     resident = np.array([entry.rss_bytes for entry in newer], dtype=np.float64) / BYTES_PER_MB
-    x, y = generations - generations.mean(), resident - resident.mean()
-    slope = x @ y / (x @ x)
-    residual = y - slope * x
-    error = np.sqrt(residual @ residual / (len(newer) - 2) / (x @ x))
+    (slope, _), covariance = np.polyfit(generations, resident, 1, cov=True)
+    error = np.sqrt(covariance[0, 0])
     return (
         f"Resident memory since generation {newer[0].generation}: {signed(100 * slope)} ± {number(100 * error)} MB "
         "per 100 generations (slope and its standard error)."

@@ -23,7 +23,7 @@ from eigen_core.units import number
 
 Values = NDArray[np.float64]
 
-# Okabe and Ito, Color Universal Design (2008): told apart with every common form of colour blindness.
+# Okabe and Ito, Color Universal Design (2008): distinguishable with every common form of colour blindness.
 BLUE = "#0072B2"
 SKY = "#56B4E9"
 GREEN = "#009E73"
@@ -125,7 +125,7 @@ def tint(colour: str, white: float) -> str:
 
 
 def generation_axis(axes: Axes, first: int, last: int) -> None:
-    """Make x the generations `first` to `last`: whole ticks, half a generation of room at both ends."""
+    """Make x the generations `first` to `last`: whole ticks, half a generation of margin at both ends."""
     axes.set_xlim(first - 0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     axes.set_xlabel("generation")
@@ -187,7 +187,9 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> 
     ordered = sorted(labels, key=lambda label: label.y)
     heights = [float(to_axes.transform((0.0, label.y))[1]) for label in ordered]
     for label, y in zip(ordered, spread(heights, gap), strict=True):
-        axes.text(1.012, y, label.text, color=label.colour, fontsize=size, va="center", transform=axes.transAxes)
+        # Darker than the line: thin letters need more contrast.
+        colour = [0.75 * channel for channel in to_rgb(label.colour)]
+        axes.text(1.012, y, label.text, color=colour, fontsize=size, va="center", transform=axes.transAxes)
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:

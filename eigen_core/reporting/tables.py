@@ -10,7 +10,7 @@ from eigen_core.reporting.ancestry import champion_path, origins, record_of
 from eigen_core.units import BYTES_PER_MB, count, reward
 
 Row = dict[str, int | float | str | None]
-"""One row of a table: column names carry units, numbers are rounded for people, None is unknown."""
+"""One row of a table: column names carry units, numbers are rounded, None is unknown."""
 NO_GENERATION = "No generation is complete."
 
 
@@ -55,54 +55,27 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
     ]
 
 
-def summary_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
-    """Return one row a generation: fitness, champion, replay, time and memory (MB: million bytes)."""
-    known = {entry.generation: entry for entry in telemetry}
-    return [_summary_row(record, known.get(record.generation)) for record in history]
-
-
-def _summary_row(record: GenerationRecord, telemetry: Telemetry | None) -> Row:
-    return {
-        "generation": record.generation,
-        "best fitness (reward)": round(record.best_fitness, 2),
-        "mean fitness (reward)": round(record.mean_fitness, 2),
-        "champion validation (reward)": round(record.champion_validation, 2),
-        "replay (transitions)": record.transitions,
-        "time (s)": None if telemetry is None else round(telemetry.seconds, 2),
-        "peak RSS (MB)": None if telemetry is None else round(telemetry.rss_peak_bytes / BYTES_PER_MB, 1),
-        "peak in": _highest_phase(telemetry),
-        "peak GPU (MB)": _device_peak(telemetry),
-    }
-
-
-def _highest_phase(telemetry: Telemetry | None) -> str | None:
-    if telemetry is None or not telemetry.phases:
-        return None
-    return max(telemetry.phases, key=lambda phase: phase.peak_bytes).phase
-
-
-def _device_peak(telemetry: Telemetry | None) -> float | None:
-    if telemetry is None or not telemetry.device_peak_bytes:
-        return None
-    return round(telemetry.device_peak_bytes / BYTES_PER_MB, 1)
-
-
 def course_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
-    """Return one row a generation, narrow enough for a page: rewards, time (seconds), peak memory (MB)."""
-    rows = summary_rows(history, telemetry)
-    on_device = any(row["peak GPU (MB)"] is not None for row in rows)
+    """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used."""
+    known = {entry.generation: entry for entry in telemetry}
+    entries = [known.get(record.generation) for record in history]
+    on_device = any(entry is not None and entry.device_peak_bytes for entry in entries)
     return [
         {
-            "generation": row["generation"],
-            "best (reward)": row["best fitness (reward)"],
-            "mean (reward)": row["mean fitness (reward)"],
-            "champion (reward)": row["champion validation (reward)"],
-            "time (s)": row["time (s)"],
-            "peak (MB)": row["peak RSS (MB)"],
-            **({"GPU (MB)": row["peak GPU (MB)"]} if on_device else {}),
+            "generation": record.generation,
+            "best (reward)": round(record.best_fitness, 2),
+            "mean (reward)": round(record.mean_fitness, 2),
+            "champion (reward)": round(record.champion_validation, 2),
+            "time (s)": None if entry is None else round(entry.seconds, 2),
+            "peak (MB)": None if entry is None else _megabytes(entry.rss_peak_bytes),
+            **({"GPU (MB)": None if entry is None else _megabytes(entry.device_peak_bytes)} if on_device else {}),
         }
-        for row in rows
+        for record, entry in zip(history, entries, strict=True)
     ]
+
+
+def _megabytes(amount: int) -> float | None:
+    return round(amount / BYTES_PER_MB, 1) if amount else None
 
 
 def champion_card(history: Sequence[GenerationRecord]) -> Row:

@@ -12,12 +12,12 @@ from synthetic_run import make_run
 
 from eigen_core.reporting import (
     champion_card,
+    course_rows,
     history_frame,
     markdown_card,
     markdown_table,
     plots_markdown,
     population_table,
-    summary_rows,
 )
 
 
@@ -44,32 +44,28 @@ def test_the_first_population_is_initial_and_ties_keep_their_order() -> None:
     assert population_table([]) == []
 
 
-def test_summary_rows_name_units_and_leave_unknown_times_open() -> None:
+def test_the_course_names_units_and_leaves_unknown_times_open() -> None:
     history, telemetry = make_run(4, 4)
-    rows = summary_rows(history, [entry for entry in telemetry if entry.generation != 2])
+    rows = course_rows(history, [entry for entry in telemetry if entry.generation != 2])
     assert [row["generation"] for row in rows] == [1, 2, 3, 4]
     assert rows[1]["time (s)"] is None
-    assert rows[1]["peak RSS (MB)"] is None
+    assert rows[1]["peak (MB)"] is None
     third = telemetry[2]
     seconds = third.evaluate_seconds + third.train_seconds + third.evolve_seconds + (third.checkpoint_seconds or 0.0)
     assert rows[2] == {
         "generation": 3,
-        "best fitness (reward)": round(max(history[2].fitness), 2),
-        "mean fitness (reward)": round(sum(history[2].fitness) / 4, 2),
-        "champion validation (reward)": round(history[2].champion_validation, 2),
-        "replay (transitions)": history[2].transitions,
+        "best (reward)": round(max(history[2].fitness), 2),
+        "mean (reward)": round(sum(history[2].fitness) / 4, 2),
+        "champion (reward)": round(history[2].champion_validation, 2),
         "time (s)": round(seconds, 2),
-        "peak RSS (MB)": round(third.rss_peak_bytes / 1_000_000, 1),
-        "peak in": max(third.phases, key=lambda phase: phase.peak_bytes).phase,
-        "peak GPU (MB)": None,
+        "peak (MB)": round(third.rss_peak_bytes / 1_000_000, 1),
     }
     on_gpu = [
         phase.model_copy(update={"device_reserved_peak": 7_000_000 + index}) for index, phase in enumerate(third.phases)
     ]
-    with_gpu = summary_rows(history, [third.model_copy(update={"phases": tuple(on_gpu)})])
-    assert [row["peak GPU (MB)"] for row in with_gpu] == [None, None, 7.0, None]
-    assert summary_rows(history, [third.model_copy(update={"phases": ()})])[2]["peak in"] is None
-    assert summary_rows([], telemetry) == []
+    with_gpu = course_rows(history, [third.model_copy(update={"phases": tuple(on_gpu)})])
+    assert [row["GPU (MB)"] for row in with_gpu] == [None, None, 7.0, None]
+    assert course_rows([], telemetry) == []
 
 
 def test_the_champion_card_says_who_and_how_good() -> None:
@@ -88,7 +84,7 @@ def test_the_champion_card_says_who_and_how_good() -> None:
 
 def test_a_markdown_table_has_a_line_a_row_and_a_cell_a_column() -> None:
     history, telemetry = make_run(3, 4)
-    rows = summary_rows(history, telemetry[:2])
+    rows = course_rows(history, telemetry[:2])
     lines = markdown_table(rows).splitlines()
     assert len(lines) == 2 + 3
     assert all(line.count("|") == len(rows[0]) + 1 for line in lines)
