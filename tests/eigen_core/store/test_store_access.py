@@ -17,7 +17,7 @@ from gcs_emulator import GcsEmulator
 from google.oauth2.service_account import Credentials
 
 from eigen_core.errors import InputError
-from eigen_core.store import StoreUnavailableError, credentials, gcs, open_store, retries
+from eigen_core.store import StoreUnavailableError, credentials, gcs, gcs_client, open_store, retries
 
 VARIABLES = (
     "STORAGE_EMULATOR_HOST",
@@ -234,6 +234,33 @@ def test_the_emulator_is_asked_without_credentials(
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing"))
     open_store(gcs_bucket).check()
+
+
+def test_without_an_emulator_requests_go_to_google(
+    tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, str]] = []
+
+    async def send(_: object, method: str, path: str, **__: object) -> None:
+        sent.append((method, path))
+        raise FileNotFoundError(path)
+
+    key = service_account(tmp_path, private_key, "http://127.0.0.1:1")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+    monkeypatch.setattr(credentials.Identity, "refresh", lambda _: None)
+    monkeypatch.setattr(gcs_client, "_send", send)
+    store = open_store("gs://bucket/a/b")
+    assert store.stat("c/d") is None
+    with pytest.raises(InputError, match="no bucket 'bucket'"):
+        store.objects("")
+    with pytest.raises(InputError, match="no bucket 'bucket'"):
+        store.put("c", b"")
+    service = "https://storage.googleapis.com"
+    assert sent == [
+        ("GET", f"{service}/storage/v1/b/bucket/o/a%2Fb%2Fc%2Fd"),
+        ("GET", f"{service}/storage/v1/b/bucket/o"),
+        ("POST", f"{service}/upload/storage/v1/b/bucket/o"),
+    ]
 
 
 def test_what_never_comes_back_is_left_behind() -> None:
