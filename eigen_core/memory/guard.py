@@ -20,7 +20,7 @@ from eigen_core.memory.baselines import Baselines
 from eigen_core.memory.curve import Curve, Point
 from eigen_core.memory.diagnosis import MemoryReport, Row, measured
 from eigen_core.memory.exhaustion import is_exhaustion
-from eigen_core.memory.limits import DeviceLimit, HostLimit, HostLimits, Pressure
+from eigen_core.memory.limits import DeviceLimit, HostLimits, Limit, Pressure
 from eigen_core.memory.phases import PhaseUsage, expected_growth
 from eigen_core.memory.process import release_free_memory
 from eigen_core.memory.reserve import keep_reserve
@@ -211,7 +211,7 @@ class MemoryGuard:
 
     def _pressures(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> tuple[Pressure, ...]:
         """Return the pressure on each limit if this much more were allocated."""
-        counted: list[tuple[HostLimit | DeviceLimit, int]] = [
+        counted: list[tuple[Limit, int]] = [
             (limit, count + more_host) for limit, count in zip(self.limits.limits, usage.counted, strict=True)
         ]
         if self.device_limit is not None:

@@ -22,43 +22,41 @@ LimitKind = Literal["run", "group", "address_space", "machine"]
 
 
 @dataclass(frozen=True)
-class HostLimit:
-    """A limit on the memory of the host.
+class Limit:
+    """A limit on memory.
 
     Attributes:
         bytes: the limit.
-        origin: where it comes from, in words: "control group /docker/1f2e (memory.max)".
-        kind: what counts against it. `run`: this process and its children; `group`: all processes of a control group;
-            `machine`: all processes; `address_space`: the addresses of this process, whether memory is behind them or
-            not.
-        group: the control group, of kind `group`.
+        origin: where it comes from, in words: "control group /docker/1f2e (memory.max)", or the name of a GPU.
     """
 
     bytes: int
     origin: str
-    kind: LimitKind
-    group: ControlGroup | None = None
 
     def __str__(self) -> str:
         return f"{size(self.bytes)} ({self.origin})"
 
 
 @dataclass(frozen=True)
-class DeviceLimit:
-    """The memory of a GPU.
+class HostLimit(Limit):
+    """A limit on the memory of the host.
 
     Attributes:
-        bytes: size of its memory, as its driver reports it.
-        origin: the device's name, in words.
-        device: the device.
+        kind: what counts against it. `run`: this process and its children; `group`: all processes of a control group;
+            `machine`: all processes; `address_space`: the addresses of this process, whether memory is behind them or
+            not.
+        group: the control group, of kind `group`.
     """
 
-    bytes: int
-    origin: str
-    device: torch.device
+    kind: LimitKind
+    group: ControlGroup | None = None
 
-    def __str__(self) -> str:
-        return f"{size(self.bytes)} ({self.origin})"
+
+@dataclass(frozen=True)
+class DeviceLimit(Limit):
+    """The memory of a GPU, as its driver reports it."""
+
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -74,25 +72,22 @@ class HostLimits:
 
 
 @dataclass(frozen=True)
-class Pressure:
+class Pressure(Limit):
     """A reading of the memory against a limit (bytes).
 
     Attributes:
-        origin, bytes: of the limit.
         counted: what counts against it.
         soft, hard: where its soft and its hard line are.
     """
 
-    origin: str
-    bytes: int
     counted: int
     soft: int
     hard: int
 
     @classmethod
-    def on(cls, limit: HostLimit | DeviceLimit, counted: int, memory: MemoryConfig) -> Self:
+    def on(cls, limit: Limit, counted: int, memory: MemoryConfig) -> Self:
         """Return the pressure of `counted` bytes on a limit."""
-        return cls(limit.origin, limit.bytes, counted, int(limit.bytes * memory.soft), int(limit.bytes * memory.hard))
+        return cls(limit.bytes, limit.origin, counted, int(limit.bytes * memory.soft), int(limit.bytes * memory.hard))
 
     @property
     def share(self) -> float:
@@ -100,7 +95,7 @@ class Pressure:
         return self.counted / self.bytes
 
     def __str__(self) -> str:
-        return f"{size(self.counted)} of {size(self.bytes)} ({self.origin}), {self.share:.0%}"
+        return f"{size(self.counted)} of {super().__str__()}, {self.share:.0%}"
 
 
 def host_limits(

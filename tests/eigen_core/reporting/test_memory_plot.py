@@ -38,7 +38,7 @@ def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, sec
         usage=Usage(390 * MB, 0, ()),
         parts=(Part("a part with a rather long name in a module of its own", 200 * MB, 0, ""),),
         growth=(GrowthSince(3, (Growth("package.module.LeakingEpisode", 40, 20, 99 * MB),)),),
-        limits=(Pressure("control group /x, memory.max", limit, 390 * MB, int(0.85 * limit), int(0.93 * limit)),),
+        limits=(Pressure(limit, "control group /x, memory.max", 390 * MB, int(0.85 * limit), int(0.93 * limit)),),
         phases=phases,
         course=curve.course,
         recent=curve.recent,

@@ -128,6 +128,20 @@ def test_the_newest_report_is_shown_with_its_files(place: RunPlace) -> None:
     assert "kill" not in text
 
 
+def test_a_report_of_an_older_form_is_shown_as_it_is(place: RunPlace) -> None:
+    old = {
+        "reason": "SIGUSR1 came",
+        "own_bytes": 1,
+        "device_line": None,
+        "objects": [["dict", {"count": 1, "bytes": 2}]],
+    }
+    page = report_in(place, "to be replaced", 3)
+    page.write_text("# Memory: SIGUSR1 came\n\n## What takes the memory\n")
+    page.with_suffix(".json").write_text(json.dumps(old))
+    assert document("run")["report"] == old
+    assert "## What takes the memory" in eigen("memory", "run").stdout
+
+
 def test_on_a_terminal_markdown_is_rendered(place: RunPlace, tmp_path: Path) -> None:
     newest = report_in(place, "a reason", 3)
     assert "\n# Memory: a reason" in f"\n{newest.read_text()}"
