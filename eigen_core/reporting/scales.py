@@ -31,6 +31,7 @@ def scale_losses(axes: Axes, values: Values) -> str:
     if values.max() <= _FACTOR_FOR_LOGARITHM * values.min():
         return ""
     axes.set_yscale("log")
+    axes.autoscale_view()
     decades = 10.0 ** np.arange(np.floor(np.log10(values.min())), np.ceil(np.log10(values.max())) + 1)
     many = values.max() > 100.0 * values.min()
     ticks = decades[:: -(-len(decades) // 7)] if many else np.outer(decades, (1.0, 2.0, 5.0)).ravel()
@@ -55,6 +56,7 @@ def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str
     if furthest <= _FLATTENING * edge:
         return ""
     axes.set_yscale("symlog", linthresh=edge, linscale=_LINEAR_DECADES)
+    axes.autoscale_view()
     decades = 10.0 ** np.arange(1, _MOST_DECADES + 1)
     ticks = np.concatenate([-decades[::-1], np.linspace(-1.0, 1.0, 9), decades])
     axes.yaxis.set_major_locator(FixedLocator((edge * ticks).tolist()))

@@ -47,6 +47,14 @@ def test_one_disaster_is_compressed_and_the_recent_values_stay_linear() -> None:
     assert disaster > 0.0
 
 
+def test_the_limits_belong_to_the_scale_also_if_others_were_known_before() -> None:
+    core = [-9_000_000.0, -9_000_000.0, 300.0, 500.0, 700.0, 800.0]
+    axes = _drawn(core)
+    assert axes.get_ylim()[1] > 400_000.0
+    compress_outliers(axes, [core], core)
+    assert 800.0 < axes.get_ylim()[1] < 3_000.0
+
+
 def test_the_newest_of_a_steady_rise_are_not_beyond_the_linear_part() -> None:
     core = [*np.linspace(0.0, 1_000.0, 60)]
     axes = _drawn([*core, -90_000.0])
