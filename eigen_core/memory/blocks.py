@@ -68,7 +68,7 @@ _Holders = dict[int, tuple[int, str, str]]
 
 
 def find_blocks(objects: Sequence[object] | None = None) -> list[Block]:
-    """Find the blocks of at least 64 kB, the largest first; takes about 4 seconds for each million objects.
+    """Find the blocks of at least 64 kB, the largest first; takes about 3 seconds for each million objects.
 
     Args:
         objects: result of `live_objects`; None: listed now.
@@ -79,10 +79,13 @@ def find_blocks(objects: Sequence[object] | None = None) -> list[Block]:
     _name_local_variables(holders, reach)
     _name_holders(objects, holders, reach)
     groups: dict[tuple[str, str, str, str], list[tuple[int, int]]] = defaultdict(list)
-    for address, (content, device, *sizes) in found.items():
+    for address, (content, device, size, resident) in found.items():
         _, owner, name = holders.get(address, (0, "held by no Python object", ""))
-        groups[owner, name, content, device].append((sizes[0], sizes[1]))
-    blocks = [Block(*key, len(sizes), *map(sum, zip(*sizes, strict=True))) for key, sizes in groups.items()]
+        groups[owner, name, content, device].append((size, resident))
+    blocks = [
+        Block(*key, len(sizes), sum(size for size, _ in sizes), sum(resident for _, resident in sizes))
+        for key, sizes in groups.items()
+    ]
     return sorted(blocks, key=lambda block: (-block.resident, -block.bytes, block.holder))
 
 
