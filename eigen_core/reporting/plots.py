@@ -8,6 +8,7 @@ from textwrap import fill
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
 from eigen_core.records import GenerationRecord, Telemetry
@@ -36,6 +37,7 @@ from eigen_core.reporting.style import (
     generation_axis,
     label_ends,
     line_width,
+    tint,
     value_axis,
 )
 from eigen_core.reporting.tables import NO_GENERATION, champion_in_words, learning_curves
@@ -223,6 +225,7 @@ def _draw_replay(axes: Axes, history: Sequence[GenerationRecord]) -> None:
             xytext=(-5 if late else 5, 8),
             textcoords="offset points",
             ha="right" if late else "left",
+            path_effects=[withStroke(linewidth=2.5, foreground=tint(SKY, 0.45))],
         )
 
 
