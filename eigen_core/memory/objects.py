@@ -67,6 +67,11 @@ def live_objects() -> list[object]:
     """
     with _no_thread_switch():
         objects = [item for item in gc.get_objects() if type(item) is not tuple]
+    return objects + _unlisted_objects(objects)
+
+
+def _unlisted_objects(objects: Sequence[object]) -> list[object]:
+    """Return the objects that the collector does not list, and that others refer to, each once."""
     seen: set[int] = set()
     level, found = objects, list[object]()
     while level:
@@ -81,7 +86,7 @@ def live_objects() -> list[object]:
                     following.append(item)
         found += following
         level = following
-    return objects + found
+    return found
 
 
 _listing = threading.Lock()
