@@ -8,7 +8,8 @@ from torch import Tensor
 from benchmarks.measure import take_turns
 from benchmarks.results import Section
 from eigen_core.config import NetworkConfig
-from eigen_core.networks import ParameterLayout, Parameters, TcnEncoder
+from eigen_core.networks import ParameterLayout, Parameters
+from eigen_core.networks.encoders.tcn import TcnEncoder
 from eigen_core.randomness import keyed_generator
 
 _DAYS = 145
@@ -43,7 +44,7 @@ def _compare(case: _Case) -> list[str]:
     config = NetworkConfig(encoder="tcn")
     generator = keyed_generator(1, 0, "benchmarks", "encoding", case.window)
     shape = (case.window + _DAYS, case.columns, _FEATURES)
-    encoder = TcnEncoder(torch.tensor(generator.standard_normal(shape, dtype="float32")), case.window, config)
+    encoder = TcnEncoder(torch.tensor(generator.standard_normal(shape, dtype="float32")), 0, case.window, config)
     layout = ParameterLayout(tuple(encoder.shapes))
     rows = torch.stack([torch.tensor(layout.initial_row(generator)) for _ in range(case.agents)])
     parameters = layout.views(rows)

@@ -18,7 +18,7 @@ from eigen_core.config import Config, merge
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.phases import validation_slices
 from eigen_core.market.synthetic import leaking_market
-from eigen_core.population import Population
+from eigen_core.population import initial_weights
 
 Learning = Literal["evolution alone", "gradients alone", "both"]
 Credit = Literal["decision", "realized"]
@@ -55,7 +55,7 @@ def trial_config(learning: Learning, credit: Credit, seed: int) -> Config:
 def mean_reward(state: TrainingState, weights: torch.Tensor) -> float:
     """Mean reward of agents without exploration noise over the validation episodes."""
     starts = np.tile(validation_slices(state), (len(weights), 1))
-    return float(state.evaluator.roll_out(weights, starts).rewards.mean())
+    return float(state.task.roll_out(weights, starts).rewards.mean())
 
 
 def begin_trial(learning: Learning, credit: Credit, seed: int) -> TrainingState:
@@ -67,7 +67,9 @@ def begin_trial(learning: Learning, credit: Credit, seed: int) -> TrainingState:
 def random_reward(seed: int) -> float:
     """Mean reward of agents with random weights on the market of `seed`."""
     state = begin_trial("both", "decision", seed)
-    return mean_reward(state, Population.initial(state.network, RANDOM_AGENTS, seed, state.device).weights)
+    return mean_reward(
+        state, initial_weights((state.task.critic_layout, state.task.actor_layout), RANDOM_AGENTS, seed, state.device)
+    )
 
 
 def learning_curve(learning: Learning, credit: Credit, seed: int, generations: int = GENERATIONS) -> Iterator[float]:

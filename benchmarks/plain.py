@@ -12,9 +12,11 @@ from torch.nn.functional import relu
 
 from eigen_core.config import Config
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork, FilterBankEncoder
-from eigen_core.networks.encoder import receptive_dilations
-from eigen_core.replay import Replay, TransitionBatch
+from eigen_core.networks import AgentNetwork
+from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
+from eigen_core.networks.encoders.tcn import receptive_dilations
+from eigen_core.replay import Replay
+from eigen_core.task.market_transitions import TransitionBatch, picked
 from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
 
 _MASKED = -1e9
@@ -27,7 +29,7 @@ class PlainFilterBank(nn.Module):
     def __init__(self, panel: Panel, config: Config) -> None:
         super().__init__()
         features = torch.tensor(panel.features)
-        self.bank = FilterBankEncoder(features, len(panel.splits.train), config.network).bank
+        self.bank = FilterBankEncoder(features, len(panel.splits.train), config.market.window, config.network).bank
         self.hidden = nn.Linear(self.bank.shape[2], config.network.channels)
         self.output = nn.Linear(config.network.channels, config.network.embedding)
 
@@ -180,7 +182,7 @@ class PlainDdpg:
     def learn(self, slots: Tensor, first_days: tuple[tuple[int, ...], ...], block_days: int) -> None:
         """Take an optimizer step for each row of `slots`, int64 `[gradient steps, batch]`."""
         for step, row in enumerate(slots):
-            self._step(self.replay.pick(row), first_days[step][0], block_days)
+            self._step(picked(self.replay, row), first_days[step][0], block_days)
 
     def _step(self, batch: TransitionBatch, first_day: int, block_days: int) -> None:
         agent, target, learner = self.agent, self.target, self.config.learner

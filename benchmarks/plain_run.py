@@ -56,6 +56,6 @@ def _save(state: TrainingState, directory: RunDirectory) -> None:
 
 
 def _plot(state: TrainingState, directory: RunDirectory) -> None:
-    write_plots(state.history, state.telemetry, directory.plots)
+    write_plots(state.history, state.telemetry, directory.plots, state.learner.curves)
     # As the flow does: figures are full of circular references.
     gc.collect()

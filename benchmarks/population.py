@@ -1,16 +1,15 @@
 """Learning with all agents in one bank, in groups, and one agent after the other."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
+from benchmarks.market_task import market_of
 from benchmarks.measure import take_turns
 from benchmarks.plain import PlainAgent, PlainDdpg
 from benchmarks.results import Section
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, start_training
-from eigen_core.generation.phases import learning_plan
-from eigen_core.learners import DdpgLearner, LearningPlan
+from eigen_core.learners.ddpg import DdpgPlan
 from eigen_core.market import build_panel
 from eigen_core.population import Population, agent_groups
 
@@ -44,8 +43,8 @@ def _compare(name: str, assignments: Sequence[str]) -> list[list[str]]:
     config = load_config("quickstart", assignments)
     state = start_training(config, build_panel(config)[0])
     evaluate(state)
-    plan = learning_plan(state)
-    assert plan is not None
+    plan = state.learner.plan(state.replay, state.population.size, 1)
+    assert isinstance(plan, DdpgPlan)
     works: dict[str, Callable[[], object]] = {
         f"groups of {size}": partial(_learn_in_groups, state, plan, size) for size in _GROUP_SIZES
     }
@@ -65,35 +64,35 @@ def _compare(name: str, assignments: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def _difference(state: TrainingState, plan: LearningPlan, work: str, bank: Population) -> float:
+def _difference(state: TrainingState, plan: DdpgPlan, work: str, bank: Population) -> float:
     if work == "plain loop":
         agents = _plain_agents(state)
         _learn_one_by_one(state, plan, agents)
         return max(
-            agent.largest_difference(state.network, row) for agent, row in zip(agents, bank.weights, strict=True)
+            agent.largest_difference(market_of(state).network, row)
+            for agent, row in zip(agents, bank.weights, strict=True)
         )
     groups = _learn_in_groups(state, plan, int(work.split()[-1]))
     return float((groups.weights - bank.weights).abs().max())
 
 
-def _learn_in_groups(state: TrainingState, plan: LearningPlan, group_size: int) -> Population:
+def _learn_in_groups(state: TrainingState, plan: DdpgPlan, group_size: int) -> Population:
     population = state.population.clone()
-    learner = DdpgLearner(state.network, state.config, state.replay)
     for agents in agent_groups(population.size, group_size):
-        part = replace(plan, slots=plan.slots[agents])
-        learner.learn(population.rows(agents), part, lambda: None)
+        learned = state.learner.learn(population.rows(agents), plan.rows(agents), state.replay, lambda: None)
+        population.put(agents, learned.group)
     return population
 
 
 def _plain_agents(state: TrainingState) -> list[PlainAgent]:
     agents = []
     for row in state.population.weights:
-        agent = PlainAgent(state.panel, state.config)
-        agent.load(state.network, row)
+        agent = PlainAgent(market_of(state).panel, state.config)
+        agent.load(market_of(state).network, row)
         agents.append(agent)
     return agents
 
 
-def _learn_one_by_one(state: TrainingState, plan: LearningPlan, agents: list[PlainAgent]) -> None:
+def _learn_one_by_one(state: TrainingState, plan: DdpgPlan, agents: list[PlainAgent]) -> None:
     for agent, slots in zip(agents, plan.slots, strict=True):
-        PlainDdpg(agent, state.config, state.replay).learn(slots[:, 0], plan.first_days, plan.block_days)
+        PlainDdpg(agent, state.config, state.replay).learn(slots[:, 0], plan.blocks, market_of(state).block_days)

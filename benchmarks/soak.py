@@ -35,13 +35,13 @@ from benchmarks.results import Section, keep
 from eigen_core.checkpoint import LoadedGeneration, RunPlace
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
-from eigen_core.evaluation import Evaluator
 from eigen_core.generation import TrainingState
 from eigen_core.memory import release_free_memory
 from eigen_core.population import Population
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
 from eigen_core.store import LocalStore
+from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import TradingEnvironment
 from eigen_core.units import BYTES_PER_MB
 

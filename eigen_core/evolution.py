@@ -1,5 +1,6 @@
 """The genetic algorithm: elites, tournaments, blend crossover, mutation that grows on a plateau."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,11 +86,12 @@ def breed(
     mutation: MutationState,
     config: EvolutionConfig,
     generator: np.random.Generator,
+    new_agents: Callable[[Tensor], Population],
 ) -> tuple[Population, tuple[Descent, ...]]:
     """Breed the next population: elites by falling fitness, then offspring, then mutants.
 
-    Elites keep their targets and optimizer state; all others start with fresh ones. Parents win tournaments over the
-    whole population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
+    Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
+    population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
     validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
 
     Args:
@@ -100,6 +102,7 @@ def breed(
         mutation: strength of mutation.
         config: shares and bounds.
         generator: draws of this generation's breeding.
+        new_agents: returns agents with given weights that have not learned yet.
 
     Returns:
         The new population and where each of its agents comes from.
@@ -108,29 +111,26 @@ def breed(
     ranking = sorted(range(size), key=lambda agent: (-fitness[agent], agent))
     elites = ranking[: max(1, round(size * config.elite_share))]
     offspring = min(round(size * config.offspring_share), size - len(elites))
-    descent = [Descent(agent=place, origin="elite", parents=(agent,)) for place, agent in enumerate(elites)]
-    bred = Population.of_weights(population.weights[ranking])
-    for name in Population.FIELDS:
-        getattr(bred, name)[: len(elites)] = getattr(population, name)[elites]
-    champion_is_elite = champion.generation == generation and champion.agent in elites
-    if config.reinject_champion and not champion_is_elite:
-        place = len(elites) - 1
-        newcomer = Population.of_weights(champion.weights[None])
-        for name in Population.FIELDS:
-            getattr(bred, name)[place] = getattr(newcomer, name)[0]
-        descent[place] = Descent(agent=place, origin="champion", parents=(champion.agent,))
-    for place in range(len(elites), size):
+    descent = [Descent(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
+    weights = population.weights[ranking]
+    kept = list(elites)
+    if config.reinject_champion and not (champion.generation == generation and champion.agent in elites):
+        weights[len(elites) - 1] = champion.weights
+        descent[-1] = Descent(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
+        kept.pop()
+    for index in range(len(elites), size):
         first = _tournament(generator, fitness, config.tournament_size)
-        if place < len(elites) + offspring:
+        if index < len(elites) + offspring:
             second = _tournament(generator, fitness, config.tournament_size)
             blend = float(generator.uniform(config.blend_low, config.blend_high))
-            weights = population.weights[first] * blend + population.weights[second] * (1.0 - blend)
-            descent.append(Descent(agent=place, origin="offspring", parents=(first, second), blend=blend))
+            weights[index] = population.weights[first] * blend + population.weights[second] * (1.0 - blend)
+            descent.append(Descent(agent=index, origin="offspring", parents=(first, second), blend=blend))
         else:
-            weights = _mutated(population.weights[first], mutation, generator)
-            descent.append(Descent(agent=place, origin="mutant", parents=(first,)))
-        bred.weights[place] = weights
-        bred.targets[place] = weights
+            weights[index] = _mutated(population.weights[first], mutation, generator)
+            descent.append(Descent(agent=index, origin="mutant", parents=(first,)))
+    bred = new_agents(weights)
+    for name, tensor in bred.state.items():
+        tensor[: len(kept)] = population.state[name][kept]
     return bred, tuple(descent)
 
 

@@ -1,57 +1,28 @@
-"""The population: P agents whose weights, targets and optimizer moments are stacked matrices `[P, D]`."""
+"""The population: P agents whose weights, and what the learner keeps of each, are stacked tensors `[P, ...]`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from eigen_core.networks import AgentNetwork
+from eigen_core.networks.layout import ParameterLayout
 from eigen_core.randomness import keyed_generator
 
 
+@dataclass(frozen=True)
 class Population:
-    """Weights and optimizer state of all agents; a row is an agent.
+    """Weights and learning state of agents; a row is an agent.
 
     Attributes:
         weights: float32 `[agents, parameters]`.
-        targets: slowly moving copies of the weights, float32 `[agents, parameters]`.
-        first_moment, second_moment: Adam's moments, float32 `[agents, parameters]`.
-        critic_steps, actor_steps: optimizer steps taken by each agent, int64 `[agents]`.
+        state: what the learner keeps of each agent beside its weights (targets, moments, counts), by name; each
+            `[agents, ...]`.
     """
 
-    FIELDS = ("weights", "targets", "first_moment", "second_moment", "critic_steps", "actor_steps")
-
-    def __init__(self, **tensors: Tensor) -> None:
-        self.weights = tensors["weights"]
-        self.targets = tensors["targets"]
-        self.first_moment = tensors["first_moment"]
-        self.second_moment = tensors["second_moment"]
-        self.critic_steps = tensors["critic_steps"]
-        self.actor_steps = tensors["actor_steps"]
-
-    @classmethod
-    def of_weights(cls, weights: Tensor) -> "Population":
-        """Agents with these weights `[agents, parameters]`, which have not learned yet."""
-        counts = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
-        return cls(
-            weights=weights.clone(),
-            targets=weights.clone(),
-            first_moment=torch.zeros_like(weights),
-            second_moment=torch.zeros_like(weights),
-            critic_steps=counts,
-            actor_steps=counts.clone(),
-        )
-
-    @classmethod
-    def initial(cls, network: AgentNetwork, size: int, seed: int, device: torch.device) -> "Population":
-        """Draw `size` agents; each one's weights depend on the seed and its index alone."""
-        rows = []
-        for agent in range(size):
-            generator = keyed_generator(seed, 0, "initialise", agent, "weights")
-            layouts = (network.critic_layout, network.actor_layout)
-            rows.append(np.concatenate([layout.initial_row(generator) for layout in layouts]))
-        return cls.of_weights(torch.tensor(np.stack(rows), device=device))
+    weights: Tensor
+    state: Mapping[str, Tensor]
 
     @property
     def size(self) -> int:
@@ -65,20 +36,47 @@ class Population:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""
-        return {name: getattr(self, name) for name in self.FIELDS}
+        return {"weights": self.weights, **self.state}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> "Population":
-        """Inverse of `tensors`, on `device`."""
-        return cls(**{name: tensors[name].to(device, copy=True) for name in cls.FIELDS})
+        """Inverse of `tensors`, on `device`; the tensors are copied."""
+        copied = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
+        return cls(copied.pop("weights"), copied)
 
     def clone(self) -> "Population":
         """A copy that shares nothing."""
-        return Population(**{name: tensor.clone() for name, tensor in self.tensors().items()})
+        return self.from_tensors(self.tensors(), self.weights.device)
 
     def rows(self, agents: slice) -> "Population":
-        """Views of consecutive agents: what is written to them is written here."""
-        return Population(**{name: tensor[agents] for name, tensor in self.tensors().items()})
+        """Copies of consecutive agents."""
+        return Population(
+            self.weights[agents].clone(), {name: held[agents].clone() for name, held in self.state.items()}
+        )
+
+    def put(self, agents: slice, others: "Population") -> None:
+        """Overwrite consecutive agents with `others`."""
+        for name, tensor in self.tensors().items():
+            tensor[agents] = others.tensors()[name]
+
+
+def initial_weights(layouts: Sequence[ParameterLayout], size: int, seed: int, device: torch.device) -> Tensor:
+    """Draw the weights that a run begins with; each agent's depend on the seed and its index alone.
+
+    Args:
+        layouts: parameters of an agent, in the order of its row.
+        size: agents.
+        seed: the run's seed.
+        device: where they live.
+
+    Returns:
+        float32 `[agents, parameters]`.
+    """
+    rows = []
+    for agent in range(size):
+        generator = keyed_generator(seed, 0, "initialise", agent, "weights")
+        rows.append(np.concatenate([layout.initial_row(generator) for layout in layouts]))
+    return torch.tensor(np.stack(rows), device=device)
 
 
 def agent_groups(size: int, group_size: int) -> list[slice]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 Origin = Literal["initial", "elite", "offspring", "mutant", "champion"]
 
@@ -31,34 +31,22 @@ class Record(BaseModel):
         object.__setattr__(self, "__pydantic_fields_set__", _every_field(type(self)))
 
 
-class LearningStatistics(Record):
-    """Means over the agents and gradient steps of one generation."""
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A statistic of learning, of which each generation has one value: a mean over its agents and gradient steps.
 
-    gradient_steps: Annotated[int, Field(ge=0)]
-    """Optimizer steps of each agent."""
-    critic_loss: float
-    """Mean squared temporal-difference error, in scaled rewards."""
-    actor_loss: float
-    """Minus the value that the critic gives to the actor's actions, in scaled rewards."""
-    value: float
-    """Mean value of the stored actions, in scaled rewards."""
-    critic_gradient_norm: float
-    """Norm of an agent's critic gradient before clipping."""
-    actor_gradient_norm: float
-    """Norm of an agent's actor gradient before clipping."""
+    Attributes:
+        name: its key in the records.
+        description: a sentence that says what it is, with its unit.
+    """
 
+    name: str
+    description: str
 
-class TradingStatistics(Record):
-    """Means over the training episodes of one generation."""
-
-    trades: float
-    """Trades of an episode."""
-    win_rate: float
-    """Share of trades with a gain; 0 without trades."""
-    idle_days: float
-    """Days of an episode that end without a position (days)."""
-    fees: float
-    """Transaction costs of an episode (percent of a position of size 1)."""
+    @property
+    def label(self) -> str:
+        """Its name in a sentence: "critic loss"."""
+        return self.name.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +88,10 @@ class GenerationRecord(Record):
     """Generation in which the champion was found."""
     champion_agent: int
     """Its index in that generation."""
-    learning: LearningStatistics | None
-    """None while the replay holds too few transitions, or without gradient steps."""
-    trading: TradingStatistics
+    learning: dict[str, float] | None
+    """Gradient steps of each agent and the mean of each of the learner's curves; None where nothing was learned."""
+    trading: dict[str, float]
+    """What the training episodes came to, by the task's own names."""
     transitions: int
     """Transitions in the replay."""
     replay_capacity: int
@@ -173,12 +162,21 @@ class HoldoutResult(Record):
     """First day of each holdout episode, evenly spread."""
     champion_rewards: tuple[float, ...]
     """The champion's reward in each of them."""
-    champion_trades: float
-    """Its trades per episode."""
-    champion_win_rate: float
-    """Share of its trades with a gain; 0 without trades."""
+    champion_statistics: dict[str, float]
+    """What its episodes came to, by the task's own names."""
     random_rewards: tuple[float, ...]
     """Mean reward over these episodes of each agent of the population that the run began with."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, document: object) -> object:
+        """Read a result whose statistics are fields of their own, as they were before tasks named theirs."""
+        if not isinstance(document, dict) or "champion_trades" not in document:
+            return document
+        named = ("trades", "win_rate")
+        statistics = {name: document[f"champion_{name}"] for name in named if f"champion_{name}" in document}
+        kept = {key: value for key, value in document.items() if key not in {f"champion_{name}" for name in named}}
+        return {**kept, "champion_statistics": statistics}
 
     @property
     def champion_reward(self) -> float:

@@ -124,7 +124,7 @@ class Doctor:
         return Finding("TA-Lib", "ok", f"TA-Lib {talib.__version__}, C library {library}")
 
     def _data(self) -> Finding:
-        from eigen_core.generation import require_scale
+        from eigen_core.task.market import require_scale
 
         panel = self._panel
         require_scale(self._config, panel.days)
@@ -225,8 +225,8 @@ class Doctor:
     @cached_property
     def _run_plan(self) -> "RunPlan | None":
         """What the run takes; None if its data cannot be used, which is a finding of its own."""
-        from eigen_core.generation import require_scale
         from eigen_core.planning import PanelFacts
+        from eigen_core.task.market import require_scale
         from flows.run_plan import plan_run
 
         try:

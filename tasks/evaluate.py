@@ -5,6 +5,7 @@ from prefect.logging import get_run_logger
 from eigen_core import generation as phases
 from eigen_core.generation import TrainingState
 from eigen_core.memory import MemoryGuard
+from eigen_core.reporting import in_words
 from tasks.phase import phase_task, took
 
 
@@ -15,7 +16,7 @@ def evaluate(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
         result = phases.evaluate(state)
     get_run_logger().info(
         "evaluate %d: %d agents x %d slices, mean fitness %.2f, best %.2f (agent %d), best validation %.2f (agent %d), "
-        "%.1f trades an episode (%.0f %% won), %s transitions in the replay, %s",
+        "%s, %s transitions in the replay, %s",
         generation,
         len(result.fitness),
         state.config.evaluation.slices,
@@ -24,8 +25,7 @@ def evaluate(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
         result.fitness.argmax(),
         result.validations.max(),
         result.validations.argmax(),
-        result.trading.trades,
-        100.0 * result.trading.win_rate,
+        in_words(result.statistics),
         f"{state.transitions:,}",
         took(guard, "evaluate", generation),
     )

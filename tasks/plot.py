@@ -17,7 +17,7 @@ def plot(state: TrainingState, session: RunSession, guard: MemoryGuard, generati
     """Draw all figures of the run up to `generation`, keep them in the store and return their paths."""
     folder = session.directory.plots
     with guard.phase("plot", generation), session.replacing_plots() as paths:
-        paths += write_plots(state.history, state.telemetry, folder)
+        paths += write_plots(state.history, state.telemetry, folder, state.learner.curves)
     bytes_written = sum(path.stat().st_size for path in paths)
     get_run_logger().info(
         "plot %d: %d plots, %s, in %s, %s",

@@ -24,12 +24,9 @@ def train(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
         )
         return
     logger.info(
-        "train %d: %d gradient steps an agent, critic loss %.4g, actor loss %.4g, gradient norms %.3g and %.3g, %s",
+        "train %d: %d gradient steps an agent, %s, %s",
         generation,
-        statistics.gradient_steps,
-        statistics.critic_loss,
-        statistics.actor_loss,
-        statistics.critic_gradient_norm,
-        statistics.actor_gradient_norm,
+        statistics["gradient_steps"],
+        ", ".join(f"{curve.label} {statistics[curve.name]:.4g}" for curve in state.learner.curves),
         took(guard, "train", generation),
     )

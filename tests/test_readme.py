@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from training_cases import advance, small_state
+from training_cases import advance, market_of, small_state
 
 from eigen_core.checkpoint import RunDirectory, write_champion
 from eigen_core.generation import snapshot
@@ -34,7 +34,7 @@ def test_a_champion_is_read_in_three_lines(tmp_path: Path, monkeypatch: pytest.M
     assert state.champion is not None
     assert torch.equal(names["weights"], state.champion.weights)
     assert names["config"] == state.config.model_dump(mode="json")
-    assert names["facts"]["assets"] == state.panel.assets
+    assert names["facts"]["assets"] == market_of(state).panel.assets
 
 
 def test_the_python_example_runs_in_a_dozen_lines_without_prefect(tmp_path: Path) -> None:

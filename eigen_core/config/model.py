@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from eigen_core.config.choices import TaskName
 from eigen_core.config.plain import shown
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.sections import (
@@ -32,6 +33,8 @@ class Config(Section):
 
     preset: Text = "quickstart"
     """Preset whose values stand in for those not given; `eigen presets` lists them."""
+    task: TaskName = "market"
+    """What agents play."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random draw of the run."""
     generations: Count = 25

@@ -4,6 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from eigen_core.config.choices import EncoderName, LearnerName
+
 # Every bound is far above what is of use, and low enough that no arithmetic on a setting overflows.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e9)]
@@ -112,7 +114,7 @@ class TradingConfig(Section):
 class NetworkConfig(Section):
     """The networks of an agent: encoder, pooling over columns, heads."""
 
-    encoder: Literal["filter_bank", "tcn"] = "filter_bank"
+    encoder: EncoderName = "filter_bank"
     """`filter_bank`: a fixed bank of causal linear filters and a small MLP (fast); `tcn`: learned dilated causal
     convolutions."""
     scales: Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail_fast=True, strict=False)] = (
@@ -177,7 +179,7 @@ class ReplayConfig(Section):
 class LearnerConfig(Section):
     """DDPG, for each agent from the shared replay."""
 
-    algorithm: Literal["ddpg"] = "ddpg"
+    algorithm: LearnerName = "ddpg"
     """Update rule."""
     gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution alone."""

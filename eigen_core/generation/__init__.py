@@ -10,7 +10,7 @@ from eigen_core.generation.snapshot import (
     start_training,
     training_frame,
 )
-from eigen_core.generation.state import EvaluationResult, TrainingState, require_scale, resolve_device
+from eigen_core.generation.state import EvaluationResult, TrainingState, resolve_device
 from eigen_core.generation.undo import remember_saved
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "hold_out",
     "record_telemetry",
     "remember_saved",
-    "require_scale",
     "resolve_device",
     "restore",
     "snapshot",

@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
-from eigen_core.evaluation import Rollout, spread_starts
+from eigen_core.evaluation import spread_starts
 from eigen_core.generation.state import TrainingState
-from eigen_core.population import Population, agent_groups
+from eigen_core.population import agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.records import HoldoutResult
+from eigen_core.task import Rollout
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
@@ -17,27 +18,24 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
     days.
     """
     config = state.config
-    if state.champion is None or config.market.holdout_days == 0:
+    if state.champion is None or not state.task.holdout_starts:
         return None
-    slices = spread_starts(state.panel.holdout_starts(config), config.evaluation.validation_slices)
-    initial = Population.initial(state.network, config.population.size, config.seed, state.device)
-
-    groups = agent_groups(initial.size, config.population.group_size)
+    slices = spread_starts(state.task.holdout_starts, config.evaluation.validation_slices)
+    initial = state.initial_weights()
+    groups = agent_groups(len(initial), config.population.group_size)
 
     def play(weights: torch.Tensor) -> Rollout:
-        return state.evaluator.roll_out(weights, np.tile(slices, (len(weights), 1)))
+        return state.task.roll_out(weights, np.tile(slices, (len(weights), 1)))
 
     champion = play(state.champion.weights[None])
     random_rewards = []
     for index, agents in enumerate(groups):
-        random_rewards.append(play(initial.weights[agents]).rewards)
+        random_rewards.append(play(initial[agents]).rewards)
         report_progress("holdout", index + 1, len(groups))
-    trades = champion.summary.trades.sum().item()
     return HoldoutResult(
         generation=state.generation,
         slices=tuple(int(day) for day in slices),
         champion_rewards=tuple(champion.rewards[0].tolist()),
-        champion_trades=trades / len(slices),
-        champion_win_rate=champion.summary.wins.sum().item() / max(trades, 1),
+        champion_statistics=state.task.statistics([champion]),
         random_rewards=tuple(np.concatenate(random_rewards).mean(axis=1).tolist()),
     )

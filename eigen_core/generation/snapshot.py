@@ -35,7 +35,6 @@ from eigen_core.records import (
     parsed,
     telemetry_in,
 )
-from eigen_core.replay import Replay
 from eigen_core.reporting import history_frame
 
 T = TypeVar("T")
@@ -91,7 +90,7 @@ def snapshot(state: TrainingState) -> Snapshot:
         champion=_ChampionDocument(
             validation=champion.validation, generation=champion.generation, agent=champion.agent
         ),
-        panel=state.panel.fingerprint,
+        panel=state.task.fingerprint,
     )
     return Snapshot(
         generation=state.generation,
@@ -119,13 +118,9 @@ def _tensors(state: TrainingState, champion: Tensor) -> dict[str, dict[str, Tens
 
 def _champion_facts(state: TrainingState) -> JsonValue:
     """What somebody needs to know who has nothing but the champion's weights and the configuration."""
-    panel, network = state.panel, state.network
-    layout = [*network.critic_layout.shapes, *network.actor_layout.shapes]
+    layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
-        "symbols": list(panel.symbols),
-        "assets": panel.assets,
-        "features": list(panel.feature_names),
-        "panel": panel.fingerprint,
+        **state.task.facts(),
         "generation": state.generation,
         "layout": [{"name": shape.name, "shape": list(shape.shape)} for shape in layout],
     }
@@ -134,7 +129,7 @@ def _champion_facts(state: TrainingState) -> JsonValue:
 def snapshot_form(state: TrainingState) -> SnapshotForm:
     """Return what the snapshots of this run consist of: what those of `state` would, whatever they hold."""
     config = state.config
-    rows = config.population.size * config.evaluation.slices * config.trading.episode_days
+    rows = config.population.size * config.evaluation.slices * state.task.episode_steps
     return SnapshotForm.of(_tensors(state, state.population.weights[0]), _DOCUMENTS, state.replay.ring(), rows)
 
 
@@ -153,10 +148,10 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     """
     config, generation, ring = state.config, saved.generation, saved.ring
     document = _read(saved, "state", partial(parsed, _STATE))
-    if document.panel != state.panel.fingerprint:
+    if document.panel != state.task.fingerprint:
         raise InputError(
             f"generation {generation} was trained on other data: its panel was {document.panel[:12]}, this one is "
-            f"{state.panel.fingerprint[:12]}. Give the data that the run began with, or start a new run."
+            f"{state.task.fingerprint[:12]}. Give the data that the run began with, or start a new run."
         )
     history = _read(saved, "history", lambda held: history_in(held, generation))
     telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))
@@ -165,15 +160,16 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
     size = config.population.size
     require(len(history[-1].fitness) == size, "history.json", f"is not about {size} agents")
-    require_state(config, document.noise_scale, document.mutation, history)
+    steps = config.evaluation.slices * state.task.episode_steps
+    require_state(config, steps, document.noise_scale, document.mutation, history)
     require_champion(champion, history[-1])
-    require_population(config, saved.tensors["population"], history[-1])
+    require_population(state.learner.bounds(generation), saved.tensors["population"], history[-1])
     if ring is None:
         raise UnfitSnapshotError("replay", "is missing")
-    require_replay(ring, state.panel.training_starts(config), config.trading.episode_days, history[-1])
+    replay = require_replay(state, ring, history[-1], take_memory=take_memory)
     state.commit(
         population=Population.from_tensors(saved.tensors["population"], state.device),
-        replay=Replay.from_ring(ring, state.device, take_memory=take_memory),
+        replay=replay,
         champion=replace(champion, weights=champion.weights.to(state.device)),
         mutation=document.mutation,
         noise_scale=document.noise_scale,
@@ -194,4 +190,5 @@ def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
 
 def training_frame(state: TrainingState) -> pd.DataFrame:
     """Return the history of a run, one row a generation."""
-    return history_frame(state.history, state.telemetry)
+    learned = [f"learning_{name}" for name in ("gradient_steps", *(curve.name for curve in state.learner.curves))]
+    return history_frame(state.history, state.telemetry, learned)

@@ -9,11 +9,9 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring, UnfitSnapshotError, tensors_sha256
 from eigen_core.config import Config
 from eigen_core.evolution import Champion, MutationState
+from eigen_core.generation.state import TrainingState
 from eigen_core.records import GenerationRecord
-from eigen_core.replay import Replay, wrong_rows
-
-_COUNTS = ("critic_steps", "actor_steps")
-_NEVER_NEGATIVE = ("second_moment",)
+from eigen_core.replay import Replay
 
 
 def require(condition: bool, file: str, what: str) -> None:
@@ -23,15 +21,14 @@ def require(condition: bool, file: str, what: str) -> None:
 
 
 def require_state(
-    config: Config, noise_scale: float, mutation: MutationState, history: Sequence[GenerationRecord]
+    config: Config, steps: int, noise_scale: float, mutation: MutationState, history: Sequence[GenerationRecord]
 ) -> None:
-    """Require the noise and the mutation that the generations of the history lead to."""
+    """Require the noise and the mutation that the generations of the history, of so many steps each, lead to."""
     exploration, evolution = config.exploration, config.evolution
-    days = config.evaluation.slices * config.trading.episode_days
     led_to, noise = MutationState.initial(evolution), exploration.scale
     for record in history:
         led_to = led_to.after(record.champion_validation, evolution)
-        noise = max(exploration.minimum, noise * exploration.decay**days)
+        noise = max(exploration.minimum, noise * exploration.decay**steps)
     # Powers round differently from one processor to another.
     near = math.isclose(noise_scale, noise, rel_tol=1e-9)
     require(near, "state.json", f"has a noise scale of {noise_scale:g} where the history leads to {noise:g}")
@@ -46,27 +43,35 @@ def require_champion(champion: Champion, newest: GenerationRecord) -> None:
     _require_range("champion.safetensors", "weights", champion.weights, -math.inf)
 
 
-def require_population(config: Config, tensors: Mapping[str, Tensor], newest: GenerationRecord) -> None:
-    """Require finite values, counts that the generations can have come to, and the weights in the newest record."""
-    most_steps = newest.generation * config.learner.gradient_steps
+def require_population(
+    bounds: Mapping[str, tuple[float, float]], tensors: Mapping[str, Tensor], newest: GenerationRecord
+) -> None:
+    """Require finite values within the learner's bounds, and the weights in the newest record."""
     for name, tensor in tensors.items():
-        low = 0 if name in (*_COUNTS, *_NEVER_NEGATIVE) else -math.inf
-        high = most_steps if name in _COUNTS else math.inf
-        _require_range("population.safetensors", name, tensor, low, high)
+        _require_range("population.safetensors", name, tensor, *bounds.get(name, (-math.inf, math.inf)))
     same = tensors_sha256({"weights": tensors["weights"]}) == newest.weights_sha256
     require(same, "population.safetensors", "does not hold the weights that the history names")
 
 
-def require_replay(ring: Ring, starts: range, episode_days: int, newest: GenerationRecord) -> None:
-    """Require whole episodes that began on `starts`, finite values, and the content in the newest record."""
-    wrong = wrong_rows(ring, starts, episode_days)
+def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *, take_memory: bool) -> Replay:
+    """Return the replay that a ring holds: whole episodes, finite values, the content in the newest record.
+
+    Args:
+        state: the run, before it is restored.
+        ring: what was saved.
+        newest: the newest record.
+        take_memory: the replay may go on in the ring's own memory.
+    """
+    wrong = state.task.wrong_rows(ring)
     require(wrong is None, "replay", str(wrong))
     for name, column in ring.columns.items():
         if column.is_floating_point():
             _require_range("replay", name, column[: ring.size], -math.inf)
-    replay = Replay.from_ring(ring, torch.device("cpu"), take_memory=True)
-    same = tensors_sha256(replay.tensors()) == newest.replay_sha256
+    columns = state.task.columns
+    saved = Replay.from_ring(ring, columns, torch.device("cpu"), take_memory=True)
+    same = tensors_sha256(saved.tensors()) == newest.replay_sha256
     require(same, "replay", "is not the one that the history names")
+    return Replay.from_ring(ring, columns, state.device, take_memory=take_memory)
 
 
 def _require_range(file: str, name: str, tensor: Tensor, low: float, high: float = math.inf) -> None:

@@ -8,13 +8,15 @@ from torch import Tensor
 
 from eigen_core.generation.state import SavedPopulation, TrainingState
 from eigen_core.memory import headroom_bytes
-from eigen_core.population import Population
+from eigen_core.population import Population, agent_groups
 from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
 _POPULATIONS = 2
 """A copy is made where this many populations fit: the copy itself, and gradients and activations on top."""
+_GROUPS_IN_PLACE = 4
+"""At least so many groups learn one after the other where no copy is made."""
 
 
 def remember_saved(state: TrainingState, load: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -24,18 +26,19 @@ def remember_saved(state: TrainingState, load: Callable[[], Mapping[str, Tensor]
 
 
 @contextmanager
-def population_to_learn(state: TrainingState) -> Iterator[Population]:
-    """Give the population that a train phase may write to, and can leave half-written.
+def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list[slice]]]:
+    """Give the population that a train phase may write to, and can leave half-written, and the groups that learn.
 
     It is a copy where the memory allows it. Where it does not, it is the state's own, which the next call reads again
-    from the checkpoint if this one failed: whoever commits what was learned sets `half_learned` to False with it.
-    Without a checkpoint of the last generation it is a copy in any case.
+    from the checkpoint if this one failed: the commit of what was learned sets `half_learned` to False. Groups are
+    small then, since each is copied. Without a checkpoint of the last generation it is a copy in any case.
     """
     _make_good(state)
+    agents, group_size = state.population.size, state.config.population.group_size
     saved = _saved(state)
     headroom = headroom_bytes(state.config.memory, state.device)
     if saved is None or headroom >= _POPULATIONS * state.population.nbytes:
-        yield state.population.clone()
+        yield state.population.clone(), agent_groups(agents, group_size)
         return
     logger.info(
         "%s are left, too little for a second population of %s: learning in place; a failure would read the "
@@ -45,7 +48,7 @@ def population_to_learn(state: TrainingState) -> Iterator[Population]:
         state.generation,
     )
     state.commit(half_learned=True)
-    yield state.population
+    yield state.population, agent_groups(agents, min(group_size or agents, max(1, agents // _GROUPS_IN_PLACE)))
 
 
 def _make_good(state: TrainingState) -> None:

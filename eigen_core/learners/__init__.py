@@ -1,5 +1,14 @@
-"""Update rules that learn from the replay, for a group of agents at a time."""
+"""What is done with what was played."""
 
-from eigen_core.learners.ddpg import DdpgLearner, LearningCurves, LearningPlan
+from typing import cast
 
-__all__ = ["DdpgLearner", "LearningCurves", "LearningPlan"]
+from eigen_core.config import LearnerConfig
+from eigen_core.config.choices import LEARNERS, chosen
+from eigen_core.learners.interface import Learned, Learner, LearningPlan
+
+__all__ = ["Learned", "Learner", "LearningPlan", "learner_class"]
+
+
+def learner_class(config: LearnerConfig) -> type[Learner]:
+    """Return the class of the learner that a configuration names."""
+    return cast("type[Learner]", chosen(LEARNERS, config.algorithm))

@@ -33,7 +33,7 @@ def adam_step(
     """Move the weights in `columns` of all rows of `population` by one step, in place.
 
     Args:
-        population: the group's rows.
+        population: a group of agents whose state has `first_moment` and `second_moment`, each `[agents, parameters]`.
         columns: which parameters.
         gradients: float32 `[agents, columns]`.
         counts: each agent's steps, this one included.
@@ -44,7 +44,7 @@ def adam_step(
     (arXiv:1711.05101), algorithm 2.
     """
     weights = population.weights[:, columns]
-    first, second = population.first_moment[:, columns], population.second_moment[:, columns]
+    first, second = population.state["first_moment"][:, columns], population.state["second_moment"][:, columns]
     first.mul_(_BETA1).add_(gradients * (1.0 - _BETA1))
     second.mul_(_BETA2).add_((gradients * gradients).mul_(1.0 - _BETA2))
     # Plain Python powers: a vectorised power rounds differently at the end of a row of agents.

@@ -5,34 +5,37 @@ estimate and delayed policy of TD3, Fujimoto et al. 2018 (arXiv:1802.09477), sec
 noise.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from eigen_core.config import Config
 from eigen_core.learners.adam import adam_step, clip_rows
-from eigen_core.networks import AgentNetwork, MarketSight
+from eigen_core.learners.interface import Learned
 from eigen_core.population import Population
-from eigen_core.replay import Replay, TransitionBatch
-from eigen_core.trading import episode_places
+from eigen_core.randomness import keyed_generator
+from eigen_core.records import Curve
+from eigen_core.replay import Replay
+from eigen_core.task import Encoded, Observed, Task, Transitions
 
 
 @dataclass(frozen=True)
-class LearningPlan:
+class DdpgPlan:
     """Which transitions each agent learns from.
 
     Attributes:
         slots: slots in the replay, int64 `[agents, gradient steps, accumulation steps, batch]`.
-        first_days: first day of each batch's block, `[gradient steps][accumulation steps]`.
-        block_days: days of a block.
+        blocks: block of each batch, `[gradient steps][accumulation steps]`.
         earlier_steps: gradient steps of all generations before this one; `policy_delay` counts on from them.
     """
 
     slots: Tensor
-    first_days: tuple[tuple[int, ...], ...]
-    block_days: int
+    blocks: tuple[tuple[int, ...], ...]
     earlier_steps: int = 0
 
     @property
@@ -45,87 +48,103 @@ class LearningPlan:
         """Batches of an optimizer step."""
         return int(self.slots.shape[2])
 
-
-@dataclass(frozen=True)
-class LearningCurves:
-    """Statistics of every optimizer step, float64 `[agents, gradient steps]`; the actor's are NaN where it rested."""
-
-    critic_loss: Tensor
-    actor_loss: Tensor
-    value: Tensor
-    critic_gradient_norm: Tensor
-    actor_gradient_norm: Tensor
-
-    FIELDS = ("critic_loss", "actor_loss", "value", "critic_gradient_norm", "actor_gradient_norm")
-
-    @classmethod
-    def of_groups(cls, groups: list["LearningCurves"]) -> "LearningCurves":
-        """Join the curves of groups of agents."""
-        return cls(*(torch.cat([getattr(group, name) for group in groups]) for name in cls.FIELDS))
+    def rows(self, agents: slice) -> "DdpgPlan":
+        """The plan of consecutive agents."""
+        return replace(self, slots=self.slots[agents])
 
 
-@dataclass(frozen=True)
-class _Batch:
-    transitions: TransitionBatch
-    place: Tensor
-    next_place: Tensor
-    first_day: int
-
-
-class DdpgLearner:
-    """Learns in place on the rows that it is given.
+class DdpgLearner(Generic[Observed, Encoded]):
+    """Implements `Learner`.
 
     Args:
-        network: the forward passes.
-        config: learner and trading settings.
-        replay: the shared transitions.
+        config: learner and replay settings.
+        task: what is played.
     """
 
-    def __init__(self, network: AgentNetwork, config: Config, replay: Replay) -> None:
-        self._network = network
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("critic_loss", "Mean squared temporal-difference error, in scaled rewards."),
+        Curve("actor_loss", "Minus the value that the critic gives to the actor's actions, in scaled rewards."),
+        Curve("value", "Mean value of the stored actions, in scaled rewards."),
+        Curve("critic_gradient_norm", "Norm of an agent's critic gradient before clipping."),
+        Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
+    )
+
+    def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
+        self._config = config
         self._learner = config.learner
-        self._places = episode_places(config.trading, replay.day.device)
-        self._replay = replay
-        self._critic = slice(0, network.critic_layout.size)
-        self._actor = slice(network.critic_layout.size, network.parameters)
+        self._task = task
+        self._critic = slice(0, task.critic_layout.size)
+        self._actor = slice(task.critic_layout.size, task.critic_layout.size + task.actor_layout.size)
 
-    def learn(self, group: Population, plan: LearningPlan, between_steps: Callable[[], None]) -> LearningCurves:
-        """Take all optimizer steps of `plan` for the agents of `group`, whose tensors are changed in place.
+    def new_agents(self, weights: Tensor) -> Population:
+        """Return agents whose targets are their weights, without moments."""
+        counts = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
+        state = {
+            "targets": weights.clone(),
+            "first_moment": torch.zeros_like(weights),
+            "second_moment": torch.zeros_like(weights),
+            "critic_steps": counts,
+            "actor_steps": counts.clone(),
+        }
+        return Population(weights, state)
 
-        Args:
-            group: rows of a population.
-            plan: slots for exactly these agents.
-            between_steps: called after each optimizer step.
-        """
-        critic_counts, actor_counts = group.critic_steps.tolist(), group.actor_steps.tolist()
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what targets, moments and counts of steps lie after so many generations."""
+        steps = (0.0, float(generation * self._learner.gradient_steps))
+        return {
+            "targets": (-math.inf, math.inf),
+            "first_moment": (-math.inf, math.inf),
+            "second_moment": (0.0, math.inf),
+            "critic_steps": steps,
+            "actor_steps": steps,
+        }
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> DdpgPlan | None:
+        """Draw the batches of a generation; all agents' batches of a step are from the same block."""
+        learner, seed = self._learner, self._config.seed
+        if learner.gradient_steps == 0 or replay.size < self._config.replay.minimum:
+            return None
+        sampler = self._task.sampler(replay, learner.batch_size)
+        if sampler is None:
+            return None
+        batches = (learner.gradient_steps, learner.accumulation_steps)
+        blocks = sampler.draw_blocks(keyed_generator(seed, generation, "train", "shared", "blocks"), batches)
+        slots = np.empty((agents, *batches, learner.batch_size), dtype=np.int64)
+        for agent in range(agents):
+            generator = keyed_generator(seed, generation, "train", agent, "batches")
+            for step, index in np.ndindex(*batches):
+                slots[agent, step, index] = sampler.draw(generator, int(blocks[step, index]))
+        return DdpgPlan(
+            slots=torch.tensor(slots),
+            blocks=tuple(tuple(int(block) for block in row) for row in blocks),
+            earlier_steps=(generation - 1) * learner.gradient_steps,
+        )
+
+    def learn(self, group: Population, plan: DdpgPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
+        """Take all optimizer steps of `plan`; see `Learner.learn`."""
+        state = group.state
+        critic_counts, actor_counts = state["critic_steps"].tolist(), state["actor_steps"].tolist()
+        slots = plan.slots.to(group.weights.device)
         rows: list[list[Tensor]] = []
         resting = torch.full((group.size,), torch.nan, device=group.weights.device)
         for step in range(plan.gradient_steps):
-            batches = [self._batch(plan, step, index) for index in range(plan.accumulation_steps)]
+            batches = [
+                self._task.transitions(replay, slots[:, step, index], plan.blocks[step][index])
+                for index in range(plan.accumulation_steps)
+            ]
             critic_counts = [count + 1 for count in critic_counts]
-            sights, critic_loss, value, critic_norm = self._critic_step(group, batches, plan.block_days, critic_counts)
+            encodings, critic_loss, value, critic_norm = self._critic_step(group, batches, critic_counts)
             actor_loss, actor_norm = resting, resting
             if (plan.earlier_steps + step + 1) % self._learner.policy_delay == 0:
                 actor_counts = [count + 1 for count in actor_counts]
-                actor_loss, actor_norm = self._actor_step(group, batches, sights, actor_counts)
-                group.targets.add_((group.weights - group.targets).mul_(self._learner.tau))
+                actor_loss, actor_norm = self._actor_step(group, encodings, actor_counts)
+                state["targets"].add_((group.weights - state["targets"]).mul_(self._learner.tau))
             rows.append([critic_loss, actor_loss, value, critic_norm, actor_norm])
             between_steps()
-        group.critic_steps.copy_(torch.tensor(critic_counts))
-        group.actor_steps.copy_(torch.tensor(actor_counts))
-        return LearningCurves(*(torch.stack(curve, dim=1).double().cpu() for curve in zip(*rows, strict=True)))
-
-    def _batch(self, plan: LearningPlan, step: int, index: int) -> _Batch:
-        transitions = self._replay.pick(plan.slots[:, step, index])
-        return _Batch(
-            transitions,
-            self._places[transitions.steps],
-            self._places[transitions.steps + 1],
-            plan.first_days[step][index],
-        )
-
-    def _observed(self, portfolio: Tensor) -> Tensor | None:
-        return portfolio if self._network.portfolio_values else None
+        state["critic_steps"].copy_(torch.tensor(critic_counts))
+        state["actor_steps"].copy_(torch.tensor(actor_counts))
+        curves = (torch.stack(curve, dim=1).double().cpu() for curve in zip(*rows, strict=True))
+        return Learned(group, dict(zip((curve.name for curve in self.curves), curves, strict=True)))
 
     def _scaled(self, rewards: Tensor) -> Tensor:
         scaled = rewards * self._learner.reward_scale
@@ -133,37 +152,32 @@ class DdpgLearner:
         return scaled if clip is None else scaled.clamp(-clip, clip)
 
     @torch.no_grad()
-    def _bootstrapped(self, group: Population, batch: _Batch, block_days: int) -> Tensor:
-        """Reward plus the discounted value that the targets give to the next day: float32 `[agents, batch]`."""
-        network, transitions = self._network, batch.transitions
-        critic = network.critic_layout.views(group.targets[:, self._critic])
-        actor = network.actor_layout.views(group.targets[:, self._actor])
-        sight = network.see_days(critic, transitions.days + 1, batch.first_day + 1, block_days)
-        portfolio = self._observed(transitions.next_portfolios)
-        actions = network.act(actor, network.prepare_actor(actor, sight, batch.next_place), portfolio)
-        values = network.values(critic, sight, portfolio, batch.next_place, actions).amin(0)
-        going_on = (~transitions.terminal).float() * self._learner.gamma
-        return self._scaled(transitions.rewards) + going_on * values
+    def _td_target(self, group: Population, batch: Transitions[Observed]) -> Tensor:
+        """Reward plus the discounted value that the targets give to the next observation: float32 `[agents, batch]`."""
+        targets, task = group.state["targets"], self._task
+        critic = task.critic_layout.views(targets[:, self._critic])
+        actor = task.actor_layout.views(targets[:, self._actor])
+        encoding = task.encode(critic, batch.next_observations)
+        values = task.values(critic, encoding, task.act(actor, encoding)).amin(0)
+        discount = (~batch.terminal).float() * self._learner.gamma
+        return self._scaled(batch.rewards) + discount * values
 
     def _critic_step(
-        self, group: Population, batches: list[_Batch], block_days: int, counts: list[int]
-    ) -> tuple[list[MarketSight], Tensor, Tensor, Tensor]:
-        network = self._network
+        self, group: Population, batches: list[Transitions[Observed]], counts: list[int]
+    ) -> tuple[list[Encoded], Tensor, Tensor, Tensor]:
+        task = self._task
         rows = group.weights[:, self._critic].clone().requires_grad_()
-        sights = []
+        encodings = []
         losses, values_seen = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
         for batch in batches:
-            transitions = batch.transitions
-            goal = self._bootstrapped(group, batch, block_days)
-            parameters = network.critic_layout.views(rows)
-            sight = network.see_days(parameters, transitions.days, batch.first_day, block_days)
-            values = network.values(
-                parameters, sight, self._observed(transitions.portfolios), batch.place, transitions.actions
-            )
-            error = values - goal
+            td_target = self._td_target(group, batch)
+            critic = task.critic_layout.views(rows)
+            encoding = task.encode(critic, batch.observations)
+            values = task.values(critic, encoding, batch.actions)
+            error = values - td_target
             loss = (error * error).mean(-1).sum(0) / len(batches)
             torch.autograd.backward(loss.sum())
-            sights.append(sight.detached())
+            encodings.append(encoding.detached())
             losses += loss.detach()
             values_seen += values[0].detach().mean(-1) / len(batches)
         assert rows.grad is not None
@@ -171,22 +185,17 @@ class DdpgLearner:
         adam_step(
             group, self._critic, rows.grad, counts, self._learner.critic_learning_rate, self._learner.weight_decay
         )
-        return sights, losses, values_seen, norms
+        return encodings, losses, values_seen, norms
 
-    def _actor_step(
-        self, group: Population, batches: list[_Batch], sights: list[MarketSight], counts: list[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Climb the first critic's value; what the critic step saw of the market is used again."""
-        network = self._network
+    def _actor_step(self, group: Population, encodings: list[Encoded], counts: list[int]) -> tuple[Tensor, Tensor]:
+        """Climb the first critic's value, with the encodings of the critic step."""
+        task = self._task
         rows = group.weights[:, self._actor].clone().requires_grad_()
-        critic = network.critic_layout.views(group.weights[:, self._critic])
+        critic = task.critic_layout.views(group.weights[:, self._critic])
         losses = torch.zeros_like(rows[:, 0])
-        for batch, sight in zip(batches, sights, strict=True):
-            actor = network.actor_layout.views(rows)
-            portfolio = self._observed(batch.transitions.portfolios)
-            actions = network.act(actor, network.prepare_actor(actor, sight, batch.place), portfolio)
-            value = network.values(critic, sight, portfolio, batch.place, actions)[0]
-            loss = -value.mean(-1) / len(batches)
+        for encoding in encodings:
+            value = task.values(critic, encoding, task.act(task.actor_layout.views(rows), encoding))[0]
+            loss = -value.mean(-1) / len(encodings)
             torch.autograd.backward(loss.sum())
             losses += loss.detach()
         assert rows.grad is not None

@@ -3,18 +3,16 @@
 from eigen_core.networks.agent import (
     ACTION_VALUES,
     AgentNetwork,
-    MarketSight,
+    MarketEmbedding,
 )
-from eigen_core.networks.encoder import Encoder, FilterBankEncoder, TcnEncoder
+from eigen_core.networks.encoders import Encoder
 from eigen_core.networks.layout import ParameterLayout, Parameters
 
 __all__ = [
     "ACTION_VALUES",
     "AgentNetwork",
     "Encoder",
-    "FilterBankEncoder",
-    "MarketSight",
+    "MarketEmbedding",
     "ParameterLayout",
     "Parameters",
-    "TcnEncoder",
 ]

@@ -13,7 +13,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
-from eigen_core.networks.encoder import Encoder, FilterBankEncoder, TcnEncoder
+from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
 from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
 
@@ -25,8 +25,8 @@ _MASKED = -1e9
 
 
 @dataclass(frozen=True)
-class MarketSight:
-    """What agents make of the market on some days.
+class MarketEmbedding:
+    """Embeddings of the market on some days.
 
     Attributes:
         assets: embeddings of the tradable columns, float32 `[agents, days, assets, embedding]`.
@@ -38,9 +38,9 @@ class MarketSight:
     context: Tensor
     tradable: Tensor
 
-    def detached(self) -> "MarketSight":
+    def detached(self) -> "MarketEmbedding":
         """The same, without a gradient."""
-        return MarketSight(self.assets.detach(), self.context.detach(), self.tradable)
+        return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
 
 
 class AgentNetwork:
@@ -56,11 +56,8 @@ class AgentNetwork:
         # Here, because it must come before the first computation, which is that of the encoder's filters.
         compute_with(config.instructions)
         features = torch.tensor(panel.features, device=device)
-        self._encoder: Encoder
-        if config.network.encoder == "tcn":
-            self._encoder = TcnEncoder(features, config.market.window, config.network)
-        else:
-            self._encoder = FilterBankEncoder(features, len(panel.splits.train), config.network)
+        training_days = len(panel.splits.train)
+        self._encoder = encoder_class(config.network)(features, training_days, config.market.window, config.network)
         self._valid = torch.tensor(panel.valid, device=device)
         self._assets = panel.assets
         self._network = config.network
@@ -74,6 +71,11 @@ class AgentNetwork:
             critic += self._critic_shapes(f"critic{index}")
         self.critic_layout = ParameterLayout(tuple(critic))
         self.actor_layout = ParameterLayout(tuple(self._actor_shapes()))
+
+    @property
+    def layouts(self) -> tuple[ParameterLayout, ParameterLayout]:
+        """Parameters of one agent in the order of its row."""
+        return self.critic_layout, self.actor_layout
 
     @property
     def parameters(self) -> int:
@@ -114,35 +116,35 @@ class AgentNetwork:
             *linear_shapes("actor.action", width, ACTION_VALUES),
         ]
 
-    def _sight(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketSight:
+    def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
         scores = project(parameters["pool.queries"], embeddings).transpose(2, 3)
         weights = _softmax(scores.masked_fill(~valid[:, :, None], _MASKED))
         pooled = weights @ embeddings
         tradable = valid[..., : self._assets]
-        return MarketSight(embeddings[:, :, : self._assets], pooled.flatten(2), tradable)
+        return MarketEmbedding(embeddings[:, :, : self._assets], pooled.flatten(2), tradable)
 
-    def see_block(self, parameters: Parameters, first_day: int, days: int) -> MarketSight:
-        """What agents make of `days` consecutive days."""
+    def encode_block(self, parameters: Parameters, first_day: int, days: int) -> MarketEmbedding:
+        """Encode `days` consecutive days."""
         embeddings = self._encoder.encode_block(parameters, first_day, days)
-        return self._sight(parameters, embeddings, self._valid[first_day : first_day + days][None])
+        return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
 
-    def see_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> MarketSight:
-        """What agents make of their days, int64 `[agents, batch]`, all inside one block and different for an agent."""
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> MarketEmbedding:
+        """Encode each agent's days, int64 `[agents, batch]`, all inside one block and different for an agent."""
         embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
-        return self._sight(parameters, embeddings, self._valid[days])
+        return self._embedding(parameters, embeddings, self._valid[days])
 
     def _with_place(self, context: Tensor, place: Tensor) -> Tensor:
         if not self._place_values:
             return context
         return torch.cat([context, place.expand(*context.shape[:-1], PLACE_VALUES)], dim=-1)
 
-    def prepare_actor(self, parameters: Parameters, sight: MarketSight, place: Tensor) -> Tensor:
+    def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, place: Tensor) -> Tensor:
         """Compute the actor's part that depends on the market and the place, float32 `[..., days, 2]`, alone.
 
         Returns float32 `[agents, days, assets, width]`, for all days of an episode at once.
         """
-        shared = linear(parameters, "actor.context", self._with_place(sight.context, place))
-        return linear(parameters, "actor.asset", sight.assets) + shared[:, :, None]
+        shared = linear(parameters, "actor.context", self._with_place(market.context, place))
+        return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
 
     def act(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> Tensor:
         """Actions for portfolios, float32 `[agents, days, assets, 4]` (None where they are not observed).
@@ -171,7 +173,7 @@ class AgentNetwork:
         return torch.cat([coefficient, target.clamp(trading.min_target, trading.max_target)], dim=-1)
 
     def values(
-        self, parameters: Parameters, sight: MarketSight, portfolio: Tensor | None, place: Tensor, actions: Tensor
+        self, parameters: Parameters, market: MarketEmbedding, portfolio: Tensor | None, place: Tensor, actions: Tensor
     ) -> Tensor:
         """Values of actions, float32 `[agents, batch, assets, 2]`, by each critic: `[critics, agents, batch]`.
 
@@ -182,13 +184,13 @@ class AgentNetwork:
         coefficient = actions[..., :1] / (trading.max_coefficient or 1.0)
         target_range = max(trading.max_target - trading.min_target, 1e-6)
         target = (actions[..., 1:] - trading.min_target) / target_range
-        parts = [sight.assets, coefficient, target]
+        parts = [market.assets, coefficient, target]
         if portfolio is not None:
             parts.append(portfolio)
         assets = torch.cat(parts, dim=-1)
-        context = self._with_place(sight.context, place)
-        selection = _softmax((_SELECTION_SHARPNESS * coefficient[..., 0]).masked_fill(~sight.tradable, _MASKED))
-        tradable = sight.tradable.to(assets.dtype).expand_as(selection)
+        context = self._with_place(market.context, place)
+        selection = _softmax((_SELECTION_SHARPNESS * coefficient[..., 0]).masked_fill(~market.tradable, _MASKED))
+        tradable = market.tradable.to(assets.dtype).expand_as(selection)
         even = tradable / tradable.sum(-1, keepdim=True).clamp_min(1.0)
         pooling = torch.stack([selection, even], dim=2)
         return torch.stack(

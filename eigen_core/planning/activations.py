@@ -205,11 +205,11 @@ def evaluate(scale: Scale) -> int:
 
 
 def hold_out(scale: Scale) -> int:
-    """The most at once while the holdout days are played: the population that the run began with, group by group."""
+    """The most at once while the holdout days are played: the weights that the run began with, group by group."""
     if scale.config.market.holdout_days == 0:
         return 0
     slices = scale.config.evaluation.validation_slices
-    return scale.population_bytes + roll_out(scale, scale.group, slices, shared=True, recorded=False)
+    return scale.matrix_bytes + roll_out(scale, scale.group, slices, shared=True, recorded=False)
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ def _learn_from_batch(scale: Scale, batch: _Batch) -> int:
 
 
 def train(scale: Scale) -> int:
-    """The most at once in the train phase, without the second population that it works on; 0 if it never learns."""
+    """The most at once in the train phase, without the second population that it fills; 0 if it never learns."""
     config = scale.config
     if not scale.learns:
         return 0
@@ -370,11 +370,13 @@ def train(scale: Scale) -> int:
     # Slots in the order of their days, then the days in this order and where each begins.
     ordered = DOUBLE * scale.rows_stored
     drawing = ordered + max((SINGLE + 1) * scale.rows_stored, 2 * slots)
-    return max(held + max(2 * rows + _learn_from_batch(scale, batch), 7 * rows), drawing)
+    size = config.population.size
+    group = scale.population_bytes * scale.group // size if scale.group < size else 0
+    return max(group + held + max(2 * rows + _learn_from_batch(scale, batch), 7 * rows), drawing)
 
 
 def evolve(scale: Scale) -> int:
-    """The most at once in the evolve phase: the population that is bred, and the ranked weights it starts from."""
+    """The most at once in the evolve phase: the population that is bred, and a column of the elites' state."""
     if not scale.config.evolution.enabled:
         return 0
-    return scale.population_bytes + scale.matrix_bytes
+    return scale.population_bytes + int(scale.matrix_bytes * scale.config.evolution.elite_share)

@@ -47,7 +47,7 @@ def calibrate(config: Config, facts: PanelFacts, *, whole_group: bool = False) -
 
     Args:
         config: the run.
-        facts: the size of its panel, on which it can be trained (`eigen_core.generation.require_scale`).
+        facts: the size of its panel, on which it can be trained (`eigen_core.task.market.require_scale`).
         whole_group: the piece is a group of agents with all columns and episodes. More certain; it takes the memory of
             the run with one group, and up to minutes. Else it takes about a second.
     """

@@ -226,7 +226,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
             ("train",),
         ),
         tensors.part(
-            "breeding", activations.evolve(scale), "The population that is bred, and the weights by rank.", ("evolve",)
+            "breeding", activations.evolve(scale), "The population that is bred, and what its elites keep.", ("evolve",)
         ),
         tensors.part(
             "holdout",

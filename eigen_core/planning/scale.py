@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from eigen_core.config import Config
 from eigen_core.networks import ACTION_VALUES
-from eigen_core.networks.encoder import receptive_dilations
+from eigen_core.networks.encoders.tcn import receptive_dilations
 from eigen_core.planning.facts import PanelFacts, agent_parameters
 from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
 

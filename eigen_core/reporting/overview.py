@@ -1,22 +1,22 @@
 """The page of a run: its progress, its results, and where it is kept."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean
 
-from eigen_core.records import GenerationRecord, LearningStatistics, Telemetry
+from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.tables import (
     Row,
     champion_in_words,
     course_rows,
-    learning_curves,
+    in_words,
     markdown_card,
     markdown_table,
     population_table,
 )
-from eigen_core.units import clock, count, duration, exact_clock, number, reward, rough_duration
+from eigen_core.units import clock, count, duration, exact_clock, reward, rough_duration
 
 FITNESS_PLOT = "fitness.png"
 """The plot that stands right below the facts."""
@@ -173,7 +173,7 @@ def _fits(text: str) -> bool:
 
 
 def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]]:
-    last, trading = history[-1], history[-1].trading
+    last = history[-1]
     return [
         ("Fitness", f"best {reward(last.best_fitness)}, mean {reward(last.mean_fitness)}{_trend(history)}"),
         ("Champion", champion_in_words(last)),
@@ -181,8 +181,7 @@ def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]
         ("Replay", f"{last.transitions:,} of {last.replay_capacity:,} transitions"),
         (
             "Trading",
-            f"{trading.trades:.1f} trades an episode, {100 * trading.win_rate:.0f} % of them won, "
-            f"{trading.idle_days:.1f} days without a position",
+            in_words(last.trading),
         ),
     ]
 
@@ -199,9 +198,10 @@ def _trend(history: Sequence[GenerationRecord]) -> str:
     return f"; mean over the last {newest} generations {reward(later)} (the {newest} before: {reward(earlier)})"
 
 
-def _learning(learning: LearningStatistics | None) -> str:
+def _learning(learning: Mapping[str, float] | None) -> str:
     if learning is None:
         return "nothing was learned in this generation"
     # More would not fit; the plot has all.
-    curves = [f"{name.replace('_', ' ')} {number(getattr(learning, name))}" for name in list(learning_curves())[:2]]
-    return ", ".join([f"{count(learning.gradient_steps, 'gradient step')} an agent", *curves])
+    curves = {name: value for name, value in learning.items() if name != "gradient_steps"}
+    shown = in_words(dict(list(curves.items())[:2]))
+    return f"{count(int(learning['gradient_steps']), 'gradient step')} an agent, {shown}"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import Curve, GenerationRecord, Telemetry
 from eigen_core.reporting.lineage import plot_lineage
 from eigen_core.reporting.memory_plot import by_generation, draw_memory, generations_of, plot_phase_memory
 from eigen_core.reporting.overview import FITNESS_PLOT
@@ -40,7 +40,7 @@ from eigen_core.reporting.style import (
     tint,
     value_axis,
 )
-from eigen_core.reporting.tables import NO_GENERATION, champion_in_words, learning_curves
+from eigen_core.reporting.tables import NO_GENERATION, champion_in_words
 from eigen_core.units import BYTES_PER_MB, count, duration, number, signed, size
 
 # Fewer generations give a slope that says nothing.
@@ -50,7 +50,9 @@ _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
 _DESCRIPTION = 46
 
 
-def write_plots(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry], folder: Path) -> list[Path]:
+def write_plots(
+    history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry], folder: Path, curves: Sequence[Curve]
+) -> list[Path]:
     """Write every figure of a run into `folder` and return the files, in the order in which they are read.
 
     Each file is replaced in one step. Figures without data are written too and say why they are empty.
@@ -60,10 +62,11 @@ def write_plots(history: Sequence[GenerationRecord], telemetry: Sequence[Telemet
             that parses them as they are looked at keeps the memory of a long run small.
         telemetry: what they took; may be empty or lack generations.
         folder: created if need be.
+        curves: what the learner measures.
     """
     return [
         plot_fitness(history, folder / FITNESS_PLOT),
-        plot_learning(history, folder / "learning.png"),
+        plot_learning(history, folder / "learning.png", curves),
         plot_replay(history, folder / "replay.png"),
         plot_resources(telemetry, folder / "resources.png"),
         plot_phase_memory(telemetry, folder / "memory.png"),
@@ -125,11 +128,11 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     label_ends(axes, [EndLabel(line[-1], f"{name} {number(line[-1])}", colour) for name, line, colour in ends])
 
 
-def plot_learning(history: Sequence[GenerationRecord], path: Path) -> Path:
+def plot_learning(history: Sequence[GenerationRecord], path: Path, curves: Sequence[Curve]) -> Path:
     """Write the curves of the learner over the generations; generations without learning are gaps."""
     with figure_file(path, "Learning", _learning_story(history)) as figure:
         if any(record.learning is not None for record in history):
-            _draw_learning(figure, history)
+            _draw_learning(figure, history, curves)
             footnote(figure, "Means over agents and gradient steps. Grey: no learning.")
     return path
 
@@ -138,31 +141,29 @@ def _learning_story(history: Sequence[GenerationRecord]) -> str:
     learned = [record for record in history if record.learning is not None]
     if not learned or learned[-1].learning is None:
         return f"{count(len(history), 'generation')}, none with learning: there are no losses to show."
+    steps = count(int(learned[-1].learning["gradient_steps"]), "gradient step")
     return (
         f"{len(learned):,} of {count(len(history), 'generation')} learned, the first was generation "
-        f"{learned[0].generation}. Each agent took {count(learned[-1].learning.gradient_steps, 'gradient step')} in "
-        f"generation {learned[-1].generation}."
+        f"{learned[0].generation}. Each agent took {steps} in generation {learned[-1].generation}."
     )
 
 
-def _draw_learning(figure: Figure, history: Sequence[GenerationRecord]) -> None:
+def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: Sequence[Curve]) -> None:
     """Draw each curve in axes of its own, under its name and what it is."""
     generations = np.array([record.generation for record in history], dtype=np.float64)
-    learned = [record.learning for record in history]
-    curves = learning_curves()
+    learned = [record.learning or {} for record in history]
     grid = figure.subplots(2, -(-len(curves) // 2), squeeze=False)
     figure.subplots_adjust(left=0.05, right=0.945, bottom=0.13, top=0.755, hspace=0.75, wspace=0.38)
-    panels = zip(grid.flat, curves.items(), cycle((BLUE, ORANGE, GREEN, PURPLE, SKY)), strict=False)
-    for index, (axes, (field, description), colour) in enumerate(panels):
-        values = np.array([np.nan if entry is None else getattr(entry, field) for entry in learned], dtype=np.float64)
+    panels = zip(grid.flat, curves, cycle((BLUE, ORANGE, GREEN, PURPLE, SKY)), strict=False)
+    for index, (axes, curve, colour) in enumerate(panels):
+        values = np.array([entry.get(curve.name, np.nan) for entry in learned], dtype=np.float64)
         labels = draw_curves(axes, generations, {"": values}, {"": colour})
         for record in history:
             if record.learning is None:
                 axes.axvspan(record.generation - 0.5, record.generation + 0.5, color=SHADE, linewidth=0, zorder=0)
-        name = field.replace("_", " ").capitalize()
         scale = scale_losses(axes, values[np.isfinite(values)][None])
-        said = fill(f"{description} Axis {scale}." if scale else description, _DESCRIPTION)
-        value_axis(axes, f"{name}\n\n")
+        said = fill(f"{curve.description} Axis {scale}." if scale else curve.description, _DESCRIPTION)
+        value_axis(axes, f"{curve.label.capitalize()}\n\n")
         axes.text(0.0, 1.04, said, color=MUTED, fontsize=7.5, va="bottom", transform=axes.transAxes)
         label_ends(axes, labels, size=8.5)
         if index + grid.shape[1] < len(curves):

@@ -5,19 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
-from eigen_core.records import GenerationRecord, HoldoutResult, LearningStatistics, Telemetry
+from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.ancestry import champion_path, origins, record_of
-from eigen_core.units import BYTES_PER_MB, count, reward
+from eigen_core.units import BYTES_PER_MB, count, number, reward
 
 Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded, None is unknown."""
 NO_GENERATION = "No generation is complete."
-
-
-def learning_curves() -> dict[str, str]:
-    """Return the curves that a learner records, by name, and what each is; counts of what it did are none."""
-    fields = LearningStatistics.model_fields.items()
-    return {name: field.description or "" for name, field in fields if field.annotation is float}
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
@@ -152,8 +146,13 @@ def holdout_sentence(result: HoldoutResult) -> str:
     """Say how the champion did on the holdout days beside agents with random weights."""
     rewards = result.random_rewards
     return (
-        f"Holdout, {len(result.slices)} episodes: the champion earns {reward(result.champion_reward)} with "
-        f"{result.champion_trades:,.1f} trades an episode, {result.champion_win_rate:.0%} of them won; "
+        f"Holdout, {len(result.slices)} episodes: the champion earns {reward(result.champion_reward)} "
+        f"({in_words(result.champion_statistics)}); "
         f"{len(rewards)} agents with random weights earn {reward(result.random_reward)} on average, from "
         f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats {result.share_of_random_beaten:.0%} of them."
     )
+
+
+def in_words(statistics: Mapping[str, float]) -> str:
+    """Return named statistics as part of a sentence: "trades 60.3, win rate 0.48"."""
+    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in statistics.items())

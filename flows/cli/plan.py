@@ -87,9 +87,9 @@ def planned_run(
     with display_on(console) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            from eigen_core.generation import require_scale
             from eigen_core.market import build_panel
             from eigen_core.planning import PanelFacts
+            from eigen_core.task.market import require_scale
             from flows.run_plan import plan_run
 
             if shape is None:

@@ -201,9 +201,10 @@ def require_trainable(config: Config) -> "tuple[DataReport, RunPlan]":
         InputError: the data, or the configuration with them, cannot be used.
         RunTooLargeError: the run does not fit into memory or disk.
     """
-    from eigen_core.generation import require_scale, start_training
+    from eigen_core.generation import start_training
     from eigen_core.market import build_panel
     from eigen_core.planning import PanelFacts
+    from eigen_core.task.market import require_scale
     from flows.run_plan import require_fit
 
     panel, report = build_panel(config)

@@ -13,12 +13,13 @@ from torch import Tensor
 from trading_cases import SlowEpisode
 
 from eigen_core.config import Config
-from eigen_core.evaluation import Evaluator, Rollout, mean_of_lowest, spread_starts
+from eigen_core.evaluation import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, ParameterLayout
-from eigen_core.population import Population
+from eigen_core.population import initial_weights
 from eigen_core.randomness import keyed_generator
-from eigen_core.replay import EpisodeBatch
+from eigen_core.task.market_rollouts import Evaluator, MarketRollout
+from eigen_core.task.market_transitions import EpisodeBatch
 from eigen_core.trading import Prices
 
 CPU = torch.device("cpu")
@@ -34,7 +35,7 @@ class Table:
         self.panel: Panel = random_panel(self.config)
         self.network = AgentNetwork(self.panel, self.config, CPU)
         self.evaluator = Evaluator(self.network, Prices.of_panel(self.panel, CPU), self.config, CPU)
-        self.weights = 3.0 * Population.initial(self.network, AGENTS, 1, CPU).weights
+        self.weights = 3.0 * initial_weights(self.network.layouts, AGENTS, 1, CPU)
 
     def noise(self, agents: int = AGENTS, slices: int = len(STARTS), scale: float = 0.3) -> Tensor:
         shape = (agents, slices, self.config.trading.episode_days, self.panel.assets, 2)
@@ -45,7 +46,7 @@ class Table:
         starts: NDArray[np.int64],
         agents: slice = slice(None),
         noise: Tensor | None = None,
-    ) -> Rollout:
+    ) -> MarketRollout:
         return self.evaluator.roll_out(
             self.weights[agents], starts[agents], None if noise is None else noise[agents], record=True
         )
@@ -59,12 +60,12 @@ def unshared() -> NDArray[np.int64]:
     return keyed_generator(1, "starts").integers(8, 80, (AGENTS, len(STARTS)))
 
 
-def recorded(rollout: Rollout) -> EpisodeBatch:
+def recorded(rollout: MarketRollout) -> EpisodeBatch:
     assert rollout.episodes is not None
     return rollout.episodes
 
 
-def assert_same(one: Rollout, other: Rollout) -> None:
+def assert_same(one: MarketRollout, other: MarketRollout) -> None:
     """Equal to the bit."""
     assert np.array_equal(one.rewards, other.rewards)
     for first, second in ((one.summary, other.summary), (recorded(one), recorded(other))):

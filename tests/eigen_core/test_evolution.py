@@ -26,10 +26,17 @@ def agents_that_have_learned(size: int, parameters: int = 11) -> Population:
     generator = keyed_generator(size, parameters, "test", "agents")
     tensors = {
         name: torch.tensor(generator.standard_normal((size, parameters)), dtype=torch.float32)
-        for name in Population.FIELDS[:4]
+        for name in ("weights", "targets", "first_moment", "second_moment")
     }
-    counts = {name: torch.arange(1, size + 1) * (place + 1) for place, name in enumerate(Population.FIELDS[4:])}
-    return Population(**tensors, **counts)
+    counts = {name: torch.arange(1, size + 1) * (index + 1) for index, name in enumerate(STATE_FIELDS[2:])}
+    return Population(tensors.pop("weights"), {**tensors, **counts})
+
+
+def new_agents(weights: torch.Tensor) -> Population:
+    """Agents whose targets are their weights; all else is zero."""
+    moments = {name: torch.zeros_like(weights) for name in STATE_FIELDS[:2]}
+    counts = {name: torch.zeros(len(weights), dtype=torch.int64) for name in STATE_FIELDS[2:]}
+    return Population(weights, {"targets": weights.clone(), **moments, **counts})
 
 
 def champion_of(population: Population, generation: int = 1, agent: int = 0) -> Champion:
@@ -54,6 +61,7 @@ def bred(
         mutation or MutationState.initial(config),
         config,
         keyed_generator(seed, "breeding"),
+        new_agents,
     )
 
 
@@ -144,7 +152,7 @@ def test_children_share_no_memory_with_their_parents() -> None:
     assert (champion.weights == 5.0).all()
     for name, tensor in before.tensors().items():
         assert torch.equal(population.tensors()[name], tensor)
-    targets = bred(population, np.arange(8.0), champion)[0].targets
+    targets = bred(population, np.arange(8.0), champion)[0].state["targets"]
     assert targets.any()
 
 

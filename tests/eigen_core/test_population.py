@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from science_cases import random_panel, small_config
 
 from eigen_core.networks import AgentNetwork
-from eigen_core.population import Population, agent_groups
+from eigen_core.population import Population, agent_groups, initial_weights
 
 CPU = torch.device("cpu")
 
@@ -21,15 +21,15 @@ def network() -> AgentNetwork:
 
 
 def test_an_agent_depends_on_the_seed_and_its_index_alone(network: AgentNetwork) -> None:
-    three, seven = (Population.initial(network, size, 4, CPU).weights for size in (3, 7))
+    three, seven = (initial_weights(network.layouts, size, 4, CPU) for size in (3, 7))
     assert torch.equal(three, seven[:3])
     assert len({tuple(row.tolist()) for row in seven}) == 7
-    other = Population.initial(network, 3, 5, CPU).weights
+    other = initial_weights(network.layouts, 3, 5, CPU)
     assert (other != three).float().mean() > 0.99
 
 
 def test_initial_weights_are_uniform_within_their_bounds(network: AgentNetwork) -> None:
-    weights = Population.initial(network, 40, 1, CPU).weights
+    weights = initial_weights(network.layouts, 40, 1, CPU)
     size = network.critic_layout.size
     assert weights.shape == (40, network.parameters)
     for layout, rows in ((network.critic_layout, weights[:, :size]), (network.actor_layout, weights[:, size:])):
@@ -41,23 +41,9 @@ def test_initial_weights_are_uniform_within_their_bounds(network: AgentNetwork) 
             assert abs(view.mean() / bound) < 5.0 / sqrt(view.numel())
 
 
-def test_agents_start_with_their_own_targets_and_have_not_learned(network: AgentNetwork) -> None:
-    population = Population.initial(network, 4, 1, CPU)
-    assert torch.equal(population.targets, population.weights)
-    assert population.targets.data_ptr() != population.weights.data_ptr()
-    for name in ("first_moment", "second_moment", "critic_steps", "actor_steps"):
-        assert not getattr(population, name).any()
-    pointers = {tensor.data_ptr() for tensor in population.tensors().values()}
-    assert len(pointers) == len(Population.FIELDS)
-    assert population.size == 4
-    assert population.nbytes == 4 * (4 * network.parameters * 4 + 2 * 8)
-
-
 def filled(agents: int = 5, parameters: int = 7) -> Population:
     values = torch.arange(agents * parameters, dtype=torch.float32).reshape(agents, parameters)
-    tensors = {name: values + 100.0 * place for place, name in enumerate(Population.FIELDS[:4])}
-    counts = {name: torch.arange(agents) + place for place, name in enumerate(Population.FIELDS[4:])}
-    return Population(**tensors, **counts)
+    return Population(values, {"moments": values + 100.0, "steps": torch.arange(agents)})
 
 
 def test_copies_are_equal_and_share_nothing() -> None:
@@ -72,18 +58,13 @@ def test_copies_are_equal_and_share_nothing() -> None:
             assert torch.equal(tensor, before)
 
 
-def test_agents_of_weights_share_nothing_with_them() -> None:
-    weights = torch.ones(2, 3)
-    population = Population.of_weights(weights)
-    population.weights.zero_()
-    assert weights.all()
-    assert population.targets.all()
-
-
-def test_rows_are_windows_into_the_population() -> None:
+def test_rows_are_copies_that_can_be_put_back() -> None:
     population, expected = filled(), filled()
-    for tensor in population.rows(slice(1, 3)).tensors().values():
+    rows = population.rows(slice(1, 3))
+    for name, tensor in rows.tensors().items():
         tensor.add_(1)
+        assert torch.equal(population.tensors()[name], expected.tensors()[name])
+    population.put(slice(1, 3), rows)
     for name, tensor in expected.tensors().items():
         tensor[1:3] += 1
         assert torch.equal(population.tensors()[name], tensor)

@@ -14,10 +14,19 @@ from eigen_core.checkpoint import Ring
 from eigen_core.errors import InputError
 from eigen_core.memory.process import own_resident_bytes
 from eigen_core.randomness import keyed_generator
-from eigen_core.replay import DistinctDaySampler, EpisodeBatch, Replay
+from eigen_core.replay import Replay
+from eigen_core.task.market_transitions import (
+    DistinctDaySampler,
+    EpisodeBatch,
+    market_columns,
+    picked,
+    rows_of,
+    stored_days,
+)
 
 CPU = torch.device("cpu")
 ASSETS = 3
+COLUMNS = market_columns(ASSETS, 4)
 MARGIN = 25_000_000
 """Memory that the allocator and pages that are written in part may take beside (bytes)."""
 
@@ -67,14 +76,14 @@ def assert_equal(replay: Replay, slow: SlowReplay) -> None:
     expected = slow.by_slot
     assert replay.size == len(expected)
     assert sorted(expected) == list(range(replay.size))
-    assert replay.stored_days().tolist() == [expected[slot]["days"] for slot in range(replay.size)]
+    assert stored_days(replay).tolist() == [expected[slot]["days"] for slot in range(replay.size)]
     if not expected:
         return
-    picked = replay.pick(torch.arange(replay.size).reshape(1, -1))
+    batch = picked(replay, torch.arange(replay.size).reshape(1, -1))
     for slot, transition in expected.items():
         for name, value in transition.items():
             if value is not None:
-                assert getattr(picked, name)[0, slot].tolist() == value, name
+                assert getattr(batch, name)[0, slot].tolist() == value, name
 
 
 def saved_ring(replay: Replay) -> Ring:
@@ -92,11 +101,11 @@ APPENDS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), max_size=8)
 @settings(deadline=None, max_examples=150)
 @given(st.integers(24, 60), APPENDS)
 def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tuple[int, int]]) -> None:
-    replay, slow = Replay(capacity, ASSETS, 4, CPU), SlowReplay(capacity)
+    replay, slow = Replay(capacity, market_columns(ASSETS, 4), CPU), SlowReplay(capacity)
     assert_equal(replay, slow)
     for number, (count, days) in enumerate(appends):
         episodes = episodes_of(number, count, days)
-        replay.append(episodes)
+        replay.append(rows_of(episodes))
         slow.append(episodes)
         assert_equal(replay, slow)
 
@@ -106,70 +115,71 @@ def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tupl
 def test_a_saved_ring_goes_on_as_if_nothing_had_happened(
     capacity: int, before: list[tuple[int, int]], after: list[tuple[int, int]]
 ) -> None:
-    replay = Replay(capacity, ASSETS, 4, CPU)
+    replay = Replay(capacity, market_columns(ASSETS, 4), CPU)
     for number, (count, days) in enumerate(before):
-        replay.append(episodes_of(number, count, days))
-    restored = Replay.from_ring(saved_ring(replay), CPU)
+        replay.append(rows_of(episodes_of(number, count, days)))
+    restored = Replay.from_ring(saved_ring(replay), COLUMNS, CPU)
     assert restored.written == replay.written == sum(count * days for count, days in before)
     for number, (count, days) in enumerate([(1, 1), *after]):
         for ring in (replay, restored):
-            ring.append(episodes_of(100 + number, count, days))
+            ring.append(rows_of(episodes_of(100 + number, count, days)))
         assert (restored.size, restored.cursor, restored.capacity) == (replay.size, replay.cursor, replay.capacity)
-        assert restored.stored_days().tolist() == replay.stored_days().tolist()
+        assert stored_days(restored).tolist() == stored_days(replay).tolist()
         for name, tensor in replay.tensors().items():
             assert torch.equal(restored.tensors()[name], tensor), name
             assert restored.tensors()[name].dtype == tensor.dtype
         first, second = (
-            DistinctDaySampler(ring.stored_days()).draw(keyed_generator(1, number), 1, 0, 100)
+            DistinctDaySampler(stored_days(ring)).draw(keyed_generator(1, number), 1, 0, 100)
             for ring in (replay, restored)
         )
         assert first.tolist() == second.tolist()
 
 
 def test_a_restored_ring_shares_nothing_with_what_it_was_restored_from() -> None:
-    replay = Replay(24, ASSETS, 4, CPU)
-    replay.append(episodes_of(1, 4, 6))
+    replay = Replay(24, market_columns(ASSETS, 4), CPU)
+    replay.append(rows_of(episodes_of(1, 4, 6)))
     before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
-    Replay.from_ring(replay.ring(), CPU).append(episodes_of(2, 3, 5))
+    Replay.from_ring(replay.ring(), COLUMNS, CPU).append(rows_of(episodes_of(2, 3, 5)))
     for name, tensor in replay.tensors().items():
         assert torch.equal(tensor, before[name])
 
 
 def test_the_ring_is_the_buffers_own_memory_and_can_become_anothers() -> None:
-    replay = Replay(24, ASSETS, 4, CPU)
-    replay.append(episodes_of(1, 4, 6))
+    replay = Replay(24, market_columns(ASSETS, 4), CPU)
+    replay.append(rows_of(episodes_of(1, 4, 6)))
     ring = replay.ring()
     assert (ring.capacity, ring.size, ring.written) == (24, 24, 24)
     addresses = {name: column.data_ptr() for name, column in ring.columns.items()}
-    assert addresses == {name: getattr(replay, name).data_ptr() for name in addresses}
-    taken = Replay.from_ring(ring, CPU, take_memory=True)
-    assert addresses == {name: getattr(taken, name).data_ptr() for name in addresses}
+    assert addresses == {name: replay.ring().columns[name].data_ptr() for name in addresses}
+    taken = Replay.from_ring(ring, COLUMNS, CPU, take_memory=True)
+    assert addresses == {name: taken.ring().columns[name].data_ptr() for name in addresses}
 
 
 @pytest.mark.parametrize("name", ["portfolio", "day", "reward"])
 def test_columns_of_something_else_are_refused(name: str) -> None:
-    columns = dict(Replay(24, ASSETS, 4, CPU).ring().columns)
+    columns = dict(Replay(24, market_columns(ASSETS, 4), CPU).ring().columns)
     for wrong in (columns[name].to(torch.float64), columns[name][..., None]):
-        with pytest.raises(ValueError, match=r"no replay|not the columns"):
-            Replay.from_ring(Ring({**columns, name: wrong}, 0, 0), CPU)
+        with pytest.raises(ValueError, match="not the columns"):
+            Replay.from_ring(Ring({**columns, name: wrong}, 0, 0), COLUMNS, CPU)
     del columns[name]
-    with pytest.raises(ValueError, match=r"no replay|not the columns"):
-        Replay.from_ring(Ring(columns, 0, 0), CPU)
+    with pytest.raises(ValueError, match="not the columns"):
+        Replay.from_ring(Ring(columns, 0, 0), COLUMNS, CPU)
 
 
 def test_without_a_portfolio_in_sight_nothing_is_stored_of_it() -> None:
-    replay = Replay(24, ASSETS, 0, CPU)
-    replay.append(episodes_of(1, 2, 6, portfolio_values=0))
-    picked = replay.pick(torch.arange(12).reshape(2, 6))
-    assert picked.portfolios.shape == picked.next_portfolios.shape == (2, 6, ASSETS, 0)
-    assert Replay.from_ring(saved_ring(replay), CPU).portfolio.shape == (24, ASSETS, 0)
+    replay = Replay(24, market_columns(ASSETS, 0), CPU)
+    replay.append(rows_of(episodes_of(1, 2, 6, portfolio_values=0)))
+    batch = picked(replay, torch.arange(12).reshape(2, 6))
+    assert batch.portfolios.shape == batch.next_portfolios.shape == (2, 6, ASSETS, 0)
+    restored = Replay.from_ring(saved_ring(replay), market_columns(ASSETS, 0), CPU)
+    assert restored.ring().columns["portfolio"].shape == (24, ASSETS, 0)
 
 
 def test_picked_transitions_have_their_documented_types() -> None:
-    replay = Replay(24, ASSETS, 4, CPU)
-    replay.append(episodes_of(1, 2, 6))
-    picked = replay.pick(torch.tensor([[0, 3], [5, 11]]))
-    kinds = {name: (tuple(value.shape), value.dtype) for name, value in vars(picked).items()}
+    replay = Replay(24, market_columns(ASSETS, 4), CPU)
+    replay.append(rows_of(episodes_of(1, 2, 6)))
+    batch = picked(replay, torch.tensor([[0, 3], [5, 11]]))
+    kinds = {name: (tuple(value.shape), value.dtype) for name, value in vars(batch).items()}
     assert kinds == {
         "days": ((2, 2), torch.int64),
         "steps": ((2, 2), torch.int64),
@@ -182,7 +192,7 @@ def test_picked_transitions_have_their_documented_types() -> None:
 
 
 def test_a_transition_at_full_scale_takes_at_most_2000_bytes() -> None:
-    replay = Replay(100, 108, 4, CPU)
+    replay = Replay(100, market_columns(108, 4), CPU)
     assert replay.bytes_per_transition <= 2_000
     full = replay.tensors()
     full.pop("position")
@@ -191,11 +201,13 @@ def test_a_transition_at_full_scale_takes_at_most_2000_bytes() -> None:
         episodes = episodes_of(1, 2, 5)
         wide = torch.zeros(2, 5, 108, 1)
         replay.append(
-            EpisodeBatch(
-                episodes.first_days,
-                wide.expand(-1, -1, -1, 4).to(torch.float16),
-                wide.expand(-1, -1, -1, 2),
-                episodes.rewards,
+            rows_of(
+                EpisodeBatch(
+                    episodes.first_days,
+                    wide.expand(-1, -1, -1, 4).to(torch.float16),
+                    wide.expand(-1, -1, -1, 2),
+                    episodes.rewards,
+                )
             )
         )
     saved = replay.tensors()
@@ -205,11 +217,11 @@ def test_a_transition_at_full_scale_takes_at_most_2000_bytes() -> None:
 
 
 def test_more_than_the_ring_can_hold_is_refused_and_changes_nothing() -> None:
-    replay = Replay(24, ASSETS, 4, CPU)
-    replay.append(episodes_of(1, 4, 5))
+    replay = Replay(24, market_columns(ASSETS, 4), CPU)
+    replay.append(rows_of(episodes_of(1, 4, 5)))
     before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
     with pytest.raises(InputError, match=r"replay\.capacity 24 is below the 25 transitions"):
-        replay.append(episodes_of(2, 5, 5))
+        replay.append(rows_of(episodes_of(2, 5, 5)))
     for name, tensor in replay.tensors().items():
         assert torch.equal(tensor, before[name])
     assert (replay.size, replay.cursor) == (20, 20)
@@ -316,15 +328,15 @@ def empty_episodes(count: int, days: int, assets: int) -> EpisodeBatch:
 def test_a_buffer_takes_what_was_written_of_it_whatever_its_capacity(capacity: int) -> None:
     episodes, generations = empty_episodes(80, 145, 20), 6
     before = own_resident_bytes()
-    replay = Replay(capacity, 20, 4, CPU)
+    replay = Replay(capacity, market_columns(20, 4), CPU)
     assert own_resident_bytes() - before < MARGIN
     for _ in range(generations):
-        replay.append(episodes)
+        replay.append(rows_of(episodes))
     written = replay.size * replay.bytes_per_transition
     assert own_resident_bytes() - before == pytest.approx(written, abs=MARGIN)
-    copied = Replay.from_ring(replay.ring(), CPU)
+    copied = Replay.from_ring(replay.ring(), market_columns(20, 4), CPU)
     assert own_resident_bytes() - before == pytest.approx(2 * written, abs=MARGIN)
-    assert torch.equal(copied.action[: copied.size], replay.action[: replay.size])
+    assert torch.equal(copied.tensors()["action"], replay.tensors()["action"])
 
 
 @given(STORED)

@@ -1,6 +1,6 @@
 """Records of generations that never were."""
 
-from eigen_core.records import Descent, GenerationRecord, Telemetry, TradingStatistics
+from eigen_core.records import Descent, GenerationRecord, Telemetry
 
 
 def record(generation: int) -> GenerationRecord:
@@ -16,7 +16,7 @@ def record(generation: int) -> GenerationRecord:
         champion_generation=1,
         champion_agent=0,
         learning=None,
-        trading=TradingStatistics(trades=1.0, win_rate=0.5, idle_days=3.0, fees=0.1),
+        trading={"trades": 1.0, "win_rate": 0.5, "idle_days": 3.0, "fees": 0.1},
         transitions=10 * generation,
         replay_capacity=100,
         noise_scale=0.1,

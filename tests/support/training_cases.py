@@ -11,13 +11,20 @@ from eigen_core.checkpoint import tensors_sha256
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.randomness import keyed_generator
-from eigen_core.replay import EpisodeBatch
+from eigen_core.task.market import MarketTask
+from eigen_core.task.market_transitions import EpisodeBatch
 
 
 def small_state(assets: int = 6, **sections: Any) -> TrainingState:
     """The state before the first generation of a small run."""
     config = small_config(**sections)
     return start_training(config, random_panel(config, assets=assets))
+
+
+def market_of(state: TrainingState) -> MarketTask:
+    """The task of a state that plays the market."""
+    assert isinstance(state.task, MarketTask)
+    return state.task
 
 
 def advance(state: TrainingState, generations: int) -> TrainingState:
@@ -36,7 +43,9 @@ def content_of(state: TrainingState) -> dict[str, Any]:
         "generation": state.generation,
         "population": tensors_sha256(state.population.tensors()),
         "replay": tensors_sha256(state.replay.tensors()),
-        "stored_days": state.replay.stored_days().tolist(),
+        "on_host": {
+            name: state.replay.on_host(name).tolist() for name, column in state.task.columns.items() if column.on_host
+        },
         "champion": champion
         and (
             tensors_sha256({"weights": champion.weights}),
@@ -51,9 +60,9 @@ def content_of(state: TrainingState) -> dict[str, Any]:
             evaluated.generation,
             evaluated.fitness.tolist(),
             evaluated.validations.tolist(),
-            evaluated.trading.model_dump(),
+            evaluated.statistics,
         ),
-        "learned": state.learned and (state.learned[0], state.learned[1] and state.learned[1].model_dump()),
+        "learned": state.learned,
         "history": [record.model_dump() for record in state.history],
         "telemetry": [telemetry.model_dump() for telemetry in state.telemetry],
     }

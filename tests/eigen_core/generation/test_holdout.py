@@ -3,26 +3,28 @@
 import numpy as np
 from science_cases import random_panel, small_config
 from trading_cases import SlowEpisode
-from training_cases import advance, content_of, small_state
+from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.generation import hold_out, start_training
-from eigen_core.population import Population
+from eigen_core.population import initial_weights
 
 
 def test_rewards_are_those_of_direct_rollouts() -> None:
     state = advance(small_state(evaluation={"validation_slices": 3, "slices": 1}), 2)
     result = hold_out(state)
     assert result is not None
-    holdout = state.panel.splits.holdout
+    holdout = market_of(state).panel.splits.holdout
     assert len(result.slices) == 3
     assert result.slices[0] == holdout.start
     assert result.slices[-1] + 17 == holdout.stop
     assert state.champion is not None
     starts = np.array([result.slices])
-    champion = state.evaluator.roll_out(state.champion.weights[None], starts, record=True)
+    champion = market_of(state).evaluator.roll_out(state.champion.weights[None], starts, record=True)
     assert list(result.champion_rewards) == champion.rewards[0].tolist()
-    random = Population.initial(state.network, 5, state.config.seed, state.device).weights
-    expected = [state.evaluator.roll_out(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)]
+    random = initial_weights(market_of(state).network.layouts, 5, state.config.seed, state.device)
+    expected = [
+        market_of(state).evaluator.roll_out(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)
+    ]
     assert list(result.random_rewards) == expected
     assert result.champion_reward == np.mean(result.champion_rewards)
     assert result.random_reward == np.mean(expected)
@@ -31,9 +33,15 @@ def test_rewards_are_those_of_direct_rollouts() -> None:
     assert champion.episodes is not None
     trades = []
     for first_day, actions in zip(result.slices, champion.episodes.actions.double().numpy(), strict=True):
-        trades += SlowEpisode(state.panel, state.config.trading, first_day).run(actions[..., 0], actions[..., 1]).trades
-    assert result.champion_trades == len(trades) / 3
-    assert result.champion_win_rate == sum(float(trade["gain"]) > 0 for trade in trades) / max(len(trades), 1)
+        trades += (
+            SlowEpisode(market_of(state).panel, state.config.trading, first_day)
+            .run(actions[..., 0], actions[..., 1])
+            .trades
+        )
+    assert result.champion_statistics["trades"] == len(trades) / 3
+    assert result.champion_statistics["win_rate"] == sum(float(trade["gain"]) > 0 for trade in trades) / max(
+        len(trades), 1
+    )
 
 
 def test_looking_changes_nothing_and_can_be_repeated() -> None:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from science_cases import random_panel, small_config
 
 from eigen_core.config import Config
-from eigen_core.evaluation import Evaluator
 from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.networks import AgentNetwork
-from eigen_core.population import Population
+from eigen_core.population import initial_weights
 from eigen_core.randomness import keyed_generator
+from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import Prices, TradingEnvironment
 
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def assert_equal(first: Trace, second: Trace) -> None:
 
 def trace(panel: Panel, config: Config, start: int) -> Trace:
     network = AgentNetwork(panel, config, CPU)
-    weights = Population.initial(network, 3, config.seed, CPU).weights
+    weights = initial_weights(network.layouts, 3, config.seed, CPU)
     prices = Prices.of_panel(panel, CPU)
     starts = np.full((3, 1), start, dtype=np.int64)
     episodes = Evaluator(network, prices, config, CPU).roll_out(weights, starts, record=True).episodes

@@ -12,9 +12,12 @@ from training_cases import advance, content_of, small_state
 import eigen_core.generation.phases
 import eigen_core.learners.ddpg
 from eigen_core.generation import TrainingState, evaluate, evolve, remember_saved, train, undo
-from eigen_core.networks import AgentNetwork, FilterBankEncoder, TcnEncoder
+from eigen_core.networks import AgentNetwork
+from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
+from eigen_core.networks.encoders.tcn import TcnEncoder
 from eigen_core.progress import progress_to
 from eigen_core.replay import Replay
+from eigen_core.task.market import MarketTask
 from eigen_core.trading import TradingEnvironment
 
 Phase = Callable[[TrainingState], object]
@@ -78,7 +81,7 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "evaluate, actor": (evaluate, (AgentNetwork, "act")),
     "evaluate, noise": (evaluate, (phases, "keyed_generator")),
     "evaluate, fitness": (evaluate, (phases, "mean_of_lowest")),
-    "evaluate, statistics": (evaluate, (phases, "_trading_statistics")),
+    "evaluate, statistics": (evaluate, (MarketTask, "statistics")),
     "evaluate, champion": (evaluate, (phases, "_champion_after")),
     "evaluate, append": (evaluate, (Replay, "append")),
     "train, progress": (train, None),
@@ -86,8 +89,8 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "train, pick": (train, (Replay, "pick")),
     "train, adam": (train, (ddpg, "adam_step")),
     "train, clip": (train, (ddpg, "clip_rows")),
-    "train, draws": (train, (phases, "keyed_generator")),
-    "train, statistics": (train, (phases, "_learning_statistics")),
+    "train, draws": (train, (ddpg, "keyed_generator")),
+    "train, statistics": (train, (phases, "_means")),
     "evolve, breed": (evolve, (phases, "breed")),
     "evolve, draws": (evolve, (phases, "keyed_generator")),
     "evolve, hash": (evolve, (phases, "tensors_sha256")),
@@ -114,7 +117,9 @@ def complete(state: TrainingState, phase: Phase) -> dict[str, Any]:
 
 def comparable(returned: object) -> object:
     """What a phase returned, as something that `==` compares by value."""
-    return {name: str(value) for name, value in vars(returned).items()} if returned is not None else None
+    if returned is None or isinstance(returned, dict):
+        return returned
+    return {name: str(value) for name, value in vars(returned).items()}
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of, small_state
+from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.errors import InputError
 from eigen_core.evaluation import mean_of_lowest
@@ -22,8 +22,10 @@ from eigen_core.generation import (
     train,
     training_frame,
 )
-from eigen_core.generation.phases import learning_plan, training_slices, validation_slices
+from eigen_core.generation.phases import training_slices, validation_slices
+from eigen_core.learners.ddpg import DdpgPlan
 from eigen_core.records import Telemetry
+from eigen_core.task.market_transitions import stored_days
 
 
 def weights_of(state: TrainingState) -> torch.Tensor:
@@ -67,9 +69,9 @@ def test_a_history_says_what_happened() -> None:
         assert record.replay_capacity == 400
         assert record.noise_scale == noise
         noise = max(0.15, noise * 0.99 ** (2 * 17))
-        assert record.trading == result.trading
-        assert 0.0 <= record.trading.win_rate <= 1.0
-        assert 0.0 <= record.trading.idle_days <= 17.0
+        assert record.trading == result.statistics
+        assert 0.0 <= record.trading["win_rate"] <= 1.0
+        assert 0.0 <= record.trading["idle_days"] <= 17.0
         assert len(record.descent) == 5
     assert noise == 0.15
     hashes = [record.weights_sha256 for record in state.history]
@@ -77,7 +79,7 @@ def test_a_history_says_what_happened() -> None:
     assert len({record.replay_sha256 for record in state.history}) == 4
     learning = state.history[-1].learning
     assert learning is not None
-    assert learning.gradient_steps == 3
+    assert learning["gradient_steps"] == 3
 
 
 def test_the_champion_is_the_first_of_the_best_validations() -> None:
@@ -109,7 +111,7 @@ def test_fitness_and_validation_are_those_of_direct_rollouts() -> None:
     validation = validation_slices(state)
     result = evaluate(state)
     for starts, found in ((slices, result.fitness), (np.tile(validation, (5, 1)), result.validations)):
-        rewards = state.evaluator.roll_out(state.population.weights, starts).rewards
+        rewards = market_of(state).evaluator.roll_out(state.population.weights, starts).rewards
         assert found.tolist() == mean_of_lowest(rewards, 2).tolist()
 
 
@@ -127,7 +129,7 @@ def test_training_slices_are_inside_the_training_days_and_new_in_each_generation
         slices = training_slices(state)
         assert slices.shape == (5, 3)
         assert (slices >= 7).all()
-        assert (slices + 17 <= state.panel.splits.train.stop).all()
+        assert (slices + 17 <= market_of(state).panel.splits.train.stop).all()
         assert (slices == slices[0]).all() == shared
         assert (training_slices(state) == slices).all()
         drawn.append(slices.tolist())
@@ -138,16 +140,16 @@ def test_training_slices_are_inside_the_training_days_and_new_in_each_generation
 def test_validation_slices_are_inside_the_validation_days_and_the_same_in_each_generation() -> None:
     state = small_state(evaluation={"validation_slices": 4})
     first = validation_slices(state)
-    assert first[0] == state.panel.splits.validation.start
-    assert first[-1] + 17 == state.panel.splits.validation.stop
+    assert first[0] == market_of(state).panel.splits.validation.start
+    assert first[-1] + 17 == market_of(state).panel.splits.validation.stop
     assert (validation_slices(advance(state, 1)) == first).all()
 
 
 def test_the_replay_holds_training_days_alone() -> None:
     state = advance(small_state(), 3)
-    days = state.replay.stored_days()
+    days = stored_days(state.replay)
     assert days.min() >= 7
-    assert days.max() < state.panel.splits.train.stop
+    assert days.max() < market_of(state).panel.splits.train.stop
 
 
 def test_replayed_transitions_are_those_of_the_training_episodes() -> None:
@@ -155,8 +157,8 @@ def test_replayed_transitions_are_those_of_the_training_episodes() -> None:
     slices = training_slices(state)
     evaluate(state)
     expected = [first_day + step for first_day in slices.flatten().tolist() for step in range(17)]
-    assert state.replay.stored_days().tolist() == expected
-    rewards = state.replay.reward[: state.replay.size].double().reshape(5, 2, 17).sum(dim=2)
+    assert stored_days(state.replay).tolist() == expected
+    rewards = state.replay.tensors()["reward"].double().reshape(5, 2, 17).sum(dim=2)
     assert state.evaluated is not None
     np.testing.assert_allclose(rewards.amin(dim=1), state.evaluated.fitness, rtol=1e-6, atol=1e-3)
 
@@ -206,37 +208,37 @@ def test_gradients_alone() -> None:
         (agent, "elite", (agent,)) for agent in range(5)
     ]
     advance(state, 1)
-    assert state.population.critic_steps.tolist() == [6] * 5
+    assert state.population.state["critic_steps"].tolist() == [6] * 5
 
 
 def test_learning_goes_on_where_elites_left_and_starts_anew_with_children() -> None:
     state = advance(small_state(), 1)
     origins = [one.origin for one in state.history[-1].descent]
-    assert state.population.critic_steps.tolist() == [3 if origin == "elite" else 0 for origin in origins]
+    assert state.population.state["critic_steps"].tolist() == [3 if origin == "elite" else 0 for origin in origins]
     evaluate(state)
     train(state)
-    assert state.population.critic_steps.tolist() == [6 if origin == "elite" else 3 for origin in origins]
+    assert state.population.state["critic_steps"].tolist() == [6 if origin == "elite" else 3 for origin in origins]
 
 
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
 def test_batches_are_of_different_days_inside_one_block(encoder: str) -> None:
     state = small_state(network={"encoder": encoder}, learner={"block_days": 20, "gradient_steps": 6})
     evaluate(state)
-    plan = learning_plan(state)
-    assert plan is not None
+    plan = state.learner.plan(state.replay, 5, 1)
+    assert isinstance(plan, DdpgPlan)
     assert plan.slots.shape == (5, 6, 2, 7)
-    assert plan.block_days == (20 if encoder == "tcn" else state.panel.splits.train.stop)
-    first_days = torch.tensor(plan.first_days)
+    assert market_of(state).block_days == (20 if encoder == "tcn" else market_of(state).panel.splits.train.stop)
+    first_days = torch.tensor(plan.blocks)
     assert first_days.shape == (6, 2)
     if encoder == "tcn":
         assert len(set(first_days.flatten().tolist())) > 1
     else:
         assert not first_days.any()
     assert (first_days >= 0).all()
-    assert (first_days + plan.block_days <= state.panel.splits.train.stop).all()
-    days = torch.tensor(state.replay.stored_days())[plan.slots]
+    assert (first_days + market_of(state).block_days <= market_of(state).panel.splits.train.stop).all()
+    days = torch.tensor(stored_days(state.replay))[plan.slots]
     assert (days >= first_days[..., None]).all()
-    assert (days < first_days[..., None] + plan.block_days).all()
+    assert (days < first_days[..., None] + market_of(state).block_days).all()
     assert (days.sort(dim=-1).values.diff(dim=-1) > 0).all()
     assert len({str(batch) for batch in plan.slots.flatten(0, 2).tolist()}) > 30
 
@@ -337,7 +339,7 @@ def test_a_state_starts_with_nothing_done() -> None:
     assert (state.generation, state.transitions, len(state.history), len(state.telemetry)) == (0, 0, 0, 0)
     assert state.champion is None
     assert state.noise_scale == 0.1
-    assert state.panel.splits == random_panel(state.config).splits
+    assert market_of(state).panel.splits == random_panel(state.config).splits
     assert advance(state, 1).transitions == 170
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of, small_state
+from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.checkpoint import DamagedGenerationError, Ring, RunDirectory, Snapshot, UnfitSnapshotError
 from eigen_core.generation import TrainingState, restore, snapshot, snapshot_form, start_training
-from eigen_core.replay import wrong_rows
+from eigen_core.task.market_transitions import wrong_rows
 
 GENERATIONS = 3
 Change = Callable[["Content"], object]
@@ -277,11 +277,11 @@ def test_retention_does_not_count_on_a_generation_that_was_passed_over(saved: li
 def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode whose days do not follow one another is found wherever it lies, also across the ring's end."""
     state = fresh()
-    starts, days = state.panel.training_starts(state.config), state.config.trading.episode_days
+    starts, days = market_of(state).panel.training_starts(state.config), state.config.trading.episode_days
     ring = saved[-1].ring
     assert ring is not None
     for pieces in (1, 3, 50, 1 << 18):
-        monkeypatch.setattr("eigen_core.replay._ROWS_AT_A_TIME", pieces)
+        monkeypatch.setattr("eigen_core.task.market_transitions._ROWS_AT_A_TIME", pieces)
         assert wrong_rows(ring, starts, days) is None
     for slot in range(0, ring.capacity, 23):
         changed = Content.of(saved[-1])
@@ -289,5 +289,5 @@ def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypa
         wrong = changed.snapshot().ring
         assert wrong is not None
         for pieces in (1, 50, 1 << 18):
-            monkeypatch.setattr("eigen_core.replay._ROWS_AT_A_TIME", pieces)
+            monkeypatch.setattr("eigen_core.task.market_transitions._ROWS_AT_A_TIME", pieces)
             assert wrong_rows(wrong, starts, days) is not None, (slot, pieces)

@@ -9,7 +9,7 @@ from science_cases import random_panel, small_config
 from torch import Tensor
 
 from eigen_core.networks import AgentNetwork
-from eigen_core.population import Population
+from eigen_core.population import initial_weights
 
 CPU = torch.device("cpu")
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def network_and_weights(assets: int = 6, **sections: Any) -> tuple[AgentNetwork, Tensor]:
     config = small_config(**sections)
     network = AgentNetwork(random_panel(config, assets=assets), config, CPU)
-    return network, Population.initial(network, config.population.size, config.seed, CPU).weights
+    return network, initial_weights(network.layouts, config.population.size, config.seed, CPU)
 
 
 def split(network: AgentNetwork, weights: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -35,7 +35,7 @@ def test_the_number_of_assets_does_not_change_the_number_of_parameters(encoder: 
 def test_actions_are_in_their_bounds_and_noise_keeps_them_there() -> None:
     network, weights = network_and_weights()
     critic, actor = split(network, weights * 30.0)
-    sight = network.see_block(critic, 20, 9)
+    sight = network.encode_block(critic, 20, 9)
     actions = network.act(actor, network.prepare_actor(actor, sight, torch.zeros(9, 2)), torch.zeros(5, 9, 6, 4))
     noisy = network.explore(actions, torch.linspace(-3.0, 3.0, actions.numel()).reshape(actions.shape))
     for some in (actions, noisy):
@@ -48,7 +48,7 @@ def test_actions_are_in_their_bounds_and_noise_keeps_them_there() -> None:
 def test_unbounded_coefficients_stay_positive() -> None:
     network, weights = network_and_weights(trading={"max_coefficient": None})
     critic, actor = split(network, weights * 30.0)
-    prepared = network.prepare_actor(actor, network.see_block(critic, 20, 9), torch.zeros(9, 2))
+    prepared = network.prepare_actor(actor, network.encode_block(critic, 20, 9), torch.zeros(9, 2))
     actions = network.act(actor, prepared, torch.zeros(5, 9, 6, 4))
     assert actions[..., 0].min() >= 0.0
     assert actions[..., 0].max() > 3.0
@@ -66,9 +66,9 @@ def test_columns_without_a_price_are_in_no_pool() -> None:
     config = small_config(network={"scales": [1], "encoder": "tcn"}, market={"window": 1})
     for features in (panel.features, changed):
         network = AgentNetwork(replace(panel, features=features), config, CPU)
-        weights = Population.initial(network, 3, 1, CPU).weights
+        weights = initial_weights(network.layouts, 3, 1, CPU)
         critic, _ = split(network, weights)
-        sight = network.see_block(critic, day, 1)
+        sight = network.encode_block(critic, day, 1)
         actions = torch.full((3, 1, 6, 2), 0.3)
         actions[:, :, column, 0] = 0.0
         values.append(
@@ -81,7 +81,7 @@ def test_columns_without_a_price_are_in_no_pool() -> None:
 def test_the_value_of_an_action_listens_to_what_will_be_bought() -> None:
     network, weights = network_and_weights()
     critic, _ = split(network, weights)
-    sight = network.see_block(critic, 30, 1)
+    sight = network.encode_block(critic, 30, 1)
     actions = torch.zeros(5, 1, 6, 2)
     actions[:, :, 2, 0] = 3.0
     other = actions.clone()
@@ -94,7 +94,7 @@ def test_the_value_of_an_action_listens_to_what_will_be_bought() -> None:
 def test_without_a_portfolio_in_sight_nothing_depends_on_place() -> None:
     network, weights = network_and_weights(trading={"observe_portfolio": False})
     critic, actor = split(network, weights)
-    sight = network.see_block(critic, 30, 4)
+    sight = network.encode_block(critic, 30, 4)
     early, late = torch.zeros(4, 2), torch.ones(4, 2)
     assert torch.equal(network.prepare_actor(actor, sight, early), network.prepare_actor(actor, sight, late))
     assert network.portfolio_values == 0
@@ -106,7 +106,7 @@ def test_all_parameters_can_learn() -> None:
     critic_rows = weights[:, :size].clone().requires_grad_()
     actor_rows = weights[:, size:].clone().requires_grad_()
     critic, actor = network.critic_layout.views(critic_rows), network.actor_layout.views(actor_rows)
-    sight = network.see_block(critic, 20, 30)
+    sight = network.encode_block(critic, 20, 30)
     portfolio = torch.linspace(-1.0, 1.0, 5 * 30 * 6 * 4).reshape(5, 30, 6, 4)
     place = torch.linspace(0.0, 1.0, 60).reshape(30, 2)
     actions = network.act(actor, network.prepare_actor(actor, sight.detached(), place), portfolio)

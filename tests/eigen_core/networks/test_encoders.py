@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
-from eigen_core.networks import Encoder, FilterBankEncoder, ParameterLayout, Parameters, TcnEncoder
-from eigen_core.networks.encoder import receptive_dilations
+from eigen_core.networks import Encoder, ParameterLayout, Parameters
+from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
+from eigen_core.networks.encoders.tcn import TcnEncoder, receptive_dilations
 from eigen_core.randomness import keyed_generator
 
 WIDTH = NetworkConfig(channels=16, embedding=8)
@@ -35,19 +36,19 @@ def test_one_pass_equals_window_by_window_to_the_bit(
 ) -> None:
     features = features_of(window + 30, columns)
     config = NetworkConfig(channels=channels, embedding=embedding)
-    encoder = TcnEncoder(features, window, config)
+    encoder = TcnEncoder(features, 0, window, config)
     parameters = parameters_of(encoder, agents)
     first_day = window - 1
     at_once = encoder.encode_block(parameters, first_day, 25)
     for day in range(first_day, first_day + 25):
-        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], window, config)
+        only_the_window = TcnEncoder(features[day - window + 1 : day + 1], 0, window, config)
         assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
 
 
 def test_days_before_the_panel_count_as_zeros() -> None:
     features = features_of(20, 3)
     padded = torch.cat([torch.zeros(15, 3, 5), features])
-    encoder, longer = TcnEncoder(features, 16, WIDTH), TcnEncoder(padded, 16, WIDTH)
+    encoder, longer = TcnEncoder(features, 0, 16, WIDTH), TcnEncoder(padded, 0, 16, WIDTH)
     parameters = parameters_of(encoder, 2)
     assert torch.equal(encoder.encode_block(parameters, 0, 20), longer.encode_block(parameters, 15, 20))
 
@@ -55,10 +56,10 @@ def test_days_before_the_panel_count_as_zeros() -> None:
 @pytest.mark.parametrize("window", [1, 2, 7, 20])
 def test_a_tcn_sees_its_window_and_nothing_else(window: int) -> None:
     features, day = features_of(40, 3), 30
-    parameters = parameters_of(TcnEncoder(features, window, WIDTH), 2)
+    parameters = parameters_of(TcnEncoder(features, 0, window, WIDTH), 2)
 
     def seen(panel: Tensor) -> Tensor:
-        return TcnEncoder(panel, window, WIDTH).encode_block(parameters, day, 1)
+        return TcnEncoder(panel, 0, window, WIDTH).encode_block(parameters, day, 1)
 
     outside, first = features.clone(), features.clone()
     outside[day + 1 :] += 1.0
@@ -85,7 +86,7 @@ def test_the_reference_window_has_the_known_dilations() -> None:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 2**31))
 def test_filters_are_moving_means_scaled_by_training_days(scales: list[int], seed: int) -> None:
     features, training_days = features_of(50, 2, seed), 30
-    bank = FilterBankEncoder(features, training_days, WIDTH.model_copy(update={"scales": tuple(scales)})).bank
+    bank = FilterBankEncoder(features, training_days, 0, WIDTH.model_copy(update={"scales": tuple(scales)})).bank
     values = features.double().numpy()
     for index, scale in enumerate(scales):
         means = np.stack([values[max(day - scale + 1, 0) : day + 1].sum(0) / scale for day in range(50)])
@@ -98,13 +99,15 @@ def test_filters_do_not_see_the_future() -> None:
     later = features.clone()
     later[40:] *= 3.0
     config = WIDTH.model_copy(update={"scales": (1, 5, 20)})
-    before, after = FilterBankEncoder(features, 30, config).bank, FilterBankEncoder(later, 30, config).bank
+    before, after = FilterBankEncoder(features, 30, 0, config).bank, FilterBankEncoder(later, 30, 0, config).bank
     assert torch.equal(before[:40], after[:40])
 
 
 def encoder_of(kind: str, features: Tensor, chunk: int) -> Encoder:
     config = WIDTH.model_copy(update={"column_chunk": chunk, "scales": (1, 5)})
-    return TcnEncoder(features, 9, config) if kind == "tcn" else FilterBankEncoder(features, len(features), config)
+    return (
+        TcnEncoder(features, 0, 9, config) if kind == "tcn" else FilterBankEncoder(features, len(features), 0, config)
+    )
 
 
 @pytest.mark.parametrize("kind", ["tcn", "filter_bank"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from live_tensors import LiveTensors
 from science_cases import random_panel
+from training_cases import market_of
 
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
@@ -98,7 +99,7 @@ def test_what_stays_has_exactly_the_planned_size(settings: tuple[str, ...]) -> N
     state = start_training(config, panel)
     parts = {part.name: part.host_bytes for part in parts_of(scale, "cpu", server=False)}
     prices = Prices.of_panel(panel, torch.device("cpu"))
-    assert scale.parameters == state.network.parameters
+    assert scale.parameters == market_of(state).network.parameters
     assert parts["population"] == state.population.nbytes
     assert scale.row_bytes == state.replay.bytes_per_transition
     assert parts["prices"] == sum(values.nbytes for values in vars(prices).values()) + panel.valid.nbytes

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from eigen_core.records import Descent, GenerationRecord, LearningStatistics, PhaseMemory, Telemetry, TradingStatistics
+from eigen_core.records import Descent, GenerationRecord, PhaseMemory, Telemetry
 
 
 def make_run(
@@ -47,7 +47,7 @@ def make_run(
                 champion_generation=champion[1],
                 champion_agent=champion[2],
                 learning=_learning(generation - first_learning, rng) if learning else None,
-                trading=TradingStatistics(trades=60.0, win_rate=0.5, idle_days=12.0, fees=8.0),
+                trading={"trades": 60.0, "win_rate": 0.5, "idle_days": 12.0, "fees": 8.0},
                 transitions=min(capacity, generation * agents * 145),
                 replay_capacity=capacity,
                 noise_scale=0.1 * 0.99**generation,
@@ -99,15 +99,15 @@ def _breed(
     return tuple(descent), np.clip(bred, 0.0, 1.0)
 
 
-def _learning(step: int, rng: np.random.Generator) -> LearningStatistics:
-    return LearningStatistics(
-        gradient_steps=32,
-        critic_loss=float(40.0 * np.exp(-step / 6.0) + 1.5 + rng.uniform(0.0, 0.6)),
-        actor_loss=float(4.0 - 9.0 * (1.0 - np.exp(-step / 8.0)) + rng.normal(0.0, 0.3)),
-        value=float(-5.0 + 8.0 * (1.0 - np.exp(-step / 8.0)) + rng.normal(0.0, 0.3)),
-        critic_gradient_norm=float(30.0 * np.exp(-step / 5.0) + 2.0 + rng.uniform(0.0, 1.0)),
-        actor_gradient_norm=float(0.6 + rng.uniform(0.0, 0.2)),
-    )
+def _learning(step: int, rng: np.random.Generator) -> dict[str, float]:
+    return {
+        "gradient_steps": 32,
+        "critic_loss": float(40.0 * np.exp(-step / 6.0) + 1.5 + rng.uniform(0.0, 0.6)),
+        "actor_loss": float(4.0 - 9.0 * (1.0 - np.exp(-step / 8.0)) + rng.normal(0.0, 0.3)),
+        "value": float(-5.0 + 8.0 * (1.0 - np.exp(-step / 8.0)) + rng.normal(0.0, 0.3)),
+        "critic_gradient_norm": float(30.0 * np.exp(-step / 5.0) + 2.0 + rng.uniform(0.0, 1.0)),
+        "actor_gradient_norm": float(0.6 + rng.uniform(0.0, 0.2)),
+    }
 
 
 def _telemetry(generation: int, learning: bool, rng: np.random.Generator) -> Telemetry:

@@ -99,15 +99,14 @@ def test_the_summary_says_how_a_run_ended(holdout: bool) -> None:
         generation=60,
         slices=(1, 2),
         champion_rewards=(10.0, 20.5),
-        champion_trades=3.0,
-        champion_win_rate=0.5,
+        champion_statistics={"trades": 3.0, "win_rate": 0.5},
         random_rewards=(1.0, 30.0),
     )
     page = summary_page("mine", history, telemetry, played if holdout else None, "`/runs/mine`", NOW)
     assert page.startswith(
         "# Run mine has its 60 generations\n\nFinished at 21 Nov 2026, 03:36:10 UTC; its generations"
     )
-    assert ("the champion earns 15.25 with 3.0 trades" in page) is holdout
+    assert ("the champion earns 15.25 (trades 3, win rate 0.5)" in page) is holdout
     assert ("There are no holdout days." in page) is not holdout
     assert "Checkpoints and plots: `/runs/mine`" in page
     assert f"`{history[-1].weights_sha256}`" in page

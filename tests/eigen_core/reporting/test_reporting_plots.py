@@ -20,6 +20,7 @@ from matplotlib.typing import RcKeyType
 from PIL import Image
 from synthetic_run import make_run
 
+from eigen_core.learners.ddpg import DdpgLearner
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting import plots, style
 from eigen_core.reporting.lineage import plot_lineage
@@ -83,7 +84,7 @@ CASES: dict[str, Callable[[], Run]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_history_gives_six_whole_pictures_of_plausible_size(case: str, tmp_path: Path) -> None:
     history, telemetry = CASES[case]()
-    paths = write_plots(history, telemetry, tmp_path / "plots")
+    paths = write_plots(history, telemetry, tmp_path / "plots", DdpgLearner.curves)
     assert [path.name for path in paths] == NAMES
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == sorted(NAMES)
     for path in paths:
@@ -144,9 +145,9 @@ def test_the_champion_has_its_colour_in_fitness_and_lineage(tmp_path: Path) -> N
 
 def test_a_line_is_broken_where_nothing_was_learned(tmp_path: Path) -> None:
     history, _ = make_run(24, 4, first_learning=1)
-    whole = _share(plot_learning(history, tmp_path / "whole.png"), style.BLUE)
+    whole = _share(plot_learning(history, tmp_path / "whole.png", DdpgLearner.curves), style.BLUE)
     halves = [r.model_copy(update={"learning": None}) if 7 <= r.generation <= 18 else r for r in history]
-    broken = _share(plot_learning(halves, tmp_path / "broken.png"), style.BLUE)
+    broken = _share(plot_learning(halves, tmp_path / "broken.png", DdpgLearner.curves), style.BLUE)
     assert 0.0 < broken < 0.8 * whole
 
 
@@ -178,7 +179,7 @@ def test_settings_of_the_user_neither_change_a_figure_nor_are_changed(tmp_path: 
 
 
 def test_no_figure_stays_alive(tmp_path: Path) -> None:
-    write_plots(*make_run(4, 4), tmp_path)
+    write_plots(*make_run(4, 4), tmp_path, DdpgLearner.curves)
     gc.collect()
     assert not [thing for thing in gc.get_objects() if issubclass(type(thing), Figure)]
 

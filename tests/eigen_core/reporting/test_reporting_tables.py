@@ -108,9 +108,9 @@ def test_the_frame_has_a_row_a_generation_and_flat_columns() -> None:
     assert frame.index.name == "generation"
     assert frame.index.tolist() == list(range(1, 10))
     assert frame["best_fitness"].tolist() == [record.best_fitness for record in history]
-    assert frame["trading_win_rate"].tolist() == [record.trading.win_rate for record in history]
+    assert frame["trading_win_rate"].tolist() == [record.trading["win_rate"] for record in history]
     assert frame["learning_critic_loss"].isna().tolist() == [True] * 3 + [False] * 6
-    assert frame.loc[5, "learning_value"] == getattr(history[4].learning, "value", None)
+    assert frame.loc[5, "learning_value"] == (history[4].learning or {})["value"]
     assert frame["seconds"].tolist()[:-1] == [entry.seconds for entry in telemetry[:-1]]
     assert math.isnan(frame["rss_peak_bytes"].iloc[-1])
     assert frame["weights_sha256"].tolist() == [record.weights_sha256 for record in history]
@@ -119,8 +119,10 @@ def test_the_frame_has_a_row_a_generation_and_flat_columns() -> None:
 
 def test_frames_have_the_same_columns_and_number_types_whatever_is_known() -> None:
     history, telemetry = make_run(3, 4, first_learning=99)
-    known, unknown = history_frame(history, telemetry), history_frame(history)
-    empty = history_frame([])
+    learned = [f"learning_{name}" for name in ("gradient_steps", "critic_loss")]
+    columns = [*learned, *(f"trading_{name}" for name in ("trades", "win_rate", "idle_days", "fees"))]
+    known, unknown = history_frame(history, telemetry, columns), history_frame(history, (), columns)
+    empty = history_frame([], (), columns)
     assert known.columns.tolist() == unknown.columns.tolist() == empty.columns.tolist()
     assert empty.empty
     for column in ("learning_gradient_steps", "learning_critic_loss", "seconds", "rss_bytes"):

@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
 from eigen_core.replay import Replay
+from eigen_core.task.market_transitions import market_columns
+from eigen_core.trading import PORTFOLIO_VALUES
 from flows.cli.app import app
 from flows.cli.tables import run_document
 from flows.prefect_environment import PrefectServer
@@ -191,7 +193,8 @@ def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) 
     assert loaded is not None
     assert loaded.snapshot.ring is not None
     last = document["history"][-1]
-    replay = Replay.from_ring(loaded.snapshot.ring, torch.device("cpu"))
+    columns = market_columns(20, PORTFOLIO_VALUES)
+    replay = Replay.from_ring(loaded.snapshot.ring, columns, torch.device("cpu"))
     assert last["replay_sha256"] == tensors_sha256(replay.tensors())
     assert last["weights_sha256"] == tensors_sha256({"weights": loaded.snapshot.tensors["population"]["weights"]})
     assert last["seconds"] > 0

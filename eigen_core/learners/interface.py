@@ -1,0 +1,67 @@
+"""What is done with what was played: a learner says what it keeps of each agent, and lets groups of agents learn."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.population import Population
+from eigen_core.records import Curve
+from eigen_core.replay import Replay
+from eigen_core.task import Task
+
+
+class LearningPlan(Protocol):
+    """What each agent learns from in one generation, drawn before any of them learns."""
+
+    @property
+    def gradient_steps(self) -> int:
+        """Optimizer steps of each agent."""
+
+    def rows(self, agents: slice) -> Self:
+        """The plan of consecutive agents."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a group of agents has learned.
+
+    Attributes:
+        group: the agents afterwards.
+        curves: each of the learner's curves, float64 `[agents, gradient steps]` on the host; NaN: no value.
+    """
+
+    group: Population
+    curves: dict[str, Tensor]
+
+
+class Learner(Protocol):
+    """Lets agents learn, a group at a time: what comes out for an agent does not depend on its group."""
+
+    curves: ClassVar[tuple[Curve, ...]]
+    """What a generation's learning is described by."""
+
+    def __init__(self, config: Config, task: Task[Any, Any]) -> None: ...
+
+    def new_agents(self, weights: Tensor) -> Population:
+        """Return agents that have not learned yet. Their weights are this tensor, float32 `[agents, parameters]`."""
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what the values of an agent's state lie after so many generations; all are finite."""
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
+        """Draw what each of so many agents learns from in a generation; None where there is too little for that."""
+
+    def learn(
+        self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> Learned:
+        """Let agents learn.
+
+        Args:
+            group: agents; its tensors are the learner's from then on, who may write to them.
+            plan: of exactly these agents.
+            replay: what they learn from.
+            between_steps: called after each optimizer step.
+        """

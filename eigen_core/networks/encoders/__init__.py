@@ -1,0 +1,18 @@
+"""Encoders: from the window that ends on a day to one embedding per column. They see market data only.
+
+All look back a bounded number of days (at most the window), so all days of a block are encoded in one pass, equal to
+the bit to encoding window after window.
+"""
+
+from typing import cast
+
+from eigen_core.config import NetworkConfig
+from eigen_core.config.choices import ENCODERS, chosen
+from eigen_core.networks.encoders.interface import Encoder
+
+__all__ = ["Encoder", "encoder_class"]
+
+
+def encoder_class(config: NetworkConfig) -> type[Encoder]:
+    """Return the class of the encoder that a configuration names."""
+    return cast("type[Encoder]", chosen(ENCODERS, config.encoder))

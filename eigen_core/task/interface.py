@@ -1,0 +1,141 @@
+"""What is played: a task says what an agent observes, how that is stored, which network fits, and plays episodes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from eigen_core.checkpoint import Ring
+from eigen_core.config import Config
+from eigen_core.networks.layout import ParameterLayout, Parameters
+from eigen_core.replay import Column, Replay
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a group of agents did in their episodes; an episode is (agent, start), agents first.
+
+    Attributes:
+        rewards: sum of each episode's rewards, float64 `[agents, episodes of an agent]`, on the host.
+        counts: what the task counts in each episode, float64 `[agents * episodes of an agent]`, on the host.
+        transitions: the rows to store, in the order of episodes and steps: each of the task's columns, on the device;
+            None unless they were recorded.
+    """
+
+    rewards: NDArray[np.float64]
+    counts: Mapping[str, NDArray[np.float64]]
+    transitions: Mapping[str, Tensor] | None
+
+
+class Encoding(Protocol):
+    """Observations, encoded; made and read by one task."""
+
+    def detached(self) -> Self:
+        """The same, without a gradient."""
+
+
+Observed = TypeVar("Observed")
+Encoded = TypeVar("Encoded", bound=Encoding)
+
+
+@dataclass(frozen=True)
+class Transitions(Generic[Observed]):
+    """Transitions to learn from, `[agents, batch, ...]`.
+
+    Attributes:
+        observations, next_observations: what was and what is observed then, in the task's own form.
+        actions: float32 `[agents, batch, ...]`.
+        rewards: float32 `[agents, batch]`.
+        terminal: bool `[agents, batch]`, the episode ends with this step.
+    """
+
+    observations: Observed
+    next_observations: Observed
+    actions: Tensor
+    rewards: Tensor
+    terminal: Tensor
+
+
+class BatchSampler(Protocol):
+    """Draws batches of stored transitions. Each batch is from one block, which a task may encode as a whole."""
+
+    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Draw the block of each batch: int64 of this shape."""
+
+    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
+        """Draw the slots of a batch from a block: int64 `[batch]`."""
+
+
+class Task(Protocol[Observed, Encoded]):
+    """A task on a device. Networks are given as parameters: views into rows of a population, `[agents, ...]`.
+
+    Attributes:
+        critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
+        columns: what one stored transition consists of.
+        episode_steps: steps of an episode, which is the same for all.
+        fingerprint: hash of the data that are played.
+    """
+
+    def __init__(self, config: Config, data: Any, device: torch.device) -> None: ...  # noqa: ANN401 - the task's own
+
+    critic_layout: ParameterLayout
+    actor_layout: ParameterLayout
+    columns: Mapping[str, Column]
+    episode_steps: int
+    fingerprint: str
+
+    @property
+    def training_starts(self) -> range:
+        """Where training episodes may start."""
+
+    @property
+    def validation_starts(self) -> range:
+        """Where the episodes may start by which the champion is chosen."""
+
+    @property
+    def holdout_starts(self) -> range:
+        """Where the episodes may start that are played once, at the end; none if nothing is held out."""
+
+    def noise_shape(self, episodes: int) -> tuple[int, ...]:
+        """Return the shape of the exploration noise of one agent in so many episodes."""
+
+    def roll_out(
+        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+    ) -> Rollout:
+        """Play one episode for each agent and start.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            starts: int64 `[agents, episodes]`.
+            noise: fractions of an action's range, float32 `[agents, *noise_shape]`; None: none.
+            record: return the transitions.
+        """
+
+    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Return what the episodes of rollouts come to."""
+
+    def sampler(self, replay: Replay, batch_size: int) -> BatchSampler | None:
+        """Return what draws batches from a replay as it is now; None while there are too few transitions for one."""
+
+    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Observed]:
+        """Return the transitions in `slots`, int64 `[agents, batch]`, which were drawn from a block."""
+
+    def encode(self, critic: Parameters, observations: Observed) -> Encoded:
+        """Encode observations with the encoder that the critic's loss trains."""
+
+    def act(self, actor: Parameters, encoding: Encoded) -> Tensor:
+        """Return the actor's actions: float32 `[agents, batch, ...]`."""
+
+    def values(self, critic: Parameters, encoding: Encoded, actions: Tensor) -> Tensor:
+        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
+
+    def wrong_rows(self, ring: Ring) -> str | None:
+        """Return why no episodes can have left the rows of a ring, as the rest of a sentence; None if they can."""
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what is needed beside weights and configuration to use an agent."""

@@ -1,0 +1,226 @@
+"""The market as a task: agents trade episodes of a panel's days."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from eigen_core.checkpoint import Ring
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.market.panel import Panel, Splits
+from eigen_core.networks import ACTION_VALUES, AgentNetwork, MarketEmbedding
+from eigen_core.networks.encoders import encoder_class
+from eigen_core.networks.layout import Parameters
+from eigen_core.replay import Column, Replay
+from eigen_core.task.interface import Rollout, Transitions
+from eigen_core.task.market_rollouts import Evaluator
+from eigen_core.task.market_transitions import (
+    DistinctDaySampler,
+    market_columns,
+    picked,
+    rows_of,
+    stored_days,
+    wrong_rows,
+)
+from eigen_core.trading import Prices, episode_places
+
+_COUNTED = ("trades", "wins", "idle_days", "fees")
+
+
+@dataclass(frozen=True)
+class MarketObservation:
+    """What agents observe of their days; `[agents, batch, ...]`.
+
+    Attributes:
+        days: int64, the last day of each window.
+        portfolio: float32 `[agents, batch, assets, values]`; None if it is not observed.
+        episode_time: float32 `[agents, batch, 2]`.
+        block: first day of the block that holds all days.
+    """
+
+    days: Tensor
+    portfolio: Tensor | None
+    episode_time: Tensor
+    block: int
+
+
+@dataclass(frozen=True)
+class MarketEncoding:
+    """An observation whose market is encoded."""
+
+    market: MarketEmbedding
+    portfolio: Tensor | None
+    episode_time: Tensor
+
+    def detached(self) -> "MarketEncoding":
+        """The same, without a gradient."""
+        return MarketEncoding(self.market.detached(), self.portfolio, self.episode_time)
+
+
+@dataclass(frozen=True)
+class _BlockSampler:
+    """Draws batches of different days, each from one block of days."""
+
+    days: DistinctDaySampler
+    admissible: NDArray[np.int64]
+    block_days: int
+    batch_size: int
+
+    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Draw the first day of each batch's block: int64 of this shape."""
+        return self.admissible[generator.integers(0, len(self.admissible), shape)]
+
+    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
+        """Draw the slots of a batch from the block that starts on a day: int64 `[batch]`."""
+        return self.days.draw(generator, self.batch_size, block, block + self.block_days - 1)
+
+
+class MarketTask:
+    """Implements `Task`.
+
+    Args:
+        config: trading rules, networks, days.
+        panel: the market.
+        device: where everything is computed.
+    """
+
+    def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
+        require_scale(config, panel.days)
+        self.panel = panel
+        self.network = AgentNetwork(panel, config, device)
+        self.evaluator = Evaluator(self.network, Prices.of_panel(panel, device), config, device)
+        self.critic_layout = self.network.critic_layout
+        self.actor_layout = self.network.actor_layout
+        self.columns: Mapping[str, Column] = market_columns(panel.assets, self.network.portfolio_values)
+        self.episode_steps = config.trading.episode_days
+        self.fingerprint = panel.fingerprint
+        self._config = config
+        self._episode_times = episode_places(config.trading, device)
+
+    @property
+    def training_starts(self) -> range:
+        """Days on which a training episode may start."""
+        return self.panel.training_starts(self._config)
+
+    @property
+    def validation_starts(self) -> range:
+        """Days on which a validation episode may start."""
+        return self.panel.validation_starts(self._config)
+
+    @property
+    def holdout_starts(self) -> range:
+        """Days on which a holdout episode may start; none if no days are held out."""
+        return self.panel.holdout_starts(self._config) if self._config.market.holdout_days else range(0)
+
+    @property
+    def block_days(self) -> int:
+        """Days of the blocks that batches are drawn from."""
+        last_day = self.panel.splits.train.stop
+        return min(self._config.learner.block_days or last_day, last_day) if self.network.block_bound else last_day
+
+    def noise_shape(self, episodes: int) -> tuple[int, ...]:
+        """Return the shape of the exploration noise of one agent in so many episodes."""
+        return (episodes, self.episode_steps, self.panel.assets, ACTION_VALUES)
+
+    def roll_out(
+        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+    ) -> Rollout:
+        """Play one episode for each agent and start; see `Task.roll_out`."""
+        played = self.evaluator.roll_out(weights, starts, noise, record)
+        counts = {name: getattr(played.summary, name).cpu().numpy().astype(np.float64) for name in _COUNTED}
+        return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
+
+    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Return means over the episodes: trades, share of trades with a gain, days without a position, fees."""
+        counts = {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in _COUNTED}
+        return {
+            "trades": float(counts["trades"].mean()),
+            "win_rate": float(counts["wins"].sum() / max(counts["trades"].sum(), 1.0)),
+            "idle_days": float(counts["idle_days"].mean()),
+            "fees": float(counts["fees"].mean()),
+        }
+
+    def sampler(self, replay: Replay, batch_size: int) -> _BlockSampler | None:
+        """Return what draws batches of different days; None while no block has enough of them."""
+        days = DistinctDaySampler(stored_days(replay))
+        admissible = days.block_starts(self.block_days, self.panel.splits.train.stop, batch_size)
+        return _BlockSampler(days, admissible, self.block_days, batch_size) if len(admissible) else None
+
+    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[MarketObservation]:
+        """Return the transitions in `slots`, int64 `[agents, batch]`, whose days are in one block."""
+        rows = picked(replay, slots)
+        observes = bool(self.network.portfolio_values)
+        return Transitions(
+            observations=MarketObservation(
+                rows.days, rows.portfolios if observes else None, self._episode_times[rows.steps], block
+            ),
+            next_observations=MarketObservation(
+                rows.days + 1,
+                rows.next_portfolios if observes else None,
+                self._episode_times[rows.steps + 1],
+                block + 1,
+            ),
+            actions=rows.actions,
+            rewards=rows.rewards,
+            terminal=rows.terminal,
+        )
+
+    def encode(self, critic: Parameters, observations: MarketObservation) -> MarketEncoding:
+        """Encode the market of each day."""
+        market = self.network.encode_days(critic, observations.days, observations.block, self.block_days)
+        return MarketEncoding(market, observations.portfolio, observations.episode_time)
+
+    def act(self, actor: Parameters, encoding: MarketEncoding) -> Tensor:
+        """Return coefficient and sale target of each asset: float32 `[agents, batch, assets, 2]`."""
+        prepared = self.network.prepare_actor(actor, encoding.market, encoding.episode_time)
+        return self.network.act(actor, prepared, encoding.portfolio)
+
+    def values(self, critic: Parameters, encoding: MarketEncoding, actions: Tensor) -> Tensor:
+        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
+        return self.network.values(critic, encoding.market, encoding.portfolio, encoding.episode_time, actions)
+
+    def wrong_rows(self, ring: Ring) -> str | None:
+        """Return why no training episodes can have left the rows of a ring, as the rest of a sentence; None if any."""
+        return wrong_rows(ring, self.training_starts, self.episode_steps)
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what is needed beside weights and configuration to trade with an agent."""
+        return {
+            "symbols": list(self.panel.symbols),
+            "assets": self.panel.assets,
+            "features": list(self.panel.feature_names),
+            "panel": self.panel.fingerprint,
+        }
+
+
+def require_scale(config: Config, days: int) -> None:
+    """Refuse a configuration that cannot be trained on a panel of `days` days; nothing is computed.
+
+    Raises:
+        InputError: days, replay, batches or blocks do not go together with the panel.
+    """
+    config.require_days(days)
+    per_generation = config.population.size * config.evaluation.slices * config.trading.episode_days
+    if per_generation > config.replay.capacity:
+        raise InputError(
+            f"replay.capacity {config.replay.capacity:,} is below the {per_generation:,} transitions of one generation "
+            f"({config.population.size} agents x {config.evaluation.slices} slices x {config.trading.episode_days} "
+            "days): raise it or lower evaluation.slices."
+        )
+    train_days = len(Splits.of_days(days, config.market).train)
+    if config.learner.batch_size > train_days - config.market.window:
+        raise InputError(
+            f"learner.batch_size {config.learner.batch_size} needs as many different days, but training has "
+            f"{train_days - config.market.window:,} after the first window: lower it."
+        )
+    block_days = config.learner.block_days
+    if encoder_class(config.network).block_bound and 0 < block_days <= config.learner.batch_size:
+        raise InputError(
+            f"learner.block_days {block_days} must be above learner.batch_size {config.learner.batch_size}: "
+            "a batch has as many different days, each with a day after it."
+        )

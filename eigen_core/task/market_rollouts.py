@@ -1,0 +1,134 @@
+"""Rollouts of a group of agents over slices of the market."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.networks import AgentNetwork
+from eigen_core.networks.layout import Parameters
+from eigen_core.task.market_transitions import EpisodeBatch
+from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, episode_places, trade_whole_episodes
+
+
+@dataclass(frozen=True)
+class MarketRollout:
+    """What a group of agents did over their slices; an episode is (agent, slice), agents first.
+
+    Attributes:
+        rewards: reward of each episode, float64 `[agents, slices]`, on the host.
+        summary: counts of each episode.
+        episodes: the transitions, only if they were recorded.
+    """
+
+    rewards: NDArray[np.float64]
+    summary: EpisodeSummary
+    episodes: EpisodeBatch | None
+
+
+class Evaluator:
+    """Plays episodes with groups of agents.
+
+    Args:
+        network: forward passes.
+        prices: what trades are settled with.
+        config: trading rules.
+        device: where everything lives.
+    """
+
+    def __init__(self, network: AgentNetwork, prices: Prices, config: Config, device: torch.device) -> None:
+        self._network = network
+        self._prices = prices
+        self._trading = config.trading
+        self._device = device
+        self._places = episode_places(config.trading, device)[:-1]
+
+    @torch.no_grad()
+    def roll_out(
+        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+    ) -> MarketRollout:
+        """Play one episode for each agent and slice.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            starts: first day of each episode, `[agents, slices]`.
+            noise: exploration noise in fractions of an action's range, float32 `[agents, slices, days, assets, 2]`.
+            record: keep the transitions.
+        """
+        first_days = torch.tensor(starts, device=self._device).flatten()
+        actor = self._actor(weights)
+        prepared = self._prepare(weights, starts)
+        if self._network.portfolio_values:
+            return self._step_by_step(actor, prepared, first_days, noise, record)
+        return self._at_once(actor, prepared, first_days, noise, record)
+
+    def _actor(self, weights: Tensor) -> Parameters:
+        return self._network.actor_layout.views(weights[:, self._network.critic_layout.size :])
+
+    def _prepare(self, weights: Tensor, starts: NDArray[np.int64]) -> Tensor:
+        """The actor's view of the market over all episodes, float32 `[agents, slices, days, assets, width]`."""
+        shared = bool((starts == starts[0]).all())
+        if not shared:
+            return torch.cat(
+                [self._prepare(weights[row : row + 1], starts[row : row + 1]) for row in range(len(starts))]
+            )
+        network = self._network
+        critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
+        actor = self._actor(weights)
+        hidden = []
+        for start in starts[0]:
+            market = network.encode_block(critic, int(start), self._trading.episode_days)
+            hidden.append(network.prepare_actor(actor, market, self._places))
+        return torch.stack(hidden, dim=1)
+
+    def _step_by_step(
+        self, actor: Parameters, prepared: Tensor, first_days: Tensor, noise: Tensor | None, record: bool
+    ) -> MarketRollout:
+        agents, slices, days, assets, _ = prepared.shape
+        episodes = agents * slices
+        environment = TradingEnvironment(self._prices, self._trading)
+        environment.reset(first_days)
+        portfolios = torch.empty(
+            (episodes if record else 0, days, assets, self._network.portfolio_values),
+            dtype=torch.float16,
+            device=self._device,
+        )
+        taken = torch.empty((episodes if record else 0, days, assets, 2), device=self._device)
+        rewards = torch.empty((episodes, days), dtype=torch.float64, device=self._device)
+        for step in range(days):
+            portfolio = environment.portfolio()
+            seen = portfolio.float().reshape(agents, slices, assets, -1)
+            actions = self._network.act(actor, prepared[:, :, step], seen)
+            if noise is not None:
+                actions = self._network.explore(actions, noise[:, :, step])
+            flat = actions.flatten(0, 1)
+            if record:
+                portfolios[:, step] = portfolio
+                taken[:, step] = flat
+            rewards[:, step] = environment.step(flat[..., 0], flat[..., 1])
+        batch = EpisodeBatch(first_days, portfolios, taken, rewards.float()) if record else None
+        return MarketRollout(_totals(rewards, agents), environment.summary(), batch)
+
+    def _at_once(
+        self, actor: Parameters, prepared: Tensor, first_days: Tensor, noise: Tensor | None, record: bool
+    ) -> MarketRollout:
+        agents, slices, days, assets, _ = prepared.shape
+        actions = self._network.act(actor, prepared.flatten(1, 2), None).reshape(agents, slices, days, assets, 2)
+        if noise is not None:
+            actions = self._network.explore(actions, noise)
+        taken = actions.flatten(0, 1)
+        rewards, summary = trade_whole_episodes(self._prices, self._trading, first_days, taken[..., 0], taken[..., 1])
+        batch = None
+        if record:
+            nothing_seen = torch.empty((len(first_days), days, assets, 0), dtype=torch.float16, device=self._device)
+            batch = EpisodeBatch(first_days, nothing_seen, taken, rewards.float())
+        return MarketRollout(_totals(rewards, agents), summary, batch)
+
+
+def _totals(rewards: Tensor, agents: int) -> NDArray[np.float64]:
+    """Sum float64 `[episodes, days]` over the days, on the host, to `[agents, slices]`."""
+    totals: NDArray[np.float64] = rewards.cpu().numpy().sum(axis=1).reshape(agents, -1)
+    return totals

@@ -1,0 +1,178 @@
+"""Transitions of the market: which columns are stored, how episodes become rows, what rows can be, which are drawn.
+
+A transition names its day instead of carrying its window. Its next observation is the portfolio of the slot after it
+and the day after its day; the last transition of an episode is terminal.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.checkpoint import Ring
+from eigen_core.checkpoint.snapshot import slot_ranges
+from eigen_core.networks import ACTION_VALUES
+from eigen_core.replay import Column, Replay
+
+_ROWS_AT_A_TIME = 1 << 18
+"""Rows that are looked at together, so that looking takes a few megabytes."""
+
+
+def market_columns(assets: int, portfolio_values: int) -> dict[str, Column]:
+    """Return what a stored transition consists of.
+
+    Args:
+        assets: tradable columns.
+        portfolio_values: values of an asset's portfolio state that are observed, 0 or 4.
+    """
+    return {
+        "day": Column(torch.int32, on_host=True),
+        "step": Column(torch.int16),
+        "portfolio": Column(torch.float16, (assets, portfolio_values)),
+        "action": Column(torch.float32, (assets, ACTION_VALUES)),
+        "reward": Column(torch.float32),
+        "terminal": Column(torch.bool),
+    }
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """Whole episodes, step after step; `[episodes, days, ...]`.
+
+    Attributes:
+        first_days: int64 `[episodes]`, day of each episode's first step.
+        portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
+        actions: float32 `[episodes, days, assets, 2]`, coefficient and target.
+        rewards: float32 `[episodes, days]`.
+    """
+
+    first_days: Tensor
+    portfolios: Tensor
+    actions: Tensor
+    rewards: Tensor
+
+
+@dataclass(frozen=True)
+class TransitionBatch:
+    """Transitions picked from the replay; `[agents, batch, ...]`.
+
+    Attributes:
+        days: int64, the decision's day; the next observation is on the next day.
+        steps: int64, the step in the episode.
+        portfolios, next_portfolios: float32 `[agents, batch, assets, values]`.
+        actions: float32 `[agents, batch, assets, 2]`.
+        rewards: float32.
+        terminal: bool, the episode ends with this step.
+    """
+
+    days: Tensor
+    steps: Tensor
+    portfolios: Tensor
+    next_portfolios: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminal: Tensor
+
+
+def rows_of(episodes: EpisodeBatch) -> dict[str, Tensor]:
+    """Return the transitions of episodes in their order, as columns `[episodes * days, ...]`."""
+    count, days = episodes.rewards.shape
+    steps = torch.arange(days, device=episodes.rewards.device)
+    return {
+        "day": (episodes.first_days[:, None] + steps).flatten(),
+        "step": steps.repeat(count),
+        "portfolio": episodes.portfolios.flatten(0, 1),
+        "action": episodes.actions.flatten(0, 1),
+        "reward": episodes.rewards.flatten(),
+        "terminal": (steps == days - 1).repeat(count),
+    }
+
+
+def picked(replay: Replay, slots: Tensor) -> TransitionBatch:
+    """Return the transitions in `slots`, int64 `[agents, batch]`."""
+    rows = replay.pick(slots)
+    return TransitionBatch(
+        days=rows["day"].long(),
+        steps=rows["step"].long(),
+        portfolios=rows["portfolio"].float(),
+        next_portfolios=replay.pick((slots + 1) % replay.capacity, "portfolio")["portfolio"].float(),
+        actions=rows["action"],
+        rewards=rows["reward"],
+        terminal=rows["terminal"],
+    )
+
+
+def stored_days(replay: Replay) -> NDArray[np.int32]:
+    """Return the day of each stored transition by slot, on the host: int32 `[size]`."""
+    days: NDArray[np.int32] = replay.on_host("day").numpy()
+    return days
+
+
+def wrong_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
+    """Return what is wrong with the rows of a replay's ring as a part of a sentence, None if nothing is.
+
+    Rows are whole episodes, step after step from row 0 on: a row's number tells its step.
+
+    Args:
+        ring: columns `day`, `step` and `terminal`, on the CPU.
+        starts: days on which an episode may begin.
+        episode_days: days of an episode.
+    """
+    began_before: Tensor | None = None
+    oldest = ring.written - ring.size
+    for first, slots in slot_ranges(ring.capacity, oldest, ring.written, _ROWS_AT_A_TIME):
+        steps = torch.arange(first, first + slots.stop - slots.start) % episode_days
+        if not torch.equal(ring.columns["step"][slots].long(), steps):
+            return "has steps out of their order"
+        if not torch.equal(ring.columns["terminal"][slots], steps == episode_days - 1):
+            return "does not end its episodes with their last step"
+        began = ring.columns["day"][slots].long() - steps
+        if began.min() < starts.start or began.max() >= starts.stop:
+            return f"has days of episodes that do not begin on days {starts.start} to {starts.stop - 1}"
+        joined = began if began_before is None else torch.cat([began_before, began])
+        if bool(((joined[1:] != joined[:-1]) & (steps[len(steps) - len(joined) + 1 :] > 0)).any()):
+            return "has episodes whose days do not follow one another"
+        began_before = began[-1:]
+    return None
+
+
+class DistinctDaySampler:
+    """Draws batches whose transitions are all of different days.
+
+    A day that occurs twice in a batch would make the encoder's gradient a sum whose order depends on the device;
+    adjacent days carry nearly the same information anyway. Days are drawn uniformly without replacement, then one
+    transition of each day uniformly.
+
+    Args:
+        stored_days: day of each slot, int32 `[size]`, as `stored_days` returns it.
+    """
+
+    def __init__(self, stored_days: NDArray[np.int32]) -> None:
+        self._order = np.argsort(stored_days, kind="stable")
+        days = stored_days[self._order]
+        is_first = np.ones(len(days), dtype=np.bool_)
+        np.not_equal(days[1:], days[:-1], out=is_first[1:])
+        self._starts = np.flatnonzero(is_first)
+        self._days = days[self._starts]
+        self._counts = np.diff(self._starts, append=len(days))
+
+    def block_starts(self, block_days: int, stop: int, batch_size: int) -> NDArray[np.int64]:
+        """Days before `stop - block_days + 1` from which a block holds at least `batch_size` different stored days."""
+        starts = np.arange(max(stop - block_days, 0) + 1, dtype=np.int64)
+        low = np.searchsorted(self._days, starts)
+        high = np.searchsorted(self._days, starts + block_days)
+        return starts[high - low >= batch_size]
+
+    def draw(self, generator: np.random.Generator, batch_size: int, first_day: int, last_day: int) -> NDArray[np.int64]:
+        """Draw slots of `batch_size` transitions on different days between two days, both included: int64 `[batch]`.
+
+        Raises:
+            ValueError: fewer different days are stored there.
+        """
+        low, high = (int(bound) for bound in np.searchsorted(self._days, [first_day, last_day + 1]))
+        chosen = low + generator.choice(high - low, size=batch_size, replace=False)
+        within = generator.integers(0, self._counts[chosen])
+        slots: NDArray[np.int64] = self._order[self._starts[chosen] + within]
+        return slots

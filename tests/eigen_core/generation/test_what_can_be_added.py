@@ -1,0 +1,73 @@
+"""A learner, an encoder and a task are each one file and one line: all else trains, saves and resumes them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from science_cases import random_panel, small_config
+from training_cases import advance, content_of
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import Config, choices
+from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+from eigen_core.reporting.plots import write_plots
+
+POINTER = {"task": "pointer"}
+JITTER = {"learner": "jitter"}
+LAST_DAY = {"encoder": "last_day"}
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more of each."""
+    monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(choices.LEARNERS, "jitter", "jitter_learner:JitterLearner")
+    monkeypatch.setitem(choices.ENCODERS, "last_day", "last_day_encoder:LastDayEncoder")
+
+
+def config_with(chosen: dict[str, str], **sections: Any) -> Config:
+    """A small configuration that names what was added, which only a file in the package could do by itself."""
+    config = small_config(**sections)
+    learner = config.learner.model_copy(update={"algorithm": chosen.get("learner", "ddpg")})
+    network = config.network.model_copy(update={"encoder": chosen.get("encoder", "filter_bank")})
+    task = chosen.get("task", "market")
+    return config.model_copy(update={"task": task, "learner": learner, "network": network})
+
+
+def begin(config: Config) -> TrainingState:
+    return start_training(config, random_panel(config))
+
+
+@pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, {**POINTER, **JITTER}], ids=str)
+def test_what_was_added_trains_and_resumes_to_the_same_bits(chosen: dict[str, str], tmp_path: Path) -> None:
+    config = config_with(chosen)
+    state = advance(begin(config), 3)
+    assert state.history[-1].learning is not None
+    directory = RunDirectory.create(tmp_path, "added", {})
+    directory.save(snapshot(state), compression="zstd")
+    resumed = begin(config)
+    loaded = directory.load_newest(snapshot_form(resumed))
+    assert loaded is not None
+    restore(resumed, loaded.snapshot)
+    assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
+    assert hold_out(state) is not None
+    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 6
+
+
+@pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, {**POINTER, **JITTER}], ids=str)
+def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
+    contents = [
+        content_of(advance(begin(config_with(chosen, population={"group_size": size})), 2)) for size in (0, 1, 2)
+    ]
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_ddpg_learns_a_task_that_is_not_the_market() -> None:
+    """By gradients alone: the agents come to name the number that they are shown."""
+    learner = {"gradient_steps": 40, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
+    rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2, "tau": 0.1}
+    config = config_with(POINTER, learner={**learner, **rates}, evolution={"enabled": False})
+    state = advance(begin(config), 8)
+    first, last = state.history[0], state.history[-1]
+    assert last.mean_fitness > 0.6 * first.mean_fitness
+    assert last.trading["distance"] < 0.6 * first.trading["distance"]

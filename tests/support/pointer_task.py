@@ -1,0 +1,121 @@
+"""The task `pointer`: name the number that is shown; the reward is minus the distance. Dense vectors are stored."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from eigen_core.checkpoint import Ring
+from eigen_core.config import Config
+from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
+from eigen_core.replay import Column, Replay
+from eigen_core.task.interface import Rollout, Transitions
+
+_STEPS = 20
+
+
+@dataclass(frozen=True)
+class PointerEncoding:
+    """Numbers, float32 `[agents, batch, 1]`, embedded."""
+
+    hidden: Tensor
+
+    def detached(self) -> "PointerEncoding":
+        """The same, without a gradient."""
+        return PointerEncoding(self.hidden.detach())
+
+
+class _Uniform:
+    def __init__(self, replay: Replay, batch_size: int) -> None:
+        self._size, self._batch_size = replay.size, batch_size
+
+    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:  # noqa: ARG002
+        return np.zeros(shape, dtype=np.int64)
+
+    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:  # noqa: ARG002
+        return generator.integers(0, self._size, self._batch_size)
+
+
+class PointerTask:
+    """Implements `Task`."""
+
+    def __init__(self, config: Config, data: object, device: torch.device) -> None:  # noqa: ARG002
+        width = config.network.head_width
+        self.critic_layout = ParameterLayout(
+            (
+                *linear_shapes("encoder", 1, width),
+                *linear_shapes("hidden", width + 1, width),
+                *linear_shapes("value", width, 1),
+            )
+        )
+        self.actor_layout = ParameterLayout((*linear_shapes("act", width, 1),))
+        self.columns: Mapping[str, Column] = {
+            "shown": Column(torch.float32, (1,)),
+            "action": Column(torch.float32, (1,)),
+            "reward": Column(torch.float32),
+            "terminal": Column(torch.bool),
+        }
+        self.episode_steps = _STEPS
+        self.fingerprint = "pointer"
+        self.training_starts = range(1_000)
+        self.validation_starts = range(1_000, 1_100)
+        self.holdout_starts = range(1_100, 1_200)
+        self._device = device
+
+    def noise_shape(self, episodes: int) -> tuple[int, ...]:
+        return (episodes, _STEPS, 1)
+
+    def roll_out(
+        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+    ) -> Rollout:
+        agents, episodes = starts.shape
+        days = torch.tensor(starts, device=self._device)[..., None] + torch.arange(_STEPS, device=self._device)
+        shown = torch.sin(days.float())[..., None].flatten(1, 2)
+        critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
+        actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
+        actions = self.act(actor, self.encode(critic, shown))
+        if noise is not None:
+            actions = actions + noise.flatten(1, 2)
+        rewards = -(actions - shown).abs()[..., 0]
+        rows = None
+        if record:
+            terminal = (torch.arange(_STEPS) == _STEPS - 1).repeat(agents * episodes)
+            rows = {
+                "shown": shown.flatten(0, 1),
+                "action": actions.flatten(0, 1),
+                "reward": rewards.flatten(),
+                "terminal": terminal,
+            }
+        totals = rewards.double().reshape(agents, episodes, _STEPS).sum(-1).numpy()
+        return Rollout(totals, {"distance": -totals.flatten() / _STEPS}, rows)
+
+    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        return {"distance": float(np.concatenate([rollout.counts["distance"] for rollout in rollouts]).mean())}
+
+    def sampler(self, replay: Replay, batch_size: int) -> _Uniform | None:
+        return _Uniform(replay, batch_size)
+
+    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Tensor]:  # noqa: ARG002
+        rows = replay.pick(slots)
+        following = replay.pick((slots + 1) % replay.size, "shown")["shown"]
+        return Transitions(rows["shown"], following, rows["action"], rows["reward"], rows["terminal"])
+
+    def encode(self, critic: Parameters, observations: Tensor) -> PointerEncoding:
+        return PointerEncoding(torch.relu(linear(critic, "encoder", observations)))
+
+    def act(self, actor: Parameters, encoding: PointerEncoding) -> Tensor:
+        return torch.tanh(linear(actor, "act", encoding.hidden))
+
+    def values(self, critic: Parameters, encoding: PointerEncoding, actions: Tensor) -> Tensor:
+        hidden = torch.relu(linear(critic, "hidden", torch.cat([encoding.hidden, actions], dim=-1)))
+        return linear(critic, "value", hidden)[..., 0][None]
+
+    def wrong_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
+        return None
+
+    def facts(self) -> dict[str, JsonValue]:
+        return {}
