@@ -12,7 +12,6 @@ from eigen_core.errors import InputError
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits
 from eigen_core.memory.control_groups import ControlGroup
 from eigen_core.memory.limits import LimitKind
-from eigen_core.memory.process import address_space_bytes, own_resident_bytes
 from eigen_core.memory.usage import host_bytes
 from eigen_core.planning import PanelFacts, plan_of
 from flows import run_plan as module
@@ -106,7 +105,8 @@ def test_others_that_take_all_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 20 * GB, "address_space")
-    unused = max(address_space_bytes() - own_resident_bytes(), 1_900 * MB)
+    unused = 4 * GB
+    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda: (1 * GB + unused, 1 * GB))
     embedded = planned()
     server = sum(part.host_bytes for part in embedded.plan.parts if part.server)
     assert server > 0
@@ -124,8 +124,8 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
 def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     # So much that both leave something: what is left is never below 0.
     bounded(monkeypatch, 60 * GB, "address_space")
-    # What this process has beside it changes from one look to the next.
-    monkeypatch.setattr("eigen_core.memory.process.address_space_bytes", own_resident_bytes)
+    # What this process really has beside it changes from one measurement to the next.
+    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda: (1 * GB, 1 * GB))
     usual, large = planned(), planned("replay.capacity=5000000")
     unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
     assert unwritten > 8 * GB
