@@ -201,7 +201,5 @@ def _trend(history: Sequence[GenerationRecord]) -> str:
 def _learning(learning: Mapping[str, float] | None) -> str:
     if learning is None:
         return "nothing was learned in this generation"
-    # More would not fit; the plot has all.
     curves = {name: value for name, value in learning.items() if name != "gradient_steps"}
-    shown = in_words(dict(list(curves.items())[:2]))
-    return f"{count(int(learning['gradient_steps']), 'gradient step')} an agent, {shown}"
+    return f"{count(int(learning['gradient_steps']), 'gradient step')} an agent, {in_words(curves)}"

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeGuard
 
@@ -154,5 +155,6 @@ def holdout_sentence(result: HoldoutResult) -> str:
 
 
 def in_words(statistics: Mapping[str, float]) -> str:
-    """Return named statistics as part of a sentence: "trades 60.3, win rate 0.48"."""
-    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in statistics.items())
+    """Return the first three of named statistics as part of a sentence: "trades 60.3, win rate 0.48, idle days 12"."""
+    shown = islice(statistics.items(), 3)
+    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in shown)
