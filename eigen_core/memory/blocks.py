@@ -197,6 +197,6 @@ def _name_variables_of(frame: FrameType, holders: _Holders, reach: _Reach) -> No
     variables = frame.f_locals
     for name, value in list(variables.items()):
         _propose(holders, reach.get(id(value), ()), 30, f"running {frame.f_code.co_qualname}", name)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
-        # The frame keeps this copy: objects that the function releases would live on in it.
+    if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
+        # Before Python 3.13 the frame keeps this copy: objects that the function releases would live on in it.
         variables.clear()
