@@ -43,6 +43,9 @@ def _without_value(setting: dict[str, Any], path: tuple[str, ...]) -> None:
             values = [(name, value) for name in PRESET_NAMES for value in _values_of(name, path)]
             told += [f"{name}: {_told(value)}" for name, value in values if value != default]
         setting["description"] = f"{setting['description']} {'; '.join(told)}."
+    if "const" in setting:
+        # A field of a single choice: a form would show it as one that cannot be filled in.
+        setting["enum"] = [setting.pop("const")]
     if setting.get("type") == "boolean":
         # A check box that nobody has touched is sent as false.
         del setting["type"]

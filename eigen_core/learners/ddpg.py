@@ -63,7 +63,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("critic_loss", "Mean squared temporal-difference error, in scaled rewards."),
-        Curve("actor_loss", "Minus the value that the critic gives to the actor's actions, in scaled rewards."),
+        Curve("actor_loss", "Minus the critic's value of the actor's actions, in scaled rewards."),
         Curve("value", "Mean value of the stored actions, in scaled rewards."),
         Curve("critic_gradient_norm", "Norm of an agent's critic gradient before clipping."),
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),

@@ -49,6 +49,11 @@ def test_every_parameter_and_setting_is_described(schema: dict[str, Any]) -> Non
     assert found["preset"]["enum"] == list(PRESET_NAMES)
 
 
+def test_a_setting_of_a_single_choice_is_offered_as_a_choice(schema: dict[str, Any]) -> None:
+    assert [name for name, setting in settings(schema) if "const" in setting] == []
+    assert dict(settings(schema))["task"]["enum"] == ["market"]
+
+
 def test_the_model_keeps_its_defaults(schema: dict[str, Any]) -> None:
     assert schema["definitions"]["Config"] != Config.model_json_schema()
     assert Config.model_json_schema()["properties"]["generations"]["default"] == 25
