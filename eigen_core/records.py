@@ -162,8 +162,8 @@ class HoldoutResult(Record):
     """First day of each holdout episode, evenly spread."""
     champion_rewards: tuple[float, ...]
     """The champion's reward in each of them."""
-    champion_statistics: dict[str, float]
-    """What its episodes came to, by the task's own names."""
+    champion_statistics: tuple[tuple[str, float], ...]
+    """What its episodes came to, by the task's own names and in its order, which a sealed document keeps in a list."""
     random_rewards: tuple[float, ...]
     """Mean reward over these episodes of each agent of the population that the run began with."""
 
@@ -174,7 +174,7 @@ class HoldoutResult(Record):
         if not isinstance(document, dict) or "champion_trades" not in document:
             return document
         named = ("trades", "win_rate")
-        statistics = {name: document[f"champion_{name}"] for name in named if f"champion_{name}" in document}
+        statistics = [(name, document[f"champion_{name}"]) for name in named if f"champion_{name}" in document]
         kept = {key: value for key, value in document.items() if key not in {f"champion_{name}" for name in named}}
         return {**kept, "champion_statistics": statistics}
 

@@ -148,7 +148,7 @@ def holdout_sentence(result: HoldoutResult) -> str:
     rewards = result.random_rewards
     return (
         f"Holdout, {len(result.slices)} episodes: the champion earns {reward(result.champion_reward)} "
-        f"({in_words(result.champion_statistics)}); "
+        f"({in_words(dict(result.champion_statistics))}); "
         f"{len(rewards)} agents with random weights earn {reward(result.random_reward)} on average, from "
         f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats {result.share_of_random_beaten:.0%} of them."
     )

@@ -1,5 +1,6 @@
 """Records: frozen, exact as JSON text, and a log of them that never changes."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from eigen_core.records import RecordLog, Telemetry
+from eigen_core.records import HoldoutResult, RecordLog, Telemetry
 
 FLOATS = st.floats(0.0, 1e9)
 TELEMETRY = st.builds(
@@ -43,3 +44,19 @@ def test_records_are_frozen_and_refuse_unknown_keys() -> None:
             setattr(record, name, 3)
     with pytest.raises(ValidationError, match="unknown"):
         Telemetry(**(values | {"unknown": 0}))
+
+
+def test_a_holdout_result_keeps_the_order_of_its_statistics_and_earlier_ones_are_read() -> None:
+    result = HoldoutResult(
+        generation=3,
+        slices=(1,),
+        champion_rewards=(2.0,),
+        champion_statistics=(("trades", 3.0), ("win_rate", 0.5), ("fees", 1.0)),
+        random_rewards=(1.0,),
+    )
+    document = json.loads(json.dumps(result.model_dump(mode="json"), sort_keys=True))
+    assert HoldoutResult.model_validate(document) == result
+    earlier = {**document, "champion_trades": 3.0, "champion_win_rate": 0.5}
+    del earlier["champion_statistics"]
+    read = HoldoutResult.model_validate(earlier)
+    assert read.champion_statistics == (("trades", 3.0), ("win_rate", 0.5))

@@ -99,7 +99,7 @@ def test_the_summary_says_how_a_run_ended(holdout: bool) -> None:
         generation=60,
         slices=(1, 2),
         champion_rewards=(10.0, 20.5),
-        champion_statistics={"trades": 3.0, "win_rate": 0.5},
+        champion_statistics=(("trades", 3.0), ("win_rate", 0.5)),
         random_rewards=(1.0, 30.0),
     )
     page = summary_page("mine", history, telemetry, played if holdout else None, "`/runs/mine`", NOW)
