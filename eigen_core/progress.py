@@ -1,4 +1,4 @@
-"""How long loops tell how far they are; whoever listens decides how to show it, whoever checks may end them there."""
+"""Progress of long loops: listeners decide how to show it, checks may end the loop there."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

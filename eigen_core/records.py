@@ -26,7 +26,7 @@ class Record(BaseModel):
     def model_post_init(self, context: object, /) -> None:  # noqa: ARG002 - pydantic's signature
         """Share the set of given fields among all records of a class.
 
-        Nobody asks which fields were given, and a set for each record would be half of what a run's history takes.
+        Which fields were given is of no use, and a set for each record would be half of what a run's history takes.
         """
         object.__setattr__(self, "__pydantic_fields_set__", _every_field(type(self)))
 

@@ -48,7 +48,7 @@ def withdraw_attempt(place: RunPlace) -> None:
 
 
 def forget_attempts(place: RunPlace) -> None:
-    """Begin to count anew: somebody has asked for this very run."""
+    """Begin to count anew: a launch has asked for this run by name."""
     if ATTEMPTS.read(place):
         ATTEMPTS.replace(place, [])
 

@@ -162,8 +162,8 @@ class Cockpit:
         self._overview = replace(self._overview, course=self._course(state))
         self._renew(state, session.uploads(), guard)
         if result is not None:
-            told = holdout_sentence(result)
-            self._overview = replace(self._overview, notes=[("Holdout", told), *self._overview.notes])
+            sentence = holdout_sentence(result)
+            self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
         self._closed = True
         self._tell(
             self._show_overview,
@@ -226,7 +226,7 @@ class Cockpit:
 
     def _course(self, state: TrainingState) -> Course:
         generations = max(self._config.generations, state.generation)
-        # All of a long history is looked through once, when it is to be told.
+        # All of a long history is looked through once, when it is shown.
         looked_at = state.telemetry if state.generation == generations else ()
         return Course(
             done=state.generation,

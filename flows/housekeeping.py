@@ -136,7 +136,7 @@ def _clean_run(place: RunPlace, config: Config, grace_seconds: float, *, dry_run
 
 
 def _require_idle(place: RunPlace) -> None:
-    """Raise if somebody trains the run; nothing is written to it on this machine."""
+    """Raise if a process trains the run; nothing is written to it on this machine."""
     if place.local.exists() and RunDirectory.open(place.root, place.name).is_locked():
         raise RunLockedError(f"Run '{place.name}' is in use by another process on this machine.")
     if place.remote and is_live(place.store, place.name):
@@ -144,7 +144,7 @@ def _require_idle(place: RunPlace) -> None:
 
 
 def _take(place: RunPlace, settings: CheckpointConfig, stack: ExitStack) -> Lease | None:
-    """Keep everybody else from the run until the stack is closed, or raise if somebody trains it.
+    """Keep other processes from the run until the stack is closed, or raise if one trains it.
 
     Returns the lease on a run whose store is elsewhere.
     """

@@ -160,7 +160,7 @@ class MemoryWatch:
 def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
     """Draw the memory's course beside a report that was written, and return the picture's path.
 
-    Drawing takes memory itself: what the training held is given back first, if nobody holds it any more. Where that is
+    Drawing takes memory itself: what the training held is given back first, if nothing holds it any more. Where that is
     not enough there is no picture.
     """
     gc.collect()

@@ -1,4 +1,4 @@
-"""Whoever wants to show a training while it runs: the flow tells, the observer decides how it looks."""
+"""Observers of a training: the flow reports to them, they decide how to show it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,6 @@
 """What of a run in a store elsewhere is this machine's own business: where its data are, and where its copies.
 
-The store's word for either is not taken: whoever can write to it would choose what is read and written here.
+The store's word for either is not taken: who can write to it could choose what is read and written here.
 No Prefect in here.
 """
 

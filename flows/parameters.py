@@ -1,4 +1,4 @@
-"""How the configuration is offered as a form: by Prefect's pages, and to whoever asks its server for the schema."""
+"""How the configuration is offered as a form: by Prefect's pages, and by the schema that its server returns."""
 
 import json
 from typing import Annotated, Any
@@ -13,8 +13,8 @@ from eigen_core.config import PRESET_NAMES, Config, preset_values
 class _Form:
     """The schema of a configuration without values of its own.
 
-    A form sends every value that it shows. Were the defaults shown, whoever chose another preset would get them under
-    that preset's name; so descriptions tell what a setting is that is left alone.
+    A form sends every value that it shows. Were the defaults shown, a user who chose another preset would get them
+    under that preset's name; so descriptions say what a setting is that is left alone.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -38,16 +38,16 @@ FormConfig = Annotated[Config, _Form()]
 def _without_value(setting: dict[str, Any], path: tuple[str, ...]) -> None:
     if "default" in setting:
         default = setting.pop("default")
-        told = [f"Default: {_told(default)}"]
+        values_shown = [f"Default: {_json(default)}"]
         if path != ("preset",):
             values = [(name, value) for name in PRESET_NAMES for value in _values_of(name, path)]
-            told += [f"{name}: {_told(value)}" for name, value in values if value != default]
-        setting["description"] = f"{setting['description']} {'; '.join(told)}."
+            values_shown += [f"{name}: {_json(value)}" for name, value in values if value != default]
+        setting["description"] = f"{setting['description']} {'; '.join(values_shown)}."
     if "const" in setting:
         # A field of a single choice: a form would show it as one that cannot be filled in.
         setting["enum"] = [setting.pop("const")]
     if setting.get("type") == "boolean":
-        # A check box that nobody has touched is sent as false.
+        # An untouched check box is sent as false.
         del setting["type"]
         setting["enum"] = [True, False]
 
@@ -62,5 +62,5 @@ def _values_of(preset: str, path: tuple[str, ...]) -> list[Any]:
     return [found]
 
 
-def _told(value: object) -> str:
+def _json(value: object) -> str:
     return "empty" if value is None else json.dumps(value, ensure_ascii=False)

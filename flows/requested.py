@@ -10,7 +10,7 @@ from flows.journal import Journal
 
 
 class Request(Record):
-    """One time that somebody has asked for more, or something else, than a run was configured with."""
+    """A request for more, or something else, than a run was configured with."""
 
     generation: int
     """The newest complete generation then; 0: none."""

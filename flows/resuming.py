@@ -1,4 +1,4 @@
-"""The schedule that goes on with unfinished runs: on while one is to be trained, off when nobody waits for any."""
+"""The schedule that goes on with unfinished runs: on while one is to be trained, off when there is none."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def remove_needless_resumes() -> None:
 
     The schedule does so 144 times a day, and the trigger more than once a crash if the server's database is busy: its
     events come at least once. What is left of that would go on with another run of the store, or with this one after
-    somebody has cancelled it.
+    it was cancelled.
     """
     if runtime.deployment.id is None or not server_is_there():
         return
@@ -104,7 +104,7 @@ def _switch(deployment_id: UUID, active: bool) -> None:
 
 
 def _due(deployment_id: UUID) -> list[FlowRunFilter]:
-    """Return what finds the flow runs that nobody but the schedule or the trigger has asked of a deployment.
+    """Return what finds the flow runs of a deployment that the schedule or the trigger has asked for.
 
     Their time has come, and they wait or are cancelled. It is the number of its processes that tells whether one was
     ever begun: the server sets the times of all that end.

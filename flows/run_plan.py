@@ -47,10 +47,10 @@ class RunPlan:
         """Return the verdict in one to three sentences: peak, phase, limit with its origin; what would make it fit."""
         if self.fits:
             return f"The run fits: {'; '.join(_need(verdict) for verdict in self.plan.verdicts)}."
-        told = [_need(verdict) for verdict in self.plan.verdicts if not verdict.fits]
+        needs = [_need(verdict) for verdict in self.plan.verdicts if not verdict.fits]
         if self.missing_device:
-            told.append(f"it takes {size(self.plan.peak_device_bytes)} of a GPU, and torch finds none here")
-        return " ".join([f"The run does not fit: {'; '.join(told)}.", *self._advice()])
+            needs.append(f"it takes {size(self.plan.peak_device_bytes)} of a GPU, and torch finds none here")
+        return " ".join([f"The run does not fit: {'; '.join(needs)}.", *self._advice()])
 
     def _advice(self) -> list[str]:
         """What to do about a run that does not fit, in sentences."""

@@ -1,4 +1,4 @@
-"""Which run a flow trains that was not told one. No Prefect in here."""
+"""Which run a flow trains where none was named. No Prefect in here."""
 
 import logging
 import os

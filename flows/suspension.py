@@ -1,4 +1,4 @@
-"""Trainings that somebody has paused in Prefect's pages: they end their process, and wait to be resumed there."""
+"""Trainings that were paused in Prefect's pages: they end their process, and wait to be resumed there."""
 
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -41,7 +41,7 @@ def tell_suspended() -> None:
 
 
 def suspension_of(run: str) -> str | None:
-    """Return, as a sentence, that somebody has suspended the training of a run; None if not."""
+    """Return, as a sentence, that the training of a run was suspended; None if not."""
     if runtime.deployment.id is None:
         return None
     trained = FlowRunFilter(

@@ -64,12 +64,12 @@ from tasks.holdout import holdout
 from tasks.plot import plot
 from tasks.train import train
 
-# After these there is nothing that a schedule could go on with, or not without somebody's help.
+# After these there is nothing that a schedule could go on with, or not without a user's help.
 _LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
 
-# What somebody has asked for: told to stop, or suspended in Prefect's pages, which it notices between two phases.
+# What a user has asked for: to stop, or to suspend in Prefect's pages, which it notices between two phases.
 _STOPPED = (TerminationSignal, Pause)
-# Prefect kills a cancelled process 30 s after it was told to stop.
+# Prefect kills a cancelled process 30 s after SIGTERM.
 _GRACE_SECONDS = 15.0
 # A server that is away at the end of a training is waited for so long.
 _REPORT_SECONDS = 120.0
@@ -99,7 +99,7 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     except BlockedError as error:
         ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
     except InputError:
-        # A run that was trained before can be again, once somebody has seen to its store or its data.
+        # A run that was trained before can be again, once its store or its data are corrected.
         if not resume:
             keep_resuming(False)
         raise
@@ -109,7 +109,7 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
 
 
 def _end_at_once() -> None:
-    """End this process as SIGTERM does by itself: Prefect would try for a minute to report that it was told to stop."""
+    """End this process as SIGTERM does by itself: Prefect would try for a minute to report that it was stopped."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTERM)
 
@@ -129,7 +129,7 @@ def _resumable(given: Config, run: str) -> Config:
 
 
 def _asked_for(config: Config, run: str) -> State[None] | None:
-    """Train the run that somebody has named."""
+    """Train the run that was named."""
     if run_exists(config.checkpoint, run):
         forget_attempts(RunPlace.of(config.checkpoint, run))
     return _watched(config, run)

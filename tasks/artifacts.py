@@ -85,7 +85,7 @@ class Pages:
 
 
 def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
-    """Whether an artifact could be replaced; false if somebody has removed it."""
+    """Whether an artifact could be replaced; false if it was removed."""
     client = get_client(sync_client=True)
     try:
         # `update_artifact` would send the content, pictures and all, a second time as an event, which the server keeps.

@@ -28,7 +28,7 @@ def checkpoint(state: TrainingState, session: RunSession, guard: MemoryGuard, ge
 
 
 def checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
-    """Commit a completed generation on this machine, if that has not been done, in a process that was told to stop."""
+    """Commit a completed generation on this machine, if that has not been done, in a process that was asked to stop."""
     saved = session.save_before_end(*_parts(state))
     if saved is not None:
         get_run_logger().info("checkpoint %d, before the end: %s", state.generation, saved_sentence(saved))

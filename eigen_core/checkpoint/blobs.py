@@ -129,7 +129,7 @@ class BlobFolder:
             sync_folder(self._to_sync.pop())
 
     def clear_unfinished(self) -> int:
-        """Remove what a killed process was writing and return how many files that were; nobody may be writing."""
+        """Remove what a killed process was writing and return how many files that were; no process may be writing."""
         folder = self._run / _SAVING
         if not folder.is_dir():
             return 0
@@ -147,7 +147,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be opened; `IsADirectoryError` for whatever is no regular file.
     """
-    # A pipe in the place of the file would wait for somebody to write to it.
+    # A pipe in the place of the file would wait until a process writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

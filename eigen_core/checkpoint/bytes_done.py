@@ -7,7 +7,7 @@ from eigen_core.progress import report_progress
 
 
 class BytesDone:
-    """Counts bytes and reports them to whoever listens where this object was made.
+    """Counts bytes and reports them to the listener of the context in which this object was made.
 
     Args:
         name: what goes on, such as "load".

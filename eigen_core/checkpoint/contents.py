@@ -260,7 +260,7 @@ class RunContents:
         there = {generation_of(name) for name in self.manifest_names()} if found else set()
         damages += [*listing.damages, *(damage for damage in found if damage.generation in there)]
         attached = self.attachments.damages() if deep else []
-        # Whoever trains the run may be replacing them, their list last.
+        # The process that trains the run may be replacing them, their list last.
         return damages if attached and is_live(self.store, self.name) else [*damages, *attached]
 
     def missing_generations(self, rules: Collection[KeepRule]) -> list[Damage]:
@@ -342,7 +342,7 @@ class RunContents:
     ) -> CleanReport:
         """Remove the generations that need not stay, manifests first, then the blobs that no manifest refers to.
 
-        Nobody may be writing to the run meanwhile, unless the grace period is longer than writing a generation takes.
+        No process may write to the run meanwhile, unless the grace period is longer than writing a generation takes.
 
         Args:
             keep_last: so many of the newest generations stay; only those count that are whole by presence and size, so

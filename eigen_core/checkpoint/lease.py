@@ -1,6 +1,6 @@
 """The lease on a run in a store: of all processes on all machines, one at a time writes its manifests.
 
-    <run>/lease/<epoch>        created once, by whoever takes the lease: who that is
+    <run>/lease/<epoch>        created once, by the process that takes the lease: which that is
     <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it lives
     <run>/lease/<epoch>.<manifest>   there while the holder may be creating that manifest
 
@@ -53,7 +53,7 @@ _held_here: set[str] = set()
 
 
 class LeaseHeldError(InputError):
-    """Another process holds the lease, as far as can be told."""
+    """Another process holds the lease, as far as is known."""
 
 
 class LeaseLostError(Exception):
@@ -108,8 +108,9 @@ class Lease:
     it proves nothing: `check` does.
 
     A process may be stopped for longer than the lease between a check and what it does then. So a manifest is announced
-    before the check that precedes it. Whoever takes the lease after that check finds the announcement, and occupies the
-    manifest's name before anything else: the manifest was created before, with all its blobs there, or never will be.
+    before the check that precedes it. A process that takes the lease after that check finds the announcement, and
+    occupies the manifest's name before anything else: the manifest was created before, with all its blobs there, or
+    never will be.
     """
 
     def __init__(self, store: Store, run: str, epoch: int, record: _Record, clock: Callable[[], float]) -> None:
@@ -146,7 +147,7 @@ class Lease:
             run: its name.
             lease_seconds: the lease lapses when it was not renewed for so long.
             above: the epoch will be higher than this, whatever the store shows: the highest in the run's manifests.
-            at_once: whoever else holds it has certainly ended, since this process holds the run's lock.
+            at_once: any other holder has certainly ended, since this process holds the run's lock.
             wait_seconds: how long to wait for a holder that may have been killed, before giving up.
             clock: rising seconds.
             pause: sleeps for so many seconds.
@@ -169,7 +170,7 @@ class Lease:
                 pause(min(_PAUSE_SECONDS, state.lease_seconds - state.age_seconds, deadline - clock()))
 
     def raise_if_lost(self) -> None:
-        """Ask nobody, but recall what a check or the renewal in the background has found.
+        """Ask no store, but recall what a check or the renewal in the background has found.
 
         Raises:
             LeaseLostError: another process has taken the lease.
@@ -181,7 +182,7 @@ class Lease:
         """Make sure that this is the newest lease, before a manifest is written.
 
         Raises:
-            LeaseLostError: another process has taken it since. A lease that lapsed and that nobody took is kept.
+            LeaseLostError: another process has taken it since. A lease that lapsed and was not taken is kept.
             InputError, StoreUnavailableError: see `Store`; it is not known then.
         """
         if self._keeper_error is not None:
@@ -221,7 +222,7 @@ class Lease:
                 self._renewed = started
 
     def release(self) -> None:
-        """Give the lease back. If the store cannot be told, it lapses by itself; that is logged."""
+        """Give the lease back. If the store cannot be reached, it lapses by itself; that is logged."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -254,13 +255,13 @@ class Lease:
         self.release()
 
     def _create(self) -> bool:
-        """Create this epoch's record; False if somebody else was faster."""
+        """Create this epoch's record; False if another process was faster."""
         name = _record_name(self._run, self.epoch)
         if not created(self._store, name, self._record.model_dump_json().encode()):
             return False
         found = self._store.objects(_folder(self._run))
         epochs = _epochs(found)
-        # Old records are removed: whoever decided long ago to take one of them finds its name free.
+        # Old records are removed: a process that decided long ago to take one of them finds its name free.
         if max(epochs, default=self.epoch) > self.epoch:
             return False
         announcements = self._prevent_announced(found)
@@ -324,12 +325,12 @@ class Lease:
 
 
 def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:
-    """Return the lease on a run as the store shows it, None if nobody ever took one.
+    """Return the lease on a run as the store shows it, None if none was ever taken.
 
     Args:
         store: where the run is.
         run: its name.
-        at_once: whoever holds the lease has certainly ended: report it as free.
+        at_once: the holder of the lease has certainly ended: report it as free.
 
     Raises:
         InputError, StoreUnavailableError: see `Store`.

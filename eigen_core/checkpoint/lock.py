@@ -86,7 +86,7 @@ class RunLock:
 
 
 def _take(descriptor: int) -> bool:
-    """Try for half a second: whoever asks `is_taken` holds a shared lock for an instant."""
+    """Try for half a second: `is_taken` holds a shared lock for an instant."""
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_SECONDS)

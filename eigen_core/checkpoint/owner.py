@@ -14,7 +14,7 @@ _ENDED = ("Z", "X", "x")
 class Owner(BaseModel):
     """One process on one machine, so described that no other process ever matches.
 
-    Where a part cannot be told (there is no `/proc`), it is None, and nothing can be proved.
+    Where a part is not known (there is no `/proc`), it is None, and nothing can be proved.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -89,7 +89,7 @@ def _sees_itself() -> bool:
 
 
 def _status(pid: int) -> tuple[str, int] | None:
-    """Return a process's state and when it started, None if it cannot be told."""
+    """Return a process's state and when it started, None if it is not known."""
     try:
         content = (_PROC / str(pid) / "stat").read_text(errors="replace")
         # The command's name, in brackets, may hold anything, brackets and spaces too.

@@ -1,4 +1,4 @@
-"""Which generations stay, and what nobody refers to any more."""
+"""Which generations stay, and which files are no longer referred to."""
 
 import heapq
 import math

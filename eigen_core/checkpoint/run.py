@@ -151,7 +151,7 @@ class RunDirectory:
 
     @property
     def plots(self) -> Path:
-        """Folder for the run's plots; it is made by whoever plots."""
+        """Folder for the run's plots; it is made when plots are drawn."""
         return self.path / PLOTS
 
     def blob_path(self, sha256: str) -> Path:
@@ -395,7 +395,7 @@ class RunDirectory:
         champion_generation: int | None = None,
         protected: Collection[int] = frozenset(),
     ) -> CleanReport:
-        """Remove what need not stay, as `RunContents.apply_retention` does, while nobody else writes.
+        """Remove what need not stay, as `RunContents.apply_retention` does, while no other process writes.
 
         Raises:
             InputError: the folder cannot be written to.
@@ -413,7 +413,7 @@ class RunDirectory:
         grace_seconds: float = GRACE_SECONDS,
         dry_run: bool = False,
     ) -> CleanReport:
-        """Remove what need not stay, as `RunContents.clean` does, while nobody else writes.
+        """Remove what need not stay, as `RunContents.clean` does, while no other process writes.
 
         Raises:
             InputError: the folder cannot be written to.

@@ -19,7 +19,7 @@ class DamagedFileError(Exception):
 
 
 class StoreWriter:
-    """Writes to one run in a store, for whoever holds its lease. It belongs to one thread.
+    """Writes to one run in a store for the holder of its lease. It belongs to one thread.
 
     Attributes:
         there: the blobs that were seen into the store: name, relative to the run -> size (bytes). Other threads may
@@ -32,7 +32,7 @@ class StoreWriter:
             folder: the run directory.
             target: the run in the store.
             lease: the right to write there.
-            moved: told of each block, and of no bytes before a manifest; what it raises ends what is under way.
+            moved: called with the bytes of each block, and with 0 before a manifest; what it raises ends the upload.
         """
         self.there: Mapping[str, int] = {}
         self._folder = folder

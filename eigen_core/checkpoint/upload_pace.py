@@ -69,8 +69,8 @@ def pause_after(failures: int, *, refused: bool, hurried: bool) -> float:
 
     Args:
         failures: attempts that have failed before the last one, since one succeeded.
-        refused: the store says that waiting will not help; somebody may still put that right.
-        hurried: somebody waits for it.
+        refused: the store says that waiting will not help; a user may still correct that.
+        hurried: a caller waits for it.
     """
     first, longest = (_FIRST_REFUSED_PAUSE, _LONGEST_REFUSED_PAUSE) if refused else (_FIRST_PAUSE, _LONGEST_PAUSE)
     return min(first * 2.0 ** min(failures, 16), _HURRIED_PAUSE if hurried else longest)

@@ -277,7 +277,7 @@ class Uploader:
             raise
 
     def _rest(self, pause: float, kicks: int) -> None:
-        """Wait until there is work, or after a failure for a while, unless somebody begins to hurry."""
+        """Wait until there is work, or after a failure for a while, unless a caller begins to wait."""
         with self._changed:
             if pause == NOTHING_TO_DO:
                 self._changed.wait_for(lambda: self._closing.is_set() or self._is_work())

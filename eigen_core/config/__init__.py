@@ -1,4 +1,4 @@
-"""One validated model of everything that a run can be told, and the presets that fill it."""
+"""One validated model of all settings of a run, and the presets that fill it."""
 
 from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values

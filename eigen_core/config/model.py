@@ -1,4 +1,4 @@
-"""The one model of everything that a run can be told."""
+"""The model of all settings of a run."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -22,7 +22,7 @@ def _bookkeeping_of_version_1(values: dict[str, Any]) -> None:
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (_bookkeeping_of_version_1,)
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 
-Whoever renames or removes a setting, or adds one whose default is not what was done before, adds one that says so.
+A change that renames or removes a setting, or adds one whose default is not what was done before, adds a migration.
 """
 
 

@@ -117,7 +117,7 @@ def _tensors(state: TrainingState, champion: Tensor) -> dict[str, dict[str, Tens
 
 
 def _champion_facts(state: TrainingState) -> JsonValue:
-    """What somebody needs to know who has nothing but the champion's weights and the configuration."""
+    """What is needed to use the champion beside its weights and the configuration."""
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
         **state.task.facts(),

@@ -186,9 +186,9 @@ def _repeated(
     repeats = Repeats.of(codes, days)
     if not repeats.rows.size:
         return 0
-    told = Repeats.of(codes[priced], days[priced])
+    with_price = Repeats.of(codes[priced], days[priced])
     for role, values in rows.items():
-        differing = told.difference(values[priced])
+        differing = with_price.difference(values[priced])
         if differing is not None:
             symbol, day = symbols[codes[priced][differing[1]]], days[priced][differing[1]]
             one, other = (f"{values[priced][row]:g}" for row in differing)

@@ -70,7 +70,7 @@ def read_stamps(column: "pd.Series[Any]", where: str) -> Stamps:
 
     Raises:
         UnreadableDateError: a cell is no date.
-        InputError: days and months cannot be told apart, or the years are out of range.
+        InputError: days and months cannot be distinguished, or the years are out of range.
     """
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         stamps = _of_zoned(column)

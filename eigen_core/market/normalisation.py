@@ -63,7 +63,7 @@ def normalised(
         column: gives the features of a column, float64 `[days, features]`, NaN where unknown.
         days, columns, features: size of the result.
         train: the days that mean and deviation are taken from.
-        progress: told the number of columns done.
+        progress: called with the number of columns done.
 
     Each feature of a column has mean 0 and standard deviation 1 over its train days and is cut off at plus or minus
     `LIMIT`. A column that knows the feature on fewer than `FEWEST_DAYS` train days, or always at the same value, takes

@@ -108,7 +108,7 @@ def _market(scale: Scale, tensors: _Tensors) -> list[Part]:
     panel = scale.panel
     cells, traded = panel.days * panel.columns, panel.days * panel.assets
     features = SINGLE * cells * panel.features
-    # Lows are read by nobody, so that their pages are never touched where they are mapped.
+    # Lows are never read, so that their pages are never touched where they are mapped.
     prices = (3 if panel.mapped else 4) * DOUBLE * traded
     bank = SINGLE * cells * scale.filters
     shape = f"[{panel.days:,}, {panel.columns:,}, {panel.features}]"

@@ -63,7 +63,7 @@ def memory_of(store: str, name: str) -> RunMemory:
 
 
 def _pid(folder: Path) -> int | None:
-    """Return the process that has the run's lock on this machine, None if that cannot be told."""
+    """Return the process that has the run's lock on this machine, None if that is not known."""
     from eigen_core.checkpoint.names import LOCK_NAME
 
     try:

@@ -104,7 +104,7 @@ def _prepare() -> None:
 
 
 def _require_store(settings: CheckpointConfig) -> None:
-    """Ask the store before anything else is loaded: whoever waits for an answer should not wait for torch too."""
+    """Ask the store before anything else is loaded: its answer should not wait until torch is loaded."""
     if is_remote(settings.store):
         open_store(settings.store).check()
 
@@ -323,8 +323,8 @@ def _memory_report_since(began: datetime, config: Config, name: str) -> str:
     folder = RunPlace.of(config.checkpoint, name).root / name
     # A report's name begins with its time.
     reports = [path for path in memory_reports(folder) if path.name >= f"{began:%Y%m%dT%H%M%S}"]
-    told = f"The report is {reports[0]} ({memory_command(config, name)} shows it). " if reports else ""
-    return f"{told}Free memory or raise the limit first. {_where_it_stands(config, name)}"
+    report = f"The report is {reports[0]} ({memory_command(config, name)} shows it). " if reports else ""
+    return f"{report}Free memory or raise the limit first. {_where_it_stands(config, name)}"
 
 
 def _where_it_stands(config: Config, name: str) -> str:

@@ -54,7 +54,7 @@ def client_of(api: str) -> "Iterator[SyncPrefectClient]":
 def deploy(api: str) -> None:
     """Bring pool, deployments and automations to the server at `api`.
 
-    Schedules that somebody has switched on or off stay so.
+    Schedules that were switched on or off stay so.
 
     Raises:
         InputError: the server has a pool of the same name for something else.
@@ -129,7 +129,7 @@ def find_deployment(client: "SyncPrefectClient", name: str = DEPLOYMENT) -> "Dep
 
 
 def resume_schedule(client: "SyncPrefectClient") -> "DeploymentSchedule | None":
-    """Return the schedule that resumes, None if somebody has removed it."""
+    """Return the schedule that resumes, None if it was removed."""
     from flows.resuming import schedule_of
 
     return schedule_of(find_deployment(client))

@@ -1,6 +1,6 @@
-"""What server and worker are told by their environment: in one place, for `eigen up`, for services and for containers.
+"""The environment of server and worker: in one place, for `eigen up`, for services and for containers.
 
-Nothing here imports Prefect: whoever starts these processes need not wait for it.
+Nothing here imports Prefect: starting these processes need not wait for it.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 from flows.prefect_environment import flow_environment
 
 HOST = "127.0.0.1"
-"""Where the server listens unless it is told otherwise, and where it is asked on its own machine."""
+"""Where the server listens by default, and where it is asked on its own machine."""
 VARIABLE = "EIGEN_FOLDER"
 """Names the folder in which the flows of a worker work."""
 POOL = "eigen-gpu"

@@ -95,7 +95,7 @@ def waiting_flow_run(client: "SyncPrefectClient") -> "FlowRun | None":
 
 
 def trained_run(flow_run: "FlowRun") -> str | None:
-    """Return the name of the run that a flow run trains, None if it was not told one and has not chosen one yet."""
+    """Return the name of the run that a flow run trains, None if none was given and it has not chosen one yet."""
     given = flow_run.parameters.get("run")
     return tagged_run(flow_run.tags) or (given if isinstance(given, str) else None)
 

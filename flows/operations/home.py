@@ -39,7 +39,7 @@ class Record(BaseModel):
     store: str | None
     """The store that its environment names."""
     machine: str | None
-    """Where its process number counts; None if that cannot be told."""
+    """Where its process number counts; None if that is not known."""
     host: str | None = None
     """Address at which a server listens; None: it is no server."""
 
@@ -152,7 +152,7 @@ class Home:
         """
         with explained("write to", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            # Logs and environments of processes: of no use to git, and nobody else's business.
+            # Logs and environments of processes: of no use to git, and private.
             (self.path / ".gitignore").write_text("*\n")
         descriptor = self._opened("lock")
         try:

@@ -51,7 +51,7 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
         api: of the server.
         values: the settings that were given, nested; the rest is the preset's.
         run: its name.
-        say: is told what is being waited for.
+        say: called with what is being waited for.
         as_configured: the run exists, and goes on with its own settings; of the given ones, only store and data count.
 
     Raises:

@@ -21,8 +21,8 @@ _ENGINE = "prefect.engine"
 def report_lost(client: "SyncPrefectClient", worker: Record | None, name: str) -> "list[FlowRun]":
     """Tell the server which flow runs of a worker that has ended have no process any more, and return them.
 
-    Nobody else would, until their heartbeats have been missed for a while. What runs is left alone, and so is what may
-    run where it cannot be seen: on another machine, in another container, or under another worker.
+    Prefect itself would not, until their heartbeats have been missed for a while. What runs is left alone, and so is
+    what may run where it cannot be seen: on another machine, in another container, or under another worker.
 
     Args:
         client: of the server.
@@ -46,7 +46,7 @@ def report_lost(client: "SyncPrefectClient", worker: Record | None, name: str) -
 
 
 def has_process(flow_run_id: "UUID") -> bool:
-    """Whether a process of this machine works for a flow run, or may: if it cannot be told of one, it is taken to."""
+    """Whether a process of this machine works for a flow run, or may: if that is not known of one, it is taken to."""
     return any(_may_work_for(process, str(flow_run_id)) for process in psutil.process_iter())
 
 

@@ -23,7 +23,7 @@ _MOST_TAIL_BYTES = 64 << 10
 
 
 class ProcessId(BaseModel):
-    """A process, told apart from any later one that has its number."""
+    """A process, distinguished from any later one that has its number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -96,7 +96,7 @@ class ProcessId(BaseModel):
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started) < _SAME_START_SECONDS
-            # What nobody has asked how it ended still has its number.
+            # A process that was not waited for still has its number.
             ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
         except psutil.NoSuchProcess:
             return None
@@ -106,7 +106,7 @@ class ProcessId(BaseModel):
 def this_machine() -> str | None:
     """Return where process numbers count: on this machine until it is restarted, and in this container of it.
 
-    None if that cannot be told.
+    None if that is not known.
     """
     try:
         return f"{_BOOT.read_text().strip()} {os.readlink(_NAMESPACE)}"
@@ -142,7 +142,7 @@ class Started:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        # Until this process asks how it ended, its number is nobody else's.
+        # Until this process asks how it ended, its number is not given to another.
         self.process = ProcessId.of(process.pid)
 
     def ended(self) -> int | None:

@@ -114,8 +114,8 @@ def wanted_port(
 
     If nothing names one it is the `last` one: trainings that have lost their server wait for it there.
 
-    An address of this machine at which nobody answers is where `eigen up` starts one: it is what `eigen up` itself has
-    told the user to set.
+    An address of this machine at which nothing answers is where `eigen up` starts one: `eigen up` itself asks the user
+    to set it.
 
     Raises:
         InputError: `given` contradicts PREFECT_API_URL.
@@ -138,7 +138,7 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, listening: L
 
     Args:
         home: where it is remembered.
-        environ: what it is told beside what it needs.
+        environ: its environment, beside what it needs.
         port: of it.
         listening: at which address of this machine.
 

@@ -111,7 +111,7 @@ class ScheduleStatus:
 
     Attributes:
         active: whether it is switched on.
-        next: when it, or somebody by hand, has asked for the next flow run.
+        next: when it, or a user, has asked for the next flow run.
     """
 
     active: bool
@@ -120,7 +120,7 @@ class ScheduleStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """All of it. What cannot be told is None.
+    """All of it. What is not known is None.
 
     Attributes:
         server: None if there is none: `eigen up` has started none here and PREFECT_API_URL names none.
@@ -129,7 +129,7 @@ class Status:
             one that has ended last.
         schedule: the schedule that resumes.
         run: the run that the flow run trains, as its store knows it; None if it is yet to be begun.
-        run_problem: why that cannot be told, as a sentence.
+        run_problem: why that is not known, as a sentence.
         supervisor: what restarts server and worker, None if none was started here.
         run_page: address of the page of the run that the flow run trains.
     """
@@ -218,12 +218,12 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
 
 
 def last_trained(home: Home, worker: Record | None) -> "RunStatus | None":
-    """Return the run that was trained last in the store of a worker, None if that cannot be told."""
+    """Return the run that was trained last in the store of a worker, None if that is not known."""
     return _run(worker or home.read("worker"), None)[0]
 
 
 def _run(worker: Record | None, flow_run: FlowRunStatus | None) -> "tuple[RunStatus | None, str | None]":
-    """Return the run that a flow run trains, else the one that was trained last; or why that cannot be told.
+    """Return the run that a flow run trains, else the one that was trained last; or why that is not known.
 
     One that is yet to be begun is none: another run of the store says nothing about it.
     """

@@ -13,7 +13,7 @@ from flows.operations.processes import ProcessId
 from flows.operations.worker import worker_name
 
 GRACE_SECONDS = 120.0
-"""How long a training that is told to stop may take to reach a point where it can."""
+"""How long a training that is asked to stop may take to reach a point where it can."""
 
 # Worker and server end within seconds, but not on a machine with other things to do.
 _END_SECONDS = 60.0
@@ -30,7 +30,7 @@ class StoppedWorker:
     """How a worker was stopped.
 
     Attributes:
-        trainings: processes of flow runs that were told to stop.
+        trainings: processes of flow runs that were asked to stop.
         killed: they, or the worker, did not stop by themselves in time.
     """
 
@@ -41,32 +41,32 @@ class StoppedWorker:
 def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Callable[[], bool]) -> StoppedWorker:
     """Stop a worker and what it runs.
 
-    A worker that is told to stop ends its flow runs at once and reports nothing of it, so they are stopped first. It is
+    A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. It is
     held meanwhile: what asks for their resume must wait for the next worker, and not be taken by one that ends.
 
     Args:
         process: the worker.
-        say: is told what is being waited for.
+        say: called with what is being waited for.
         grace_seconds: how long trainings may take to stop by themselves.
         reported: whether the server knows that they have ended.
     """
-    told: list[ProcessId] = []
+    asked: list[ProcessId] = []
     end = time.monotonic() + grace_seconds
     killed = False
     try:
         while engines := [child for child in process.children() if child.runs(_ENGINE)]:
             for engine in engines:
-                if engine not in told:
+                if engine not in asked:
                     say("stopping the training")
                     process.send(signal.SIGSTOP)
                     engine.send(signal.SIGTERM)
-                    told.append(engine)
+                    asked.append(engine)
             if time.monotonic() > end:
                 killed = True
                 for engine in engines:
                     engine.kill()
             time.sleep(_POLL_SECONDS)
-        if told:
+        if asked:
             _wait_for(reported, _REPORT_SECONDS)
         say("stopping the worker")
         process.send(signal.SIGTERM)
@@ -76,7 +76,7 @@ def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Ca
     if not process.wait(_END_SECONDS):
         killed = True
         process.kill()
-    return StoppedWorker(tuple(told), killed)
+    return StoppedWorker(tuple(asked), killed)
 
 
 def stop_server(process: ProcessId, say: Say) -> bool:
@@ -95,7 +95,7 @@ class Down:
 
     Attributes:
         worker, server: the process, None if none ran.
-        trainings: how many flow runs were told to stop.
+        trainings: how many flow runs were asked to stop.
         killed: what did not stop by itself in time.
         by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
     """
@@ -118,7 +118,7 @@ def bring_down(
 
     Args:
         home: what has been started.
-        say: is told what is being waited for.
+        say: called with what is being waited for.
         grace_seconds: how long a training may take to stop by itself.
         parts: what to stop of it.
         before_server: is called between the ends of worker and server.
@@ -152,7 +152,7 @@ def bring_down(
 
 
 def _report_lost(worker: Record, name: str) -> None:
-    """Tell the server of flow runs that were killed; one that does not answer is told by the next `eigen up`."""
+    """Tell the server of flow runs that were killed; if it does not answer, the next `eigen up` does."""
     from flows.operations.deploying import client_of
     from flows.operations.lost import report_lost
 

@@ -70,7 +70,7 @@ def supervise(home: Home, restart: Callable[[list[str], Path], bool], wait: Call
     Args:
         home: whose parts.
         restart: calls `eigen up` with these arguments in this folder, and returns whether it has succeeded.
-        wait: waits so many seconds, and returns whether this process is told to stop.
+        wait: waits so many seconds, and returns whether this process is asked to stop.
 
     Raises:
         InputError: what is known of a part cannot be read.
@@ -92,7 +92,7 @@ def supervise(home: Home, restart: Callable[[list[str], Path], bool], wait: Call
 
 
 def stop_event() -> threading.Event:
-    """Return what is set when this process is told to stop."""
+    """Return what is set when this process is asked to stop."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -126,7 +126,7 @@ def _restart(arguments: list[str], folder: Path, stopping: threading.Event) -> b
 
 
 def main() -> int:
-    """Restart what ends in the home that the environment names, until this process is told to stop."""
+    """Restart what ends in the home that the environment names, until this process is asked to stop."""
     stopping = stop_event()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:

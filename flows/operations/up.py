@@ -67,10 +67,10 @@ def bring_up(
 
     Args:
         home: where it is remembered.
-        environ: what the processes are told beside what they need.
+        environ: the environment of the processes, beside what they need.
         listening: where the server listens; its port if none was asked for: that of PREFECT_API_URL, else the one it
             had last, else 4200.
-        say: is told what is being done.
+        say: called with what is being done.
         only: start this part alone; a worker needs a server that answers.
         patient: wait for another `eigen up` that is at work.
         supervised: start what restarts server and worker, too, if that does not run.
@@ -112,7 +112,7 @@ def _brought(home: Home, environ: Mapping[str, str], listening: Listening, say: 
                 deploy(server.api)
             wait_for_worker(client, home, worker, started)
         except BaseException:
-            # Whatever ends this, Ctrl-C too, leaves no worker behind that nobody remembers.
+            # Whatever ends this, Ctrl-C too, leaves no worker behind that is not remembered.
             started.stop()
             home.forget("worker")
             raise

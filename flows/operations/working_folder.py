@@ -14,7 +14,7 @@ def enter() -> dict[str, str]:
     Prefect would start it in a temporary folder, where the store `runs` would be removed with it.
 
     Raises:
-        RuntimeError: nobody says where that is.
+        RuntimeError: the environment does not name it.
     """
     folder = folder_of(os.environ)
     os.chdir(folder)
