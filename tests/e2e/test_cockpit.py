@@ -107,12 +107,23 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     preset = Select(pages.fields("select")[0])
     assert [option.text for option in preset.options] == list(PRESET_NAMES)
     assert preset.first_selected_option.text == "quickstart"
-    preset.select_by_visible_text("eigen2")
-    with operated.pool_paused():
+
+    def submit() -> str:
+        Select(pages.fields("select")[0]).select_by_visible_text("eigen2")
         pages.click("Submit")
-        pages.wait_for("Next Run")
-        created = operated.asked_for()[-1]
-        operated.forget(created["id"])
+        return pages.wait_for_one("Next Run", "Something went wrong")
+
+    with operated.pool_paused():
+        # A server that is busy may answer that its database is locked.
+        tries = 1
+        while (seen := submit()) != "Next Run" and tries < 5:
+            pages.open(page, "Generations to train.", "Go on with a run that exists")
+            tries += 1
+        assert seen == "Next Run"
+        # One more where an earlier try was taken although it was answered with an error.
+        created, *others = [run for run in reversed(operated.asked_for()) if run["parameters"].get("config")]
+        for run in (created, *(run for run in others if run["parameters"] == created["parameters"])):
+            operated.forget(run["id"])
     assert created["parameters"]["config"] == {"preset": "eigen2"}
     assert set(created["parameters"]) <= {"config", "run", "resume"}
     assert not created["parameters"].get("run")

@@ -83,6 +83,15 @@ class Browser:
 
         self._until(look, lambda: f"{missing} on {self.driver.current_url}")
 
+    def wait_for_one(self, *texts: str) -> str:
+        """Wait until the page shows one of these texts, and return the first that it shows."""
+
+        def look() -> str | None:
+            page = self.text()
+            return next((text for text in texts if text in page), None)
+
+        return str(self._until(look, lambda: f"any of {texts} on {self.driver.current_url}"))
+
     def click(self, label: str) -> None:
         """Click on what is labelled so, when it is there."""
         path = f"//*[self::a or self::button or self::li][normalize-space(.)='{label}']"
