@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -118,9 +118,10 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
         return
     server = PrefectServer()
     server.check()
-    with refused_with_its_plan(config, console), _started_meanwhile(server, signals):
-        _tell(display, "reading the data")
-        with progress_to(display):
+    with refused_with_its_plan(config, console):
+        # Not around the flow: what Prefect still reports at this process's end needs the server.
+        with _started_meanwhile(server, signals), progress_to(display):
+            _tell(display, "reading the data")
             report, run_plan = _check(config, name)
         for line in (*report.lines(), run_plan.sentence()):
             console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
@@ -167,12 +168,11 @@ def refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
 def _started_meanwhile(server: PrefectServer, signals: StopSignals) -> Iterator[None]:
     """Let the embedded server start while the data are read, and end at once if the run is refused."""
     signals.before_leaving(server.stop)
-    server.start()
-    try:
+    with ExitStack() as refused:
+        refused.callback(server.stop)
+        server.start()
         yield
-    except BaseException:
-        server.stop()
-        raise
+        refused.pop_all()
 
 
 def _check(config: Config, name: str) -> "tuple[DataReport, RunPlan]":
