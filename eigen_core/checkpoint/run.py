@@ -191,7 +191,7 @@ class RunDirectory:
         with explained("clear leftovers from", self.path):
             count = self._blobs.clear_unfinished()
             for path in leftovers(self.path):
-                path.unlink()
+                path.unlink(missing_ok=True)  # a status that another thread was writing
                 count += 1
         if count:
             logger.info("Run '%s': cleared %d files, left by a process that was stopped.", self.name, count)
