@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from flows.operations.home import Home, Part
+from flows.prefect_environment import free_port
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
 _PARTS: tuple[Part, ...] = ("worker", "server")
@@ -48,7 +48,7 @@ class Operated:
 
     def __enter__(self) -> Self:
         try:
-            self._eigen("up", "--port", str(_free_port()))
+            self._eigen("up", "--port", str(free_port()))
         except BaseException:
             # What was begun is stopped whatever ends this, Ctrl-C too: `__exit__` is not called for it.
             self._stop()
@@ -113,10 +113,3 @@ class Operated:
     def _log(self, part: Part) -> str:
         path = self._home.log(part)
         return path.read_text(errors="replace")[-_TAIL:] if path.exists() else ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

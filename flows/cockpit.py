@@ -40,8 +40,8 @@ from eigen_core.reporting import (
 from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
 from eigen_core.units import exact_clock, size
-from flows.flow_runs import describe_flow_run, flow_run_name, rename_flow_run
 from flows.goodput import Start, goodput
+from flows.own_flow_run import describe_flow_run, flow_run_name, rename_flow_run
 from flows.run_plan import RunPlan
 from flows.server_presence import require_server
 from tasks.artifacts import REFUSALS, Pages, artifact_key

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field
 from eigen_core.checkpoint import RunPlace
 from eigen_core.progress import checked_by
 from eigen_core.records import Record
-from flows.journal import Journal
+from flows.journals import Journal
 
 SIGN_OF_LIFE = "alive"
 """File in a run's folder that a training touches between its steps; only an interrupted one leaves it there."""

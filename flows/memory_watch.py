@@ -29,16 +29,16 @@ from eigen_core.memory.exhaustion import is_exhaustion
 from eigen_core.planning import PHASES
 from eigen_core.records import PhaseMemory
 from eigen_core.reporting.memory_plot import plot_memory_curve
-from flows.memory_reports import (
+from flows.journals import (
     GuardAbort,
     memory_key,
     remember_abort,
     require_not_blocked,
     write_memory_report,
 )
+from flows.names import GUARD_NAME
 from flows.run_plan import RunPlan
 from flows.server_presence import server_is_there
-from flows.state_names import GUARD_NAME
 from tasks.artifacts import Pages, show_memory
 
 

@@ -103,7 +103,7 @@ class PrefectServer:
 
         if PREFECT_API_URL.value():
             return
-        port = _free_port()
+        port = free_port()
         self._api = f"http://127.0.0.1:{port}/api"
         self._process = _start_embedded(port)
         atexit.register(self._end)
@@ -196,7 +196,8 @@ def _start_embedded(port: int) -> "subprocess.Popen[bytes]":
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine at which nothing listens."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,12 +1,10 @@
-"""The schedule that goes on with unfinished runs: on while one is to be trained, off when there is none."""
+"""What resumes unfinished runs: a schedule that is on while there is one, and users who resume a suspended flow run."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import httpx
 from prefect import runtime
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterCreatedBy,
@@ -17,11 +15,11 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import StateType
-from prefect.exceptions import PrefectException
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.logging import get_logger
 
-from flows.server_presence import require_server, server_is_there
-from flows.tags import SCHEDULED_TAG
+from flows.names import SCHEDULED_TAG, run_tag
+from flows.server_presence import server_asked, server_is_there
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -38,40 +36,55 @@ _PARAMETERS = {"resume": True}
 
 
 def is_scheduled() -> bool:
-    """Whether a schedule has asked for this flow run.
+    """Whether a schedule has created this flow run.
 
-    Who switches a schedule on in Prefect's pages removes its parameters, so that they do not tell.
+    Switching a schedule on in Prefect's pages removes its parameters, so that they do not show it.
     """
     return SCHEDULED_TAG in runtime.flow_run.tags
 
 
-def keep_resuming(active: bool) -> None:
+def switch_schedule(active: bool) -> None:
     """Switch the schedule of this flow run's deployment on or off; without a deployment there is nothing to switch."""
     if runtime.deployment.id is not None:
         _switch(UUID(runtime.deployment.id), active)
 
 
 def remove_needless_resumes() -> None:
-    """Remove what asks for a resume in vain, since this flow run trains.
+    """Remove the flow runs that are to resume a run and have not begun, since this flow run trains.
 
-    The schedule does so 144 times a day, and the trigger more than once a crash if the server's database is busy: its
-    events come at least once. What is left of that would go on with another run of the store, or with this one after
-    it was cancelled.
+    The schedule creates 144 of them a day, and the trigger more than one a crash if the server's database is busy: its
+    events come at least once. Those left would go on with another run of the store, or with this one after it was
+    cancelled.
     """
     if runtime.deployment.id is None or not server_is_there():
         return
-    try:
-        with get_client(sync_client=True) as client:
-            for due in _due(UUID(runtime.deployment.id)):
-                for asked in client.read_flow_runs(flow_run_filter=due):
-                    if asked.run_count == 0 and not asked.parameters.get("run"):
-                        client.delete_flow_run(asked.id)
-    except (httpx.HTTPError, PrefectException) as error:
-        logger.warning("Flow runs that never began are still listed: %s: %s", type(error).__name__, error)
+    with server_asked("Flow runs that never began are still listed", logger) as client:
+        for due in _due(UUID(runtime.deployment.id)):
+            for waiting in client.read_flow_runs(flow_run_filter=due):
+                if waiting.run_count == 0 and not waiting.parameters.get("run"):
+                    client.delete_flow_run(waiting.id)
+
+
+def suspension_of(run: str) -> str | None:
+    """Return, as a sentence, that the training of a run was suspended; None if not."""
+    if runtime.deployment.id is None:
+        return None
+    trained = FlowRunFilter(
+        deployment_id=FlowRunFilterDeploymentId(any_=[UUID(runtime.deployment.id)]),
+        tags=FlowRunFilterTags(all_=[run_tag(run)]),
+    )
+    last: list[FlowRun] = []
+    with server_asked(f"It is not known whether run {run} is suspended", logger) as client:
+        last = client.read_flow_runs(flow_run_filter=trained, sort=FlowRunSort.START_TIME_DESC, limit=1)
+    if not last or last[0].state is None or not last[0].state.is_paused():
+        return None
+    end = last[0].state.state_details.pause_timeout
+    until = "" if end is None else f" until {end:%d %b %H:%M} UTC"
+    return f"Flow run {last[0].name} is suspended{until}: resume or cancel it in its page."
 
 
 def stop_resuming(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:  # noqa: ARG001 - what Prefect calls a hook with
-    """Switch the schedule off after a cancellation: who cancels a training does not want it back in ten minutes."""
+    """Switch the schedule off after a cancellation: it would resume the training within ten minutes."""
     if flow_run.deployment_id is not None:
         _switch(flow_run.deployment_id, False)
 
@@ -91,23 +104,16 @@ def set_schedule(client: "SyncPrefectClient", found: "DeploymentResponse", activ
 
 
 def _switch(deployment_id: UUID, active: bool) -> None:
-    try:
-        require_server()
-        with get_client(sync_client=True) as client:
-            set_schedule(client, client.read_deployment(deployment_id), active)
-    except (httpx.HTTPError, PrefectException) as error:
-        # A training does not end because of its schedule.
-        turned = "on" if active else "off"
-        logger.warning(
-            "The schedule '%s' could not be switched %s: %s: %s", RESUME, turned, type(error).__name__, error
-        )
+    failure = f"The schedule '{RESUME}' could not be switched {'on' if active else 'off'}"
+    with server_asked(failure, logger) as client:
+        set_schedule(client, client.read_deployment(deployment_id), active)
 
 
 def _due(deployment_id: UUID) -> list[FlowRunFilter]:
-    """Return what finds the flow runs of a deployment that the schedule or the trigger has asked for.
+    """Return filters for the flow runs of a deployment that the schedule or the trigger has created.
 
-    Their time has come, and they wait or are cancelled. It is the number of its processes that tells whether one was
-    ever begun: the server sets the times of all that end.
+    They are due, and wait or are cancelled. The number of its processes shows whether one has ever begun: the server
+    sets the times of all that end.
     """
     due = FlowRunFilter(
         deployment_id=FlowRunFilterDeploymentId(any_=[deployment_id]),

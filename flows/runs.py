@@ -39,11 +39,16 @@ from eigen_core.records import (
     telemetry_in,
 )
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store, run_root
-from flows.attempts import has_failed_too_often
 from flows.goodput import Goodput, goodput, starts_of
-from flows.memory_reports import is_blocked
-from flows.own_settings import OwnSettings, own_settings, remember_own_settings
-from flows.requested import remember_request, requested_config
+from flows.journals import (
+    OwnSettings,
+    has_failed_too_often,
+    is_blocked,
+    own_settings,
+    remember_own_settings,
+    remember_request,
+    requested_config,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,13 @@
-"""Whether Prefect's server is there to be asked: a training does not wait for one that is away."""
+"""Whether Prefect's server answers: a training does not wait for one that is unavailable."""
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from logging import Logger, LoggerAdapter
 
 import httpx
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
 from flows.operations.health import is_reachable
@@ -18,12 +21,13 @@ _silent_until = 0.0
 
 
 def require_server() -> None:
-    """Refuse to ask a server that is away: Prefect's client would try for a minute, at each call.
+    """Refuse to ask a server that is unavailable: Prefect's client would try for a minute, at each call.
 
-    After a server that is not refused but silent, which is known after five seconds, none is asked for a minute.
+    After a server that does not refuse but stays silent, which takes five seconds to find out, none is asked for a
+    minute.
 
     Raises:
-        httpx.ConnectError: it is away.
+        httpx.ConnectError: it is unavailable.
     """
     global _silent_until
     asked = time.monotonic()
@@ -44,10 +48,28 @@ def server_is_there() -> bool:
     return True
 
 
-def asked_twice() -> AbstractContextManager[Settings]:
-    """Let what is asked of the server inside the block be tried twice, for ten seconds each, not for minutes.
+@contextmanager
+def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
+    """Ask the server inside the block. What it does not answer or refuses is a warning: it must not stop a training.
 
-    That is for a server that goes away meanwhile, and for one that says that it is well but answers nothing else.
+    Args:
+        failure: how the warning begins.
+        logger: where it is logged.
+    """
+    try:
+        require_server()
+        # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
+        with get_client(sync_client=True) as client:
+            yield client
+    except (httpx.HTTPError, PrefectException) as error:
+        logger.warning("%s: %s: %s", failure, type(error).__name__, error)
+
+
+def asked_twice() -> AbstractContextManager[Settings]:
+    """Let each request to the server inside the block be tried twice, for ten seconds each, not for minutes.
+
+    That is for a server that becomes unavailable meanwhile, and for one that says that it is well but answers nothing
+    else.
     """
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: _CALL_SECONDS})
 

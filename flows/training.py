@@ -31,17 +31,23 @@ from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory
 from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
-from flows.attempts import count_attempt, forget_attempts, withdraw_attempt
 from flows.cockpit import Cockpit
 from flows.file_modes import set_umask
-from flows.flow_runs import CancellationError, name_flow_run, set_right_if_crashed
 from flows.goodput import work_recorded
-from flows.memory_reports import BlockedError
+from flows.journals import BlockedError, count_attempt, forget_attempts, remember_own_settings, withdraw_attempt
 from flows.memory_watch import MemoryWatch
+from flows.names import (
+    BLOCKED_NAME,
+    FINISHED_NAME,
+    NOTHING_NAME,
+    PLAN_NAME,
+    RUNNING_NAME,
+    SUSPENDED_NAME,
+    default_run_name,
+)
 from flows.observer import observer
-from flows.own_settings import remember_own_settings
-from flows.resuming import is_scheduled, keep_resuming, remove_needless_resumes
-from flows.run_names import default_run_name
+from flows.own_flow_run import CancellationError, correct_state, name_flow_run, report_suspension
+from flows.resuming import is_scheduled, remove_needless_resumes, suspension_of, switch_schedule
 from flows.run_plan import RunTooLargeError, require_fit
 from flows.runs import (
     config_to_resume,
@@ -55,8 +61,6 @@ from flows.runs import (
 )
 from flows.scheduling import newest_unfinished, with_store_of_environment
 from flows.server_presence import asked_twice, server_is_there, wait_for_server
-from flows.state_names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME, SUSPENDED_NAME
-from flows.suspension import suspension_of, tell_suspended
 from tasks.checkpoint import checkpoint, checkpoint_before_end
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
@@ -87,10 +91,10 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))
     except Pause:
-        tell_suspended()
+        report_suspension()
         raise
     except CancellationError as error:
-        keep_resuming(False)
+        switch_schedule(False)
         return Cancelled(message=str(error))
     except TerminationSignal:
         if not server_is_there():
@@ -101,10 +105,10 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     except InputError:
         # A run that was trained before can be again, once its store or its data are corrected.
         if not resume:
-            keep_resuming(False)
+            switch_schedule(False)
         raise
     if ended is None or ended.name in _LAST_NAMES:
-        keep_resuming(False)
+        switch_schedule(False)
     return ended
 
 
@@ -212,7 +216,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         starts = ending.enter_context(work_recorded(session.place, written, (*_STOPPED, KeyboardInterrupt)))
         cockpit.begun(state, session, watch.guard, panel, report, starts)
         cockpit.planned(run_plan)
-        keep_resuming(True)
+        switch_schedule(True)
         remove_needless_resumes()
         observer().started(state.generation, config.generations)
         try:
@@ -231,7 +235,7 @@ def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> St
         _finish(state, session, cockpit)
         # A training that cannot report its end would be taken for crashed.
         wait_for_server(_REPORT_SECONDS)
-        set_right_if_crashed()
+        correct_state()
         cockpit.finished(state, session, watch.guard, result)
     return None
 
@@ -274,7 +278,7 @@ def _run_generation(
         cockpit.generation_finished(state, session, guard)
         raise
     remove_needless_resumes()
-    set_right_if_crashed()
+    correct_state()
     telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
     record_telemetry(state, telemetry)
     cockpit.generation_finished(state, session, guard)

@@ -30,7 +30,7 @@ from flows.cli.tables import (
 )
 from flows.cli.training import continue_run, start_or_continue
 from flows.file_modes import set_umask
-from flows.run_names import default_run_name
+from flows.names import default_run_name
 
 _EXAMPLES = """[bold]Examples[/]
 

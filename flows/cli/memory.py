@@ -54,7 +54,7 @@ def memory_of(store: str, name: str) -> RunMemory:
         InputError: there is no such run, or its configuration cannot be read.
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
-    from flows.memory_reports import memory_reports
+    from flows.journals import memory_reports
     from flows.runs import status_of
 
     status = status_of(store, name)

@@ -180,11 +180,11 @@ def launch(
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from flows.cli.operations_display import print_launched
     from flows.cli.training import refused_with_its_plan, require_trainable
+    from flows.names import default_run_name
     from flows.operations.launching import launch as launch_run
     from flows.operations.launching import require_free, require_same_run_here
     from flows.operations.server import known_server
     from flows.operations.stores import as_worker_sees
-    from flows.run_names import default_run_name
     from flows.runs import config_to_resume, require_store, run_exists
 
     _environment()

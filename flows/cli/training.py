@@ -21,11 +21,11 @@ from flows.cli.plan import print_plan
 from flows.cli.signals import StopSignals, stop_signals
 from flows.cli.tables import memory_command, output_console, print_ending, resume_command
 from flows.endings import Stopped, StoppedByMemory, require_addresses
+from flows.names import RUNNING_NAME
 from flows.observer import observed_by
 from flows.operations.home import Home
 from flows.operations.server import server_for_training
 from flows.prefect_environment import PrefectServer, prepare_environment
-from flows.state_names import RUNNING_NAME
 
 if TYPE_CHECKING:
     from eigen_core.market import DataReport
@@ -287,7 +287,7 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
     """Turn Ctrl-C, the memory guard and failures of disks, stores and numbers into `Stopped`; say how to go on."""
     from eigen_core.checkpoint import LeaseLostError
     from eigen_core.memory import MemoryGuardError
-    from flows.memory_reports import BlockedError
+    from flows.journals import BlockedError
     from flows.run_plan import RunTooLargeError
 
     began = datetime.now(UTC)
@@ -318,7 +318,7 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
 def _memory_report_since(began: datetime, config: Config, name: str) -> str:
     """Say where the memory report of the training that began then is, what is safe and how to go on."""
     from eigen_core.checkpoint import RunPlace
-    from flows.memory_reports import memory_reports
+    from flows.journals import memory_reports
 
     folder = RunPlace.of(config.checkpoint, name).root / name
     # A report's name begins with its time.

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from eigen_core.errors import InputError
+from flows.names import BLOCKED_NAME, PLAN_NAME
 from flows.operations.automations import automations_named, related_to
 from flows.operations.environment import ui_of
-from flows.state_names import BLOCKED_NAME, PLAN_NAME
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
-from flows.tags import SUSPENDED_EVENT
+from flows.names import SUSPENDED_EVENT
 
 if TYPE_CHECKING:
     from uuid import UUID

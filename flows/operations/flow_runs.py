@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from flows.names import SCHEDULED_TAG, tagged_run
 from flows.operations.environment import POOL
-from flows.tags import SCHEDULED_TAG, tagged_run
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from flows.tags import run_tag
+from flows.names import run_tag
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -103,8 +103,7 @@ def kept_events(store: str, run: str) -> list[tuple[str, str]]:
         InputError: there is no such run, or it cannot be read.
         StoreUnavailableError: the store does not answer.
     """
-    from flows.attempts import ATTEMPTS
-    from flows.memory_reports import ABORTS
+    from flows.journals import ABORTS, ATTEMPTS
     from flows.runs import configured_place, newest_generation
 
     place, config = configured_place(store, run)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 from flow_cases import small_settings
-from operated import GENERATIONS, Operated, Undisturbed, free_port, outcome
+from operated import GENERATIONS, Operated, Undisturbed, outcome
 
 from flows.operations.automations import SILENT_SECONDS
+from flows.prefect_environment import free_port
 
 _MANY_STEPS = 5_000
 

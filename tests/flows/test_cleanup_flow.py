@@ -22,8 +22,8 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
 from flows.cleanup import cleanup_flow
+from flows.names import FINISHED_NAME
 from flows.runs import status_of
-from flows.state_names import FINISHED_NAME
 from flows.train import train_flow
 from tasks.artifacts import artifact_key
 

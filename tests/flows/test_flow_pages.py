@@ -21,8 +21,8 @@ import tasks.evolve
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
 from flows.cockpit import Cockpit
-from flows.flow_runs import first_name
 from flows.observer import SilentObserver, observed_by
+from flows.own_flow_run import first_name
 from flows.runs import status_of
 from flows.train import train_flow
 

@@ -16,7 +16,7 @@ from benchmarks.limits import below_the_need, run, with_appetite
 from eigen_core.checkpoint import RunPlace
 from eigen_core.memory import host_bytes
 from eigen_core.randomness import keyed_generator
-from flows.memory_reports import ABORTS, memory_reports
+from flows.journals import ABORTS, memory_reports
 from flows.train import train_flow
 
 # Resident and address peaks of the small training without Prefect's server, well below what was measured.

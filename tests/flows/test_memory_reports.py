@@ -9,7 +9,7 @@ from store_cases import run_config, save_generations
 from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
 from eigen_core.memory import HostLimit, HostLimits
-from flows.memory_reports import (
+from flows.journals import (
     ABORTS,
     BlockedError,
     GuardAbort,

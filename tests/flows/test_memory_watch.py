@@ -25,10 +25,10 @@ from eigen_core.config import Config
 from eigen_core.memory import MemoryGuardError, host_bytes
 from eigen_core.progress import report_progress
 from eigen_core.records import GenerationRecord
-from flows.memory_reports import BlockedError, memory_reports
+from flows.journals import BlockedError, memory_reports
+from flows.names import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
 from flows.run_plan import RunTooLargeError
 from flows.runs import status_of
-from flows.state_names import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
 from flows.train import train_flow
 from tasks.artifacts import artifact_key
 

@@ -24,12 +24,11 @@ from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunPlace, RunSession
 from eigen_core.errors import InputError
-from flows import suspension, training
-from flows.attempts import ATTEMPTS, MOST_ATTEMPTS, count_attempt
+from flows import own_flow_run, training
+from flows.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
+from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, SUSPENDED_EVENT, SUSPENDED_NAME, run_tag
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.runs import status_of
-from flows.state_names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, SUSPENDED_NAME
-from flows.tags import SUSPENDED_EVENT, run_tag
 from flows.train import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
@@ -212,7 +211,7 @@ class TestStopped:
         config = small_flow_config(tmp_path, generations=3)
         place = RunPlace.of(config.checkpoint, "mine")
         ends: list[dict[str, Any]] = []
-        monkeypatch.setattr(suspension, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
+        monkeypatch.setattr(own_flow_run, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
         begun: list[tuple[Any, str, Callable[[], object]]] = [
             (phases, "train", lambda: train_flow(config, "mine", return_state=True)),
             (RunSession, "save", lambda: scheduled(tmp_path)),

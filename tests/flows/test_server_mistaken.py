@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelling, Crashed
 
-import flows.lease_renewal
+import flows.train
 from eigen_core import generation as phases
 from flows.train import train_flow
 
@@ -49,7 +49,7 @@ def test_a_training_that_was_taken_for_crashed_goes_on_and_one_that_was_cancelle
 
 def test_a_slot_that_is_lost_ends_no_flow_run(monkeypatch: pytest.MonkeyPatch) -> None:
     maintain = Mock()
-    monkeypatch.setattr(flows.lease_renewal, "maintain_concurrency_lease", maintain)
+    monkeypatch.setattr(flows.train, "maintain_concurrency_lease", maintain)
     lease = uuid4()
     # As Prefect's engine does.
     vars(prefect.flow_engine)["maintain_concurrency_lease"](lease, 300, raise_on_lease_renewal_failure=True)

@@ -21,10 +21,10 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord
 from eigen_core.reporting.plots import write_plots
+from flows.names import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.observer import SilentObserver, observed_by
 from flows.runs import status_of
 from flows.scheduling import newest_unfinished
-from flows.state_names import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.train import train_flow
 
 T = TypeVar("T")

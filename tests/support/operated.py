@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from flow_cases import run_eigen
 from eigen_core.config.loading import parse_assignments
 from flows.operations.environment import POOL
 from flows.operations.home import Home
+from flows.prefect_environment import free_port
 from flows.runs import RunStatus, status_of
 
 T = TypeVar("T")
@@ -43,14 +43,6 @@ _BUSY_SECONDS = 60.0
 _TOLD = re.compile(r"Executing task '([a-z]+)'|Task run '[a-z]+-[0-9]+' - [^E]")
 _BEGUN = re.compile(r"Executing task '[a-z]+' for task run '[a-z]+-([0-9]+)'")
 PHASES = ("evaluate", "train", "evolve", "checkpoint")
-
-
-def free_port() -> int:
-    """A port of this machine at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def number_of(said: str) -> str:

@@ -20,7 +20,7 @@ from eigen_core.checkpoint import RunPlace, Snapshot, create_run, open_session
 from eigen_core.records import PhaseMemory
 from flows.cli.app import app
 from flows.cli.memory import memory_of, print_memory
-from flows.memory_reports import write_memory_report
+from flows.journals import write_memory_report
 
 MEMORY_KEYS = ["run", "state", "pid", "folder", "report", "files", "older_reports", "generations"]
 GENERATION_KEYS = ["generation", "rss_bytes", "rss_peak_bytes", "phases"]

@@ -19,7 +19,7 @@ from eigen_core.memory import MemoryGuardError
 from eigen_core.planning import PanelFacts
 from flows.cli import training
 from flows.cli.app import app
-from flows.memory_reports import BlockedError, write_memory_report
+from flows.journals import BlockedError, write_memory_report
 from flows.prefect_environment import PrefectServer
 from flows.run_plan import RunTooLargeError, plan_run
 from flows.runs import status_of

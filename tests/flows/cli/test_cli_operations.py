@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import RunDirectory, RunPlace
 from eigen_core.errors import InputError
-from flows.attempts import ATTEMPTS, Attempt
 from flows.cli.app import app
 from flows.cli.operations_display import (
     print_down,
@@ -26,7 +25,7 @@ from flows.cli.operations_display import (
     print_up,
     status_document,
 )
-from flows.memory_reports import ABORTS, GuardAbort
+from flows.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from flows.operations import launching
 from flows.operations.home import Home, Record
 from flows.operations.launching import Launched

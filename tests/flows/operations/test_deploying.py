@@ -24,6 +24,7 @@ from prefect.states import Cancelled, Cancelling, Pending, Running
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.errors import InputError
 from flows.endings import Stopped
+from flows.names import SUSPENDED_EVENT
 from flows.operations import code_version, deploying, launching
 from flows.operations.alerts import ALERT_NAME, remove_alert, set_alert
 from flows.operations.automations import (
@@ -63,7 +64,6 @@ from flows.operations.logs import RunLogs
 from flows.operations.status import status_here
 from flows.operations.stopping import Down, bring_down
 from flows.operations.worker import worker_name
-from flows.tags import SUSPENDED_EVENT
 from tasks.artifacts import artifact_key
 
 

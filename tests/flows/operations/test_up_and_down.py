@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from flow_cases import eigen_command, run_eigen
-from operated import free_port
 from operation_cases import operator_environment
 
 from flows.operations.health import is_up
 from flows.operations.home import PARTS, Home
+from flows.prefect_environment import free_port
 
 
 @pytest.fixture

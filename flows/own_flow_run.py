@@ -1,26 +1,25 @@
-"""What a flow run is called in Prefect's pages, and by which tags it is found."""
+"""The flow run of this process, at Prefect's server: its name, its tags, and that it trains."""
 
 from collections.abc import Iterable
 from uuid import UUID
 
-import httpx
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
-from prefect.exceptions import PrefectException
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Running
 
 from eigen_core.config import Config
+from flows.names import SUSPENDED_EVENT, run_tag
 from flows.resuming import is_scheduled
-from flows.server_presence import require_server, server_is_there
-from flows.tags import run_tag
+from flows.server_presence import server_asked, server_is_there
 
 
 def first_name() -> str:
-    """Return what this flow run is called as it begins: what it was asked for.
+    """Return the name of this flow run as it begins, made from its parameters.
 
-    Schedules and automations cannot name what they ask for; Prefect's names for it say nothing.
+    Schedules and automations cannot name the flow runs that they create, and Prefect's names say nothing.
     """
     run = flow_run.parameters.get("run")
     return str(run) if run else "resume" if flow_run.parameters.get("resume") or is_scheduled() else "new run"
@@ -33,7 +32,7 @@ def describe_flow_run(config: Config, run: str, generation: int) -> None:
     name_flow_run(name, tags)
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
-        # By this name the log tells what it says.
+        # The log shows this name.
         context.flow_run.name = name
 
 
@@ -46,41 +45,10 @@ def flow_run_name(run: str, first: int, last: int, done: int | None = None) -> s
 
 
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
-    """Name this flow run, and tag it if tags are given.
-
-    A server that does not take them is logged: names must not stop a training.
-    """
-    if flow_run.id is None:
-        return
-    try:
-        require_server()
-        rename_flow_run(name, tags)
-    except (httpx.HTTPError, PrefectException) as error:
-        get_run_logger().warning("The flow run could not be named: %s: %s", type(error).__name__, error)
-
-
-class CancellationError(Exception):
-    """This flow run is to be cancelled."""
-
-
-def set_right_if_crashed() -> None:
-    """Let the server know that this flow run trains, if it was taken for crashed: its heartbeats were not heard.
-
-    Raises:
-        CancellationError: it is being cancelled, which a worker whose server was away does not notice.
-    """
-    if flow_run.id is None or not server_is_there():
-        return
-    try:
-        client = get_client(sync_client=True)
-        found = client.read_flow_run(UUID(flow_run.id)).state
-        if found is not None and found.is_crashed():
-            get_run_logger().warning("This flow run was taken for crashed (%s), but it trains.", found.message)
-            client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
-        if found is not None and found.is_cancelling():
-            raise CancellationError("It was cancelled.")
-    except (httpx.HTTPError, PrefectException) as error:
-        get_run_logger().warning("Whether the flow run is taken for crashed cannot be told: %s", error)
+    """Name this flow run, and tag it if tags are given. That the server does not accept it is logged."""
+    if flow_run.id is not None:
+        with server_asked("The flow run could not be named", get_run_logger()):
+            rename_flow_run(name, tags)
 
 
 def rename_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
@@ -90,6 +58,44 @@ def rename_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
         httpx.HTTPError: the server does not answer.
         PrefectException: it refuses.
     """
-    client = get_client(sync_client=True)
-    # Inside a flow run this is the client that the run reports its states with: it stays open.
-    client.update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))
+    get_client(sync_client=True).update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))
+
+
+class CancellationError(Exception):
+    """This flow run is to be cancelled."""
+
+
+def correct_state() -> None:
+    """Report that this flow run trains, if the server took it for crashed because heartbeats were lost.
+
+    Raises:
+        CancellationError: it is being cancelled, which a worker without a connection to the server does not notice.
+    """
+    if flow_run.id is None or not server_is_there():
+        return
+    with server_asked("It is not known whether the server takes this flow run for crashed", get_run_logger()) as client:
+        found = client.read_flow_run(UUID(flow_run.id)).state
+        if found is not None and found.is_crashed():
+            get_run_logger().warning("This flow run was taken for crashed (%s), but it trains.", found.message)
+            client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
+        if found is not None and found.is_cancelling():
+            raise CancellationError("It was cancelled.")
+
+
+def report_suspension() -> None:
+    """Report to the server that this process ends because its flow run is suspended.
+
+    Without that, heartbeats that came after the suspension and then stop would look like those of a crashed process.
+    """
+    if deployment.id is None:
+        return
+    emit_event(
+        SUSPENDED_EVENT,
+        resource={"prefect.resource.id": f"prefect.flow-run.{flow_run.id}"},
+        related=[
+            {
+                "prefect.resource.id": f"prefect.deployment.{deployment.id}",
+                "prefect.resource.role": "deployment",
+            }
+        ],
+    )

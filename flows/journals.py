@@ -1,0 +1,298 @@
+"""What is remembered of a run beside its checkpoints: in its folder, in its store, and on this machine alone.
+
+No Prefect in here.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import Field, JsonValue
+
+from eigen_core.checkpoint import RunContents, RunPlace, unsealed
+from eigen_core.checkpoint.sealed import sealed
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.memory import HostLimits, MemoryReport, write_report
+from eigen_core.records import Record
+from eigen_core.store import LocalStore, MissingObjectError, Store, StoreUnavailableError, is_remote, run_root
+
+logger = logging.getLogger(__name__)
+
+MOST_ATTEMPTS = 3
+"""So many scheduled resumes that leave a run in the same generation are enough."""
+MOST_ABORTS = 2
+"""After this many aborts of the same generation, under the same limit and configuration, a run is blocked."""
+
+_REPORTS = "memory"
+_REPORTS_KEPT = 20
+# What says how long a run is, or where it is kept, changes nothing about a generation's memory.
+_IRRELEVANT = ("generations", "reporting")
+_MOST_BYTES = 1 << 20
+
+R = TypeVar("R", bound=Record)
+
+
+class BlockedError(Exception):
+    """A run would be ended again as it was before. The message says why and what would change that."""
+
+
+class Journal(Generic[R]):
+    """The newest records of a kind, in a sealed JSON file.
+
+    What cannot be read counts as empty: a journal only keeps a run from being tried in vain.
+
+    Args:
+        name: the file, relative to the run's folder.
+        kind: the records.
+        kept: so many stay.
+    """
+
+    def __init__(self, name: str, kind: type[R], kept: int = 20) -> None:
+        self._name = name
+        self._kind = kind
+        self._kept = kept
+
+    def read(self, place: RunPlace) -> list[R]:
+        """Return the records of a run, oldest first, from wherever most of them are known."""
+        return max((self._read_in(contents) for contents in place.contents()), key=len)
+
+    def append(self, place: RunPlace, record: R) -> list[R]:
+        """Add a record to those of a run, as `replace` does, and return them all."""
+        records = [*self.read(place), record][-self._kept :]
+        self.replace(place, records)
+        return records
+
+    def replace(self, place: RunPlace, records: Sequence[R]) -> None:
+        """Let these be the records of a run, here and in its store.
+
+        A store that does not answer is logged: they are then known on this machine alone.
+        """
+        content = sealed({"records": [entry.model_dump(mode="json") for entry in records]})
+        for contents in place.contents():
+            try:
+                contents.store.put(contents.object_name(self._name), content)
+            except StoreUnavailableError as error:
+                logger.warning("%s of run '%s' is kept on this machine only: %s", self._name, place.name, error)
+
+    def _read_in(self, contents: RunContents) -> list[R]:
+        name = contents.object_name(self._name)
+        try:
+            rows = _sealed_document(contents.store, name)["records"]
+            if not isinstance(rows, list):
+                raise ValueError("it holds no records")
+            return [self._kind.model_validate(row) for row in rows]
+        except MissingObjectError:
+            return []
+        except (KeyError, ValueError) as error:
+            logger.warning("%s in %s is skipped (%s).", name, contents.store.url, error)
+            return []
+
+
+class Attempt(Record):
+    """One scheduled resume of a run."""
+
+    generation: Annotated[int, Field(ge=1)]
+    """The generation that it began with."""
+    moment: str
+    """When, ISO 8601, UTC."""
+
+
+ATTEMPTS = Journal("attempts.json", Attempt)
+
+
+def count_attempt(place: RunPlace, generation: int) -> None:
+    """Note that a run is about to be resumed by schedule, or refuse to try the same generation once more.
+
+    Raises:
+        BlockedError: the last attempts have all begun with this generation.
+    """
+    if has_failed_too_often(place, generation):
+        since = ATTEMPTS.read(place)[-MOST_ATTEMPTS].moment
+        raise BlockedError(
+            f"Run '{place.name}' is blocked: {MOST_ATTEMPTS} scheduled resumes since {since} have not completed "
+            f"generation {generation}. Their flow runs say why. `eigen launch --run {place.name}` and `eigen "
+            f"resume {place.name}` try it again."
+        )
+    ATTEMPTS.append(place, Attempt(generation=generation, moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
+
+
+def withdraw_attempt(place: RunPlace) -> None:
+    """Take the last attempt back: what ended it says nothing about the run."""
+    ATTEMPTS.replace(place, ATTEMPTS.read(place)[:-1])
+
+
+def forget_attempts(place: RunPlace) -> None:
+    """Begin to count anew: a launch has asked for this run by name."""
+    if ATTEMPTS.read(place):
+        ATTEMPTS.replace(place, [])
+
+
+def has_failed_too_often(place: RunPlace, generation: int) -> bool:
+    """Whether scheduled resumes have given `generation` up."""
+    newest = ATTEMPTS.read(place)[-MOST_ATTEMPTS:]
+    return len(newest) == MOST_ATTEMPTS and all(attempt.generation == generation for attempt in newest)
+
+
+class Request(Record):
+    """A request for more, or something else, than a run was configured with."""
+
+    generation: int
+    """The newest complete generation then; 0: none."""
+    config: dict[str, JsonValue]
+    """The configuration from the next generation on."""
+
+
+_REQUESTS = Journal("requests.json", Request)
+
+
+def remember_request(place: RunPlace, generation: int, config: Mapping[str, JsonValue]) -> None:
+    """Keep the configuration with which a run goes on after `generation`: it may be stopped before the next one."""
+    _REQUESTS.append(place, Request(generation=generation, config=dict(config)))
+
+
+def requested_config(place: RunPlace, generation: int) -> dict[str, JsonValue] | None:
+    """Return the configuration that was asked for after the newest `generation` of a run; None if none was."""
+    last = _REQUESTS.read(place)[-1:]
+    return next((request.config for request in last if request.generation == generation), None)
+
+
+class GuardAbort(Record):
+    """One abort of a training by its memory guard."""
+
+    generation: int
+    """The generation under way."""
+    phase: str
+    """Its phase; empty between phases."""
+    moment: str
+    """When, ISO 8601, UTC."""
+    limit: str
+    """The smallest limit of the host, in words."""
+    config_sha256: str
+    """Hash of what determines the memory of a generation."""
+    reason: str
+    """What the guard said."""
+
+    @property
+    def conditions(self) -> tuple[int, str, str]:
+        """Generation, limit and configuration: aborts that share them are alike."""
+        return self.generation, self.limit, self.config_sha256
+
+
+# Stored runs have the file under this name.
+ABORTS = Journal(f"{_REPORTS}/trips.json", GuardAbort)
+
+
+def write_memory_report(place: RunPlace, report: MemoryReport, generation: int, phase: str) -> Path:
+    """Write a report into the run's folder, as markdown and JSON, and return the markdown's path; old ones go.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    folder = place.root / place.name / _REPORTS
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{generation:06d}-{phase or 'between'}"
+    markdown = write_report(report, folder, stem)[0]
+    for old in memory_reports(folder.parent)[_REPORTS_KEPT:]:
+        for path in (old, old.with_suffix(".json"), old.with_suffix(".png")):
+            path.unlink(missing_ok=True)
+    return markdown
+
+
+def memory_reports(folder: Path) -> list[Path]:
+    """Return the reports of a run (markdown), newest first; `folder` is the run's on this machine."""
+    return sorted((folder / _REPORTS).glob("*.md"), reverse=True)
+
+
+def memory_key(config: Config) -> str:
+    """Return a hash of all that a generation's memory can depend on."""
+    values = {key: value for key, value in config.model_dump(mode="json").items() if key not in _IRRELEVANT}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def remember_abort(place: RunPlace, abort: GuardAbort) -> int:
+    """Add an abort to those of the run, here and in its store, and return how many of them are alike."""
+    return len(_aborts_under(abort.conditions, ABORTS.append(place, abort)))
+
+
+def is_blocked(place: RunPlace, generation: int) -> bool:
+    """Whether the guard has ended `generation` so often, in the same way, that it is not tried again."""
+    aborts = ABORTS.read(place)
+    if not aborts or aborts[-1].generation != generation:
+        return False
+    return len(_aborts_under(aborts[-1].conditions, aborts)) >= MOST_ABORTS
+
+
+def require_not_blocked(place: RunPlace, config: Config, limits: HostLimits, generation: int) -> None:
+    """Refuse to train a generation that the guard has ended before, often enough, under these conditions.
+
+    Raises:
+        BlockedError: it has.
+    """
+    aborts = _aborts_under((generation, str(limits.smallest), memory_key(config)), ABORTS.read(place))
+    if len(aborts) < MOST_ABORTS:
+        return
+    last = aborts[-1]
+    raise BlockedError(
+        f"Run '{place.name}' is blocked: the memory guard has ended generation {generation} {len(aborts)} times under "
+        f"{last.limit}, the last time {f'in {last.phase} ' if last.phase else ''}at {last.moment}. Raise the limit or "
+        f"change the configuration (`eigen memory {place.name}` shows what took the memory, `eigen plan` what would "
+        "fit); its checkpoints are good."
+    )
+
+
+def _aborts_under(conditions: tuple[int, str, str], aborts: Sequence[GuardAbort]) -> list[GuardAbort]:
+    return [abort for abort in aborts if abort.conditions == conditions]
+
+
+class OwnSettings(Record):
+    """The settings of a run with which it was last trained on this machine."""
+
+    data: str | None
+    """`market.data`."""
+
+
+def own_settings(place: RunPlace, local: str) -> OwnSettings | None:
+    """Return what is remembered of a run in a store elsewhere; None if it was never trained here, or the store is here.
+
+    Args:
+        place: the run.
+        local: the folder that may hold the memory, a value of `checkpoint.local`.
+    """
+    if not place.remote:
+        return None
+    try:
+        document = _sealed_document(_own_store(place.store.url, local), f"{place.name}.json")
+        return OwnSettings.model_validate({"data": document["data"]})
+    except MissingObjectError:
+        return None
+    except (InputError, StoreUnavailableError, KeyError, ValueError) as error:
+        logger.warning("Where this machine keeps run '%s' is not remembered: %s", place.name, error)
+        return None
+
+
+def remember_own_settings(config: Config, name: str) -> None:
+    """Keep this machine's own settings of a run in a store elsewhere, in its folder for what is on its way there.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    settings = config.checkpoint
+    if is_remote(settings.store):
+        content = sealed(OwnSettings(data=config.market.data).model_dump(mode="json"))
+        _own_store(settings.store, settings.local).put(f"{name}.json", content)
+
+
+def _own_store(store: str, local: str) -> LocalStore:
+    return LocalStore(run_root(store, local) / ".own")
+
+
+def _sealed_document(store: Store, name: str) -> dict[str, JsonValue]:
+    """Return the fields of a sealed file; raise `ValueError` with what is wrong with it."""
+    document = unsealed(store.read(name, _MOST_BYTES))
+    if isinstance(document, str):
+        raise ValueError(document)
+    return document
