@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,11 @@ from eigen_core.config.loading import load_config
 from eigen_core.generation import start_training
 from eigen_core.market import build_panel
 from eigen_core.records import GenerationRecord, Telemetry
+from flows.listener import Listener, observed_by
+
+if TYPE_CHECKING:
+    from flows.goodput import Start
+    from flows.training import Training
 
 _GENERATIONS = 6
 _SHORT = ("learner.gradient_steps=1", "evaluation.slices=2", "evaluation.validation_slices=2")
@@ -43,20 +49,21 @@ class Course:
     weights: str
 
 
-class Clock:
-    """A training observer that notes when generations end."""
+class Clock(Listener):
+    """Notes when generations end."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
         self.ends: list[float] = []
         self.weights = ""
 
-    def started(self, generation: int, generations: int) -> None:  # noqa: ARG002 - the observer's interface
+    def start(self) -> None:
         """Note when the first generation begins."""
         self.ends = [time.perf_counter()]
 
-    def phase_started(self, generation: int, phase: str) -> None:
-        """Do nothing."""
+    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002 - a listener's interface
+        """Note when the first generation begins."""
+        self.start()
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002 - as above
         """Note when a generation ends."""
@@ -145,7 +152,7 @@ def run_plainly(config: Config, name: str) -> Course:
     state = start_training(config, build_panel(config)[0])
     directory = RunDirectory.create(Path(config.checkpoint.store), name, config.model_dump(mode="json"))
     with directory.lock():
-        clock.started(0, config.generations)
+        clock.start()
         for generation in range(1, config.generations + 1):
             run_generation(state, directory, is_plotted(state, generation))
             clock.generation_finished(state.history[-1], state.telemetry[-1])
@@ -154,7 +161,6 @@ def run_plainly(config: Config, name: str) -> Course:
 
 def run_as_flow(config: Config, name: str) -> Course:
     """Train a new run by the flow; Prefect must be ready."""
-    from flows.observer import observed_by
     from flows.train import train_flow
 
     clock = Clock()

@@ -44,6 +44,7 @@ from eigen_core.store import LocalStore
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import TradingEnvironment
 from eigen_core.units import BYTES_PER_MB
+from flows.listener import Listener, observed_by
 
 LIMIT_MB = 1.0
 """Most that the resident memory may grow over 100 generations, in the second half of the run (MB)."""
@@ -120,8 +121,8 @@ class Fit:
         return cls(start + 1, 100.0 * slope, 100.0 * error, line)
 
 
-class Sampler:
-    """A training observer that samples this process at the end of every generation.
+class Sampler(Listener):
+    """Samples this process at the end of every generation.
 
     Attributes:
         resident: resident memory of this process alone after each generation (bytes).
@@ -143,12 +144,6 @@ class Sampler:
         self._count_every = count_every
         self._progress = progress
         self._bar = progress.add_task("generations", total=generations)
-
-    def started(self, generation: int, generations: int) -> None:
-        """Do nothing."""
-
-    def phase_started(self, generation: int, phase: str) -> None:
-        """Do nothing."""
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
         """Sample."""
@@ -217,7 +212,6 @@ def uploading_to_a_folder() -> Iterator[None]:
 
 def soak(config: Config, sampler: Sampler) -> None:
     """Train with everything on; Prefect must be ready."""
-    from flows.observer import observed_by
     from flows.train import train_flow
 
     with uploading_to_a_folder(), observed_by(sampler):

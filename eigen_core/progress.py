@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     """Receives the steps of named loops. Implementations must be cheap and must not raise."""
 
     def update(self, name: str, done: int, total: int) -> None:
@@ -21,11 +21,11 @@ class SilentProgress:
 
 
 _SILENT = SilentProgress()
-_listener: ContextVar[Progress] = ContextVar("eigen_progress", default=_SILENT)
+_listener: ContextVar[ProgressListener] = ContextVar("eigen_progress", default=_SILENT)
 
 
 @contextmanager
-def progress_to(listener: Progress) -> Iterator[None]:
+def progress_to(listener: ProgressListener) -> Iterator[None]:
     """Send the progress of everything called inside the block to `listener`."""
     token = _listener.set(listener)
     try:

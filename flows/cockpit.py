@@ -1,4 +1,4 @@
-"""What a user sees of a training in Prefect's pages: the flow run's name, the run's page and those beside it."""
+"""The pages of a training in Prefect: the run's own page and those beside it, and the flow run's name."""
 
 import logging
 import time
@@ -9,21 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import httpx
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
-from eigen_core.checkpoint import RunSession, UploadStatus
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
-from eigen_core.market import DataReport, Panel
 from eigen_core.memory import MemoryGuard
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.reporting import (
-    Course,
     Overview,
+    Progress,
     champion_card,
     data_page,
     holdout_sentence,
@@ -41,20 +39,24 @@ from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
 from eigen_core.units import exact_clock, size
 from flows.goodput import Start, goodput
-from flows.own_flow_run import describe_flow_run, flow_run_name, rename_flow_run
+from flows.listener import Listener
+from flows.own_flow_run import flow_run_name, rename_flow_run
 from flows.run_plan import RunPlan
 from flows.server_presence import require_server
 from tasks.artifacts import REFUSALS, Pages, artifact_key
+
+if TYPE_CHECKING:
+    from flows.training import Training
 
 # Generations whose time says how long the rest will take.
 _RECENT = 5
 _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
 
-class Cockpit:
-    """Tells Prefect's pages how one training goes; a context manager that tells them how it ended, too.
+class Cockpit(Listener):
+    """Shows in Prefect's pages how one training goes; a context manager that also shows how it ended.
 
-    Nothing in here stops a training: what the server does not take is logged. It holds texts and numbers, nothing of
+    Nothing in here stops a training: what the server does not accept is logged. It holds texts and numbers, nothing of
     the training's state.
 
     Args:
@@ -72,7 +74,7 @@ class Cockpit:
         self._overview: Overview | None = None
         self._champion: Row = {}
         self._starts: Sequence[Start] = ()
-        self._away = False
+        self._unavailable = False
         self._closed = False
         self._holdout_is_left = config.market.holdout_days > 0
 
@@ -88,53 +90,46 @@ class Cockpit:
             self.ended(_reason(error))
 
     def chosen(self, generation: int) -> None:
-        """Say which run is trained, from which generation on."""
+        """Remember the first generation, which is in the flow run's name."""
         self._first = generation
-        describe_flow_run(self._config, self._run, generation)
 
-    def planned(self, run_plan: RunPlan) -> None:
-        """Say what the run is planned to take of the memory, whether it fits or not."""
-        page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
-        self._tell(lambda: self._markdown("plan", page, f"Memory plan of run {self._run}"))
+    def refused(self, run_plan: RunPlan) -> None:
+        """Show the plan of a run that does not fit."""
+        self._show(lambda: self._show_plan(run_plan))
 
-    def begun(
-        self,
-        state: TrainingState,
-        session: RunSession,
-        guard: MemoryGuard,
-        panel: Panel,
-        report: DataReport,
-        starts: Sequence[Start],
-    ) -> None:
-        """Say that training begins, or goes on."""
+    def begun(self, training: "Training", starts: Sequence[Start]) -> None:
+        """Show that training begins, or goes on, with its data and its plan."""
         self._began = self._now()
         self._starts = starts
         self._stamps.append(time.monotonic())
-        where = link_to_run(session.place.store.url, self._run)
+        session, state = training.session, training.state
         newest = session.place.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
-        overview = Overview(self._run, self._course(state), where, checkpoint=written)
+        overview = Overview(self._run, self._progress(state), self._link(training), checkpoint=written)
         self._overview = self._with_earlier_plots(overview, session.directory.plots)
-        data = data_page(self._run, panel, report.lines())
-        self._renew(state, session.uploads(), guard)
-        self._tell(self._show_overview, lambda: self._markdown("data", data, f"Data of run {self._run}"))
+        self._renew(training)
+        data = data_page(self._run, training.panel, training.report.lines())
+        self._show(
+            self._show_overview,
+            lambda: self._markdown("data", data, f"Data of run {self._run}"),
+            lambda: self._show_plan(training.plan),
+        )
 
-    def generation_finished(self, state: TrainingState, session: RunSession, guard: MemoryGuard) -> None:
-        """Say how the newest generation, which is in its checkpoint, went."""
+    def checkpointed(self, training: "Training") -> None:
+        """Show how the newest generation went."""
         if self._overview is None:
             return
+        state = training.state
         self._stamps.append(time.monotonic())
-        uploads = session.uploads()
-        self._overview = replace(self._overview, checkpoint=self._now(), course=self._course(state))
-        self._renew(state, uploads, guard)
-        self._tell(
-            lambda: rename_flow_run(
-                flow_run_name(self._run, self._first, self._config.generations, done=state.generation)
-            ),
+        self._overview = replace(self._overview, checkpoint=self._now())
+        self._renew(training)
+        name = flow_run_name(self._run, self._first, self._config.generations, done=state.generation)
+        self._show(
+            lambda: rename_flow_run(name),
             self._show_overview,
             lambda: self._show_population(state),
             self._show_progress,
-            *self._uploads(uploads),
+            lambda: self._show_uploads(training),
         )
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
@@ -142,56 +137,55 @@ class Cockpit:
         if self._overview is None or not paths:
             return
         self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
-        self._tell(self._show_overview)
+        self._show(self._show_overview)
 
-    def uploaded(self, session: RunSession) -> None:
-        """Say how far the uploads are, at the end."""
-        self._tell(*self._uploads(session.uploads()))
+    def uploaded(self, training: "Training") -> None:
+        """Show how far the uploads are, at the end."""
+        self._show(lambda: self._show_uploads(training))
 
-    def finished(
-        self, state: TrainingState, session: RunSession, guard: MemoryGuard, result: HoldoutResult | None
-    ) -> None:
-        """Say that the run has all its generations, and how it ended."""
+    def completed(self, training: "Training", result: HoldoutResult | None) -> None:
+        """Show that the run has all its generations, and what came of it."""
         if self._overview is None:
             return
-        now = self._now()
-        summary = summary_page(
-            self._run, state.history, state.telemetry, result, link_to_run(session.place.store.url, self._run), now
-        )
+        state, now = training.state, self._now()
+        summary = summary_page(self._run, state.history, state.telemetry, result, self._link(training), now)
         self._holdout_is_left = False
-        self._overview = replace(self._overview, course=self._course(state))
-        self._renew(state, session.uploads(), guard)
+        self._renew(training)
         if result is not None:
             sentence = holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
         self._closed = True
-        self._tell(
+        self._show(
             self._show_overview,
             self._show_progress,
             lambda: self._markdown("summary", summary, f"Summary of run {self._run}"),
         )
 
     def ended(self, reason: str) -> None:
-        """Say why the training ended before the run had all its generations."""
+        """Show why the training ended before the run had all its generations."""
         if self._overview is None or self._closed:
             return
-        course = replace(self._overview.course, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
-        self._overview = replace(self._overview, course=course)
-        self._tell(self._show_overview, self._show_progress)
+        progress = replace(self._overview.progress, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
+        self._overview = replace(self._overview, progress=progress)
+        self._show(self._show_overview, self._show_progress)
 
-    def _renew(self, state: TrainingState, uploads: UploadStatus | None, guard: MemoryGuard) -> None:
+    def _renew(self, training: "Training") -> None:
         """Take over what the newest generation has shown."""
         assert self._overview is not None
-        history = state.history[-2 * SHOWN_GENERATIONS :]
+        state, uploads = training.state, training.session.uploads()
         telemetry = state.telemetry[-SHOWN_GENERATIONS:]
         sent = [] if uploads is None else [("Uploads", uploads_sentence(uploads))]
         self._overview = replace(
             self._overview,
-            history=history,
+            progress=self._progress(state),
+            history=state.history[-2 * SHOWN_GENERATIONS :],
             telemetry=telemetry,
             champion=self._card(state),
-            notes=[*sent, *self._memory(guard, telemetry), *self._goodput()],
+            notes=[*sent, *self._memory(training.guard, telemetry), *self._goodput()],
         )
+
+    def _link(self, training: "Training") -> str:
+        return link_to_run(training.session.place.store.url, self._run)
 
     def _card(self, state: TrainingState) -> Row:
         """The champion's card. Its line, which goes back to the first generation, is followed once."""
@@ -224,11 +218,11 @@ class Cockpit:
         found = goodput(self._starts, self._overview.checkpoint)
         return [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
 
-    def _course(self, state: TrainingState) -> Course:
+    def _progress(self, state: TrainingState) -> Progress:
         generations = max(self._config.generations, state.generation)
         # All of a long history is looked through once, when it is shown.
         looked_at = state.telemetry if state.generation == generations else ()
-        return Course(
+        return Progress(
             done=state.generation,
             generations=generations,
             now=self._now(),
@@ -256,16 +250,20 @@ class Cockpit:
 
     def _show_progress(self) -> None:
         assert self._overview is not None
-        course = self._overview.course
-        text = f"{course.line()} (run {self._run})"
+        progress = self._overview.progress
+        text = f"{progress.line()} (run {self._run})"
         # The page cuts decimals off.
-        percent = float(round(100.0 * course.share))
+        percent = float(round(100.0 * progress.share))
         self._pages.show_progress(artifact_key(self._run, "progress"), percent, text)
 
-    def _uploads(self, status: UploadStatus | None) -> list[Callable[[], None]]:
-        if status is None:
-            return []
-        return [lambda: self._markdown("uploads", uploads_page(status), f"Uploads of run {self._run}")]
+    def _show_plan(self, run_plan: RunPlan) -> None:
+        page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
+        self._markdown("plan", page, f"Memory plan of run {self._run}")
+
+    def _show_uploads(self, training: "Training") -> None:
+        status = training.session.uploads()
+        if status is not None:
+            self._markdown("uploads", uploads_page(status), f"Uploads of run {self._run}")
 
     def _markdown(self, kind: str, page: str, description: str) -> None:
         self._pages.show_markdown(artifact_key(self._run, kind), page, description)
@@ -287,20 +285,20 @@ class Cockpit:
             return overview
         return replace(overview, curve=curve, plots=f"## Plots, {when}\n\n{others}")
 
-    def _tell(self, *pages: Callable[[], None]) -> None:
-        """Show pages. What the server does not take is logged; that it is away is logged once."""
-        for show in pages:
+    def _show(self, *pages: Callable[[], None]) -> None:
+        """Show pages. What the server does not accept is logged; that it is unavailable is logged once."""
+        for page in pages:
             try:
                 require_server()
-                self._away = False
-                show()
+                self._unavailable = False
+                page()
             except REFUSALS as error:
-                if not self._away:
+                if not self._unavailable:
                     get_run_logger().warning(
                         "The pages of run %s could not be renewed: %s: %s", self._run, type(error).__name__, error
                     )
-                self._away = isinstance(error, httpx.ConnectError)
-                if self._away:
+                self._unavailable = isinstance(error, httpx.ConnectError)
+                if self._unavailable:
                     return
 
     @staticmethod

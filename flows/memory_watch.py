@@ -36,13 +36,14 @@ from flows.journals import (
     require_not_blocked,
     write_memory_report,
 )
+from flows.listener import Listener
 from flows.names import GUARD_NAME
 from flows.run_plan import RunPlan
 from flows.server_presence import server_is_there
 from tasks.artifacts import Pages, show_memory
 
 
-class MemoryWatch:
+class MemoryWatch(Listener):
     """Guards the memory of one training from its first line on; a context manager.
 
     SIGUSR1 makes a report at any time.
@@ -75,7 +76,7 @@ class MemoryWatch:
         self._stop_listening()
         self.guard.__exit__(kind, error, traceback)
 
-    def require_not_blocked(self, generation: int) -> None:
+    def chosen(self, generation: int) -> None:
         """Refuse a generation that the guard has ended too often.
 
         Raises:
@@ -83,7 +84,7 @@ class MemoryWatch:
         """
         require_not_blocked(self._place, self._config, self.limits, generation)
 
-    def follow_plan(self, run_plan: RunPlan) -> None:
+    def planned(self, run_plan: RunPlan) -> None:
         """Pass the predicted memory of each phase to the guard."""
         plan = run_plan.plan
         self.guard.set_plan(
@@ -92,7 +93,7 @@ class MemoryWatch:
             {phase: plan.device_bytes(phase) for phase in PHASES},
         )
 
-    def report_uploads_of(self, session: RunSession) -> None:
+    def add_uploads(self, session: RunSession) -> None:
         """Add the state of the uploads to the reports."""
         self.guard.add_section("Uploads", lambda: str(session.uploads() or "There are none: the store is a folder."))
 

@@ -1,6 +1,7 @@
 """The flow run of this process, at Prefect's server: its name, its tags, and that it trains."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -11,9 +12,18 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Running
 
 from eigen_core.config import Config
+from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+from flows.listener import Listener
 from flows.names import SUSPENDED_EVENT, run_tag
-from flows.resuming import is_scheduled
-from flows.server_presence import server_asked, server_is_there
+from flows.resuming import is_scheduled, remove_needless_resumes, switch_schedule
+from flows.server_presence import server_asked, server_is_there, wait_for_server
+
+if TYPE_CHECKING:
+    from flows.goodput import Start
+    from flows.training import Training
+
+# A server that is unavailable at the end of a training is waited for so long.
+_REPORT_SECONDS = 120.0
 
 
 def first_name() -> str:
@@ -23,17 +33,6 @@ def first_name() -> str:
     """
     run = flow_run.parameters.get("run")
     return str(run) if run else "resume" if flow_run.parameters.get("resume") or is_scheduled() else "new run"
-
-
-def describe_flow_run(config: Config, run: str, generation: int) -> None:
-    """Give this flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by."""
-    tags = {*flow_run.tags, run_tag(run), f"preset:{config.preset}", f"device:{config.device}"}
-    name = flow_run_name(run, generation, config.generations)
-    name_flow_run(name, tags)
-    context = FlowRunContext.get()
-    if context is not None and context.flow_run is not None:
-        # The log shows this name.
-        context.flow_run.name = name
 
 
 def flow_run_name(run: str, first: int, last: int, done: int | None = None) -> str:
@@ -63,6 +62,49 @@ def rename_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
 
 class CancellationError(Exception):
     """This flow run is to be cancelled."""
+
+
+class OwnFlowRun(Listener):
+    """Describes this flow run at the server, and keeps its state and the schedule that resumes it right.
+
+    Args:
+        config: of the run that is trained.
+        run: its name.
+    """
+
+    def __init__(self, config: Config, run: str) -> None:
+        self._config = config
+        self._run = run
+
+    def chosen(self, generation: int) -> None:
+        """Give the flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by."""
+        config = self._config
+        name = flow_run_name(self._run, generation, config.generations)
+        tags = {*flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
+        name_flow_run(name, tags)
+        context = FlowRunContext.get()
+        if context is not None and context.flow_run is not None:
+            # The log shows this name.
+            context.flow_run.name = name
+
+    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
+        """Let the schedule resume the run from now on, after a crash."""
+        switch_schedule(True)
+        remove_needless_resumes()
+
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002
+        """Look at what the server makes of this flow run.
+
+        Raises:
+            CancellationError: it is being cancelled.
+        """
+        remove_needless_resumes()
+        correct_state()
+
+    def completed(self, training: "Training", result: HoldoutResult | None) -> None:  # noqa: ARG002
+        """Wait for a server that is unavailable: a training that cannot report its end would be taken for crashed."""
+        wait_for_server(_REPORT_SECONDS)
+        correct_state()
 
 
 def correct_state() -> None:

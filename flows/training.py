@@ -1,11 +1,12 @@
-"""What a training does: evaluate, train, evolve, checkpoint and plot, generation after generation."""
+"""A training in four steps: decide which run, prepare it, train its generations, end it. Each is in one place."""
 
 import gc
 import os
 import signal
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -15,7 +16,7 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 
-from eigen_core.checkpoint import LeaseHeldError, RunLockedError, RunPlace, RunSession, open_session
+from eigen_core.checkpoint import LeaseHeldError, RunLockedError, RunSession, open_session
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.generation import (
@@ -26,41 +27,24 @@ from eigen_core.generation import (
     snapshot_form,
     start_training,
 )
-from eigen_core.market import build_panel
+from eigen_core.market import DataReport, Panel, build_panel
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
+from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_store_of_environment
 from flows.cockpit import Cockpit
 from flows.file_modes import set_umask
 from flows.goodput import work_recorded
-from flows.journals import BlockedError, count_attempt, forget_attempts, remember_own_settings, withdraw_attempt
+from flows.journals import BlockedError, remember_own_settings
+from flows.listener import Listener, outside_listeners
 from flows.memory_watch import MemoryWatch
-from flows.names import (
-    BLOCKED_NAME,
-    FINISHED_NAME,
-    NOTHING_NAME,
-    PLAN_NAME,
-    RUNNING_NAME,
-    SUSPENDED_NAME,
-    default_run_name,
-)
-from flows.observer import observer
-from flows.own_flow_run import CancellationError, correct_state, name_flow_run, report_suspension
-from flows.resuming import is_scheduled, remove_needless_resumes, suspension_of, switch_schedule
-from flows.run_plan import RunTooLargeError, require_fit
-from flows.runs import (
-    config_to_resume,
-    holdout_of,
-    is_complete,
-    keep_request,
-    newest_generation,
-    open_or_create,
-    require_store,
-    run_exists,
-)
-from flows.scheduling import newest_unfinished, with_store_of_environment
-from flows.server_presence import asked_twice, server_is_there, wait_for_server
+from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME
+from flows.own_flow_run import CancellationError, OwnFlowRun, report_suspension
+from flows.resuming import is_scheduled, switch_schedule
+from flows.run_plan import RunPlan, RunTooLargeError, require_fit
+from flows.runs import holdout_of, is_complete, keep_request, open_or_create
+from flows.server_presence import asked_twice, server_is_there
 from tasks.checkpoint import checkpoint, checkpoint_before_end
 from tasks.evaluate import evaluate
 from tasks.evolve import evolve
@@ -68,15 +52,43 @@ from tasks.holdout import holdout
 from tasks.plot import plot
 from tasks.train import train
 
-# After these there is nothing that a schedule could go on with, or not without a user's help.
+# After these there is nothing that a schedule could resume, or not without a user's help.
 _LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
-
-# What a user has asked for: to stop, or to suspend in Prefect's pages, which it notices between two phases.
-_STOPPED = (TerminationSignal, Pause)
 # Prefect kills a cancelled process 30 s after SIGTERM.
 _GRACE_SECONDS = 15.0
-# A server that is away at the end of a training is waited for so long.
-_REPORT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run that is prepared for training.
+
+    Attributes:
+        run: which it is.
+        state: what is trained.
+        session: the run's directory, lease and uploads, held by this process.
+        watch: guards its memory.
+        plan: what it will take.
+        panel, report: its prices, and what was found in them.
+        listeners: receive its events.
+    """
+
+    run: ChosenRun
+    state: TrainingState
+    session: RunSession
+    watch: MemoryWatch
+    plan: RunPlan
+    panel: Panel
+    report: DataReport
+    listeners: Sequence[Listener]
+
+    @property
+    def guard(self) -> MemoryGuard:
+        """The guard of its memory."""
+        return self.watch.guard
+
+    def send(self, event: Callable[[Listener], None]) -> None:
+        """Send an event to all listeners."""
+        _send(self.listeners, event)
 
 
 def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
@@ -86,8 +98,8 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     config = with_store_of_environment(config)
     resume = resume or (run is None and is_scheduled())
     try:
-        require_store(config.checkpoint)
-        ended = _chosen(config, run, resume=resume)
+        chosen = choose_run(config, run, resume=resume)
+        ended = _train(chosen) if isinstance(chosen, ChosenRun) else chosen
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))
     except Pause:
@@ -118,58 +130,17 @@ def _end_at_once() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def _chosen(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
-    """Train the run that is meant."""
-    if not resume:
-        return _asked_for(config, run or default_run_name(config))
-    if run is None:
-        return _resume_newest(config)
-    return _asked_for(_resumable(config, run), run)
-
-
-def _resumable(given: Config, run: str) -> Config:
-    """Return the configuration of a run to go on with; of the given one, only what is this machine's own counts."""
-    return config_to_resume(given.checkpoint.store, run, given.market.data, given.checkpoint.local)
-
-
-def _asked_for(config: Config, run: str) -> State[None] | None:
-    """Train the run that was named."""
-    if run_exists(config.checkpoint, run):
-        forget_attempts(RunPlace.of(config.checkpoint, run))
-    return _watched(config, run)
-
-
-def _resume_newest(config: Config) -> State[None] | None:
-    """Go on with the run of the store that was trained last and is not complete."""
-    chosen = newest_unfinished(config.checkpoint.store, config.checkpoint.local)
-    if chosen is None:
-        name_flow_run("nothing to resume")
-        return Completed(name=NOTHING_NAME, message=f"Every run in {config.checkpoint.store} is complete.")
-    suspended = suspension_of(chosen.name)
-    if suspended is not None:
-        name_flow_run(f"{chosen.name} is suspended")
-        return Completed(name=SUSPENDED_NAME, message=suspended)
-    config = _resumable(config, chosen.name)
-    place = RunPlace.of(config.checkpoint, chosen.name)
-    count_attempt(place, chosen.generation)
-    try:
-        return _watched(config, chosen.name)
-    except (*_STOPPED, RunLockedError, LeaseHeldError, StoreUnavailableError):
-        # Who stops a training, trains it elsewhere or takes its store away says nothing about the run.
-        withdraw_attempt(place)
-        raise
-
-
-def _watched(config: Config, run: str) -> State[None] | None:
-    """Train under the memory guard."""
-    if config.threads > 0:
-        torch.set_num_threads(config.threads)
-    with MemoryWatch(config, RunPlace.of(config.checkpoint, run)) as watch, Cockpit(config, run) as cockpit:
+def _train(run: ChosenRun) -> State[None] | None:
+    """Prepare a run, train its generations and end it, under the memory guard; return how that ended."""
+    if run.config.threads > 0:
+        torch.set_num_threads(run.config.threads)
+    with run.attempt(), MemoryWatch(run.config, run.place) as watch, Cockpit(run.config, run.name) as cockpit:
+        listeners = (OwnFlowRun(run.config, run.name), watch, cockpit, *outside_listeners())
         try:
             with watch.guard.exhaustion_reported():
-                return _train(config, run, watch, cockpit)
+                return _train_guarded(run, watch, listeners)
         except RunTooLargeError as error:
-            cockpit.planned(error.run_plan)
+            cockpit.refused(error.run_plan)
             return Failed(name=PLAN_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
             ended = watch.ended_by(error)
@@ -177,127 +148,122 @@ def _watched(config: Config, run: str) -> State[None] | None:
             return ended
 
 
-def _train(config: Config, run: str, watch: MemoryWatch, cockpit: Cockpit) -> State[None] | None:
-    begun = run_exists(config.checkpoint, run)
-    newest = newest_generation(RunPlace.of(config.checkpoint, run)) if begun else None
-    generation = 1 if newest is None else newest[1].generation + 1
-    cockpit.chosen(generation)
-    # It has the name that the flow run has been given just now.
-    logger = get_run_logger()
-    watch.require_not_blocked(generation)
-    panel, report = build_panel(config)
-    run_plan = require_fit(config, PanelFacts.of(panel))
-    watch.follow_plan(run_plan)
-    # A configuration that cannot be trained is refused before the run is made.
-    with watch.guard.phase("start", generation):
-        state = start_training(config, panel)
-    logger.info("data: %s days, %d columns, %d of them tradable", f"{panel.days:,}", panel.columns, panel.assets)
-    logger.info("plan: %s", run_plan.sentence())
-    open_or_create(config, run)
-    with open_session(config.checkpoint, run) as session, ExitStack() as ending:
-        keep_request(config, run)
-        watch.report_uploads_of(session)
-        if newest is not None:
-            _resume(state, session, watch.guard, generation)
-        # Now it is known that these are the run's data.
-        remember_own_settings(config, run)
-        if is_complete(config, state.generation, holdout_of(session.place, state.generation)):
-            _finish(state, session, cockpit)
-            return Completed(name=FINISHED_NAME, message=f"Run {run} has all {config.generations} generations.")
-        left = range(state.generation + 1, config.generations + 1)
-        logger.info(
-            "begin: %s on %s, run directory %s, store %s",
-            f"generations {left[0]} to {left[-1]}" if left else "plots and holdout",
-            state.device,
-            session.directory.path,
-            session.place.store.url,
-        )
-        written = None if newest is None else datetime.fromisoformat(newest[1].created)
-        starts = ending.enter_context(work_recorded(session.place, written, (*_STOPPED, KeyboardInterrupt)))
-        cockpit.begun(state, session, watch.guard, panel, report, starts)
-        cockpit.planned(run_plan)
-        switch_schedule(True)
-        remove_needless_resumes()
-        observer().started(state.generation, config.generations)
-        try:
-            with asked_twice():
-                for generation in left:
-                    _run_generation(state, session, watch, cockpit, generation)
-            if not left:
-                _plot(state, session, watch.guard, cockpit, state.generation)
-            result = _hold_out(state, session, watch.guard)
-        except MemoryGuardError:
-            _bring_to_the_store(state, session, cockpit)
-            raise
-        except _STOPPED:
-            _bring_to_the_store(state, session, cockpit, _GRACE_SECONDS)
-            raise
-        _finish(state, session, cockpit)
-        # A training that cannot report its end would be taken for crashed.
-        wait_for_server(_REPORT_SECONDS)
-        correct_state()
-        cockpit.finished(state, session, watch.guard, result)
+def _train_guarded(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener]) -> State[None] | None:
+    with _prepared(run, watch, listeners) as training:
+        generation = training.state.generation
+        if is_complete(run.config, generation, holdout_of(training.session.place, generation)):
+            _upload(training)
+            message = f"Run {run.name} has all {run.config.generations} generations."
+            return Completed(name=FINISHED_NAME, message=message)
+        _run_generations(training)
     return None
 
 
-def _resume(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> None:
+@contextmanager
+def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener]) -> Iterator[Training]:
+    """Read the data, check the plan, take the run for this process, and bring its state back."""
+    config = run.config
+    _send(listeners, lambda listener: listener.chosen(run.generation))
+    # It has the name that the flow run has been given just now.
+    logger = get_run_logger()
+    panel, report = build_panel(config)
+    plan = require_fit(config, PanelFacts.of(panel))
+    _send(listeners, lambda listener: listener.planned(plan))
+    # A configuration that cannot be trained is refused before the run is made.
+    with watch.guard.phase("start", run.generation):
+        state = start_training(config, panel)
+    logger.info("data: %s days, %d columns, %d of them tradable", f"{panel.days:,}", panel.columns, panel.assets)
+    logger.info("plan: %s", plan.sentence())
+    open_or_create(config, run.name)
+    with open_session(config.checkpoint, run.name) as session:
+        keep_request(config, run.name)
+        watch.add_uploads(session)
+        if run.newest is not None:
+            with watch.guard.phase("resume", run.generation):
+                _resume(state, session)
+        # Now it is known that these are the run's data.
+        remember_own_settings(config, run.name)
+        yield Training(run, state, session, watch, plan, panel, report, listeners)
+
+
+def _resume(state: TrainingState, session: RunSession) -> None:
     """Let a fresh state become that of the newest generation that is whole, if there is one."""
-    with guard.phase("resume", generation):
-        loaded = session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
-        if loaded is None:
-            return
-        get_run_logger().info("resume: generation %d from %s", state.generation, session.directory.path)
-        # The function keeps what it names: the manifest, not the tensors that were loaded.
-        manifest = loaded.manifest
-        remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
+    loaded = session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
+    if loaded is None:
+        return
+    get_run_logger().info("resume: generation %d from %s", state.generation, session.directory.path)
+    # The function keeps what it names: the manifest, not the tensors that were loaded.
+    manifest = loaded.manifest
+    remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
 
 
-def _run_generation(
-    state: TrainingState, session: RunSession, watch: MemoryWatch, cockpit: Cockpit, generation: int
-) -> None:
-    guard = watch.guard
-    evaluate_seconds = _timed(generation, "evaluate", lambda: evaluate(state, guard, generation))
-    train_seconds = _timed(generation, "train", lambda: train(state, guard, generation))
-    evolve_seconds = _timed(generation, "evolve", lambda: evolve(state, guard, generation))
-    release_free_memory()
-    phases = watch.phases_of(generation)
-    telemetry = Telemetry(
-        generation=generation,
-        evaluate_seconds=evaluate_seconds,
-        train_seconds=train_seconds,
-        evolve_seconds=evolve_seconds,
-        rss_bytes=guard.sample().host,
-        rss_peak_bytes=max(phase.peak_bytes for phase in phases),
-        phases=phases,
+def _run_generations(training: Training) -> None:
+    """Train the generations that are left, and end the run: holdout, uploads."""
+    state, session, run = training.state, training.session, training.run
+    left = range(state.generation + 1, run.config.generations + 1)
+    get_run_logger().info(
+        "begin: %s on %s, run directory %s, store %s",
+        f"generations {left[0]} to {left[-1]}" if left else "plots and holdout",
+        state.device,
+        session.directory.path,
+        session.place.store.url,
     )
-    record_telemetry(state, telemetry)
+    written = None if run.newest is None else datetime.fromisoformat(run.newest.created)
+    with work_recorded(session.place, written, (*STOP_REQUESTS, KeyboardInterrupt)) as starts:
+        training.send(lambda listener: listener.begun(training, starts))
+        try:
+            with asked_twice():
+                for generation in left:
+                    _run_generation(training, generation)
+            if not left:
+                _plot(training, state.generation)
+            result = _hold_out(training)
+        except MemoryGuardError:
+            _upload_before_end(training)
+            raise
+        except STOP_REQUESTS:
+            _upload_before_end(training, _GRACE_SECONDS)
+            raise
+        _upload(training)
+        training.send(lambda listener: listener.completed(training, result))
+
+
+def _run_generation(training: Training, generation: int) -> None:
+    state, guard = training.state, training.guard
+    seconds = {
+        f"{phase}_seconds": _timed(training, generation, phase, partial(run_phase, state, guard, generation))
+        for phase, run_phase in (("evaluate", evaluate), ("train", train), ("evolve", evolve))
+    }
+    release_free_memory()
+    rss_bytes = guard.sample().host
+    _record_telemetry(training, generation, rss_bytes, seconds)
+    save = partial(checkpoint, state, training.session, guard, generation)
     try:
-        checkpoint_seconds = _timed(generation, "checkpoint", lambda: checkpoint(state, session, guard, generation))
-    except _STOPPED:
-        checkpoint_before_end(state, session)
-        cockpit.generation_finished(state, session, guard)
+        seconds["checkpoint_seconds"] = _timed(training, generation, "checkpoint", save)
+    except STOP_REQUESTS:
+        checkpoint_before_end(state, training.session)
+        training.send(lambda listener: listener.checkpointed(training))
         raise
-    remove_needless_resumes()
-    correct_state()
-    telemetry = _with_all_phases(telemetry.model_copy(update={"checkpoint_seconds": checkpoint_seconds}), watch)
-    record_telemetry(state, telemetry)
-    cockpit.generation_finished(state, session, guard)
+    telemetry = _record_telemetry(training, generation, rss_bytes, seconds)
+    training.send(lambda listener: listener.checkpointed(training))
     if _is_due(generation, state.config):
-        _plot(state, session, guard, cockpit, generation)
-        telemetry = _with_all_phases(telemetry, watch)
-        record_telemetry(state, telemetry)
-    observer().generation_finished(state.history[-1], telemetry)
+        _plot(training, generation)
+        telemetry = _record_telemetry(training, generation, rss_bytes, seconds)
+    training.send(lambda listener: listener.generation_finished(state.history[-1], telemetry))
 
 
-def _with_all_phases(telemetry: Telemetry, watch: MemoryWatch) -> Telemetry:
-    """Return the telemetry with the memory of the phases that have ended since."""
-    phases = watch.phases_of(telemetry.generation)
-    return telemetry.model_copy(update={"phases": phases, "rss_peak_bytes": max(phase.peak_bytes for phase in phases)})
+def _record_telemetry(training: Training, generation: int, rss_bytes: int, seconds: Mapping[str, float]) -> Telemetry:
+    """Record what a generation took, with the memory of its phases that have ended until now."""
+    phases = training.watch.phases_of(generation)
+    peak = max(phase.peak_bytes for phase in phases)
+    telemetry = Telemetry(generation=generation, rss_bytes=rss_bytes, rss_peak_bytes=peak, phases=phases, **seconds)
+    record_telemetry(training.state, telemetry)
+    return telemetry
 
 
-def _timed(generation: int, phase: str, run_phase: Callable[[], object]) -> float:
+def _timed(training: Training, generation: int, phase: str, run_phase: Callable[[], object]) -> float:
     """Run a phase and return its time with all its retries (seconds)."""
-    observer().phase_started(generation, phase)
+    training.send(lambda listener: listener.phase_started(generation, phase))
     started = time.perf_counter()
     run_phase()
     return time.perf_counter() - started
@@ -308,13 +274,14 @@ def _is_due(generation: int, config: Config) -> bool:
     return generation == config.generations or (every > 0 and generation % every == 0)
 
 
-def _plot(state: TrainingState, session: RunSession, guard: MemoryGuard, cockpit: Cockpit, generation: int) -> None:
-    observer().phase_started(generation, "plot")
-    ended = plot(state, session, guard, generation, return_state=True)
+def _plot(training: Training, generation: int) -> None:
+    training.send(lambda listener: listener.phase_started(generation, "plot"))
+    ended = plot(training.state, training.session, training.guard, generation, return_state=True)
     # Figures and pages are full of circular references, which would stay until the next full collection.
     gc.collect()
     if ended.is_completed():
-        cockpit.plotted(generation, ended.result())
+        paths = ended.result()
+        training.send(lambda listener: listener.plotted(generation, paths))
         return
     error = ended.result(raise_on_failure=False)
     if isinstance(error, MemoryGuardError):
@@ -322,33 +289,37 @@ def _plot(state: TrainingState, session: RunSession, guard: MemoryGuard, cockpit
     get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
 
 
-def _hold_out(state: TrainingState, session: RunSession, guard: MemoryGuard) -> HoldoutResult | None:
+def _hold_out(training: Training) -> HoldoutResult | None:
     """Play the holdout days, if there are any."""
+    state = training.state
     if state.config.market.holdout_days == 0:
         return None
-    observer().phase_started(state.generation, "holdout")
-    result = holdout(state, guard, state.generation)
+    training.send(lambda listener: listener.phase_started(state.generation, "holdout"))
+    result = holdout(state, training.guard, state.generation)
     if result is not None:
-        session.keep_holdout(state.generation, result.model_dump(mode="json"))
+        training.session.keep_holdout(state.generation, result.model_dump(mode="json"))
     return result
 
 
-def _finish(state: TrainingState, session: RunSession, cockpit: Cockpit, seconds: float | None = None) -> None:
+def _upload(training: Training, seconds: float | None = None) -> None:
     """Wait until everything is in the store, at most `seconds`; None: as long as the run's settings allow."""
-    if session.uploads() is None:
+    if training.session.uploads() is None:
         return
-    observer().phase_started(state.generation, "upload")
+    training.send(lambda listener: listener.phase_started(training.state.generation, "upload"))
     try:
-        session.finish(seconds)
+        training.session.finish(seconds)
     finally:
-        cockpit.uploaded(session)
+        training.send(lambda listener: listener.uploaded(training))
 
 
-def _bring_to_the_store(
-    state: TrainingState, session: RunSession, cockpit: Cockpit, seconds: float | None = None
-) -> None:
+def _upload_before_end(training: Training, seconds: float | None = None) -> None:
     """Wait for the uploads of a training that ends early; what cannot be uploaded is safe on this machine."""
     try:
-        _finish(state, session, cockpit, seconds)
+        _upload(training, seconds)
     except StoreUnavailableError as error:
         get_run_logger().warning("The last checkpoint is on this machine, not in the store: %s", error)
+
+
+def _send(listeners: Sequence[Listener], event: Callable[[Listener], None]) -> None:
+    for listener in listeners:
+        event(listener)

@@ -4,7 +4,7 @@ Figures are in `eigen_core.reporting.plots`, which loads matplotlib; nothing her
 """
 
 from eigen_core.reporting.frame import history_frame
-from eigen_core.reporting.overview import Course, Overview
+from eigen_core.reporting.overview import Overview, Progress
 from eigen_core.reporting.pages import (
     data_page,
     link_to_run,
@@ -27,8 +27,8 @@ from eigen_core.reporting.tables import (
 )
 
 __all__ = [
-    "Course",
     "Overview",
+    "Progress",
     "champion_card",
     "course_rows",
     "data_page",

@@ -28,7 +28,7 @@ _CELL = 95
 
 
 @dataclass(frozen=True)
-class Course:
+class Progress:
     """How far a training is.
 
     Attributes:
@@ -97,7 +97,7 @@ class Overview:
 
     Attributes:
         run: its name.
-        course: how far it is.
+        progress: how far it is.
         where: the run in its store, as markdown.
         checkpoint: when its newest checkpoint was written (UTC); None: there is none.
         history: records of the newest generations, at least twice `SHOWN_GENERATIONS` if there are so many.
@@ -109,7 +109,7 @@ class Overview:
     """
 
     run: str
-    course: Course
+    progress: Progress
     where: str
     checkpoint: datetime | None = None
     history: Sequence[GenerationRecord] = ()
@@ -122,30 +122,30 @@ class Overview:
     def line(self) -> str:
         """The page in one line, for a card."""
         best = f"; best {reward(self.history[-1].best_fitness)}" if self.history else ""
-        return f"{self.course.line()}{best}"
+        return f"{self.progress.line()}{best}"
 
     def page(self) -> str:
         """The page, as markdown."""
         return "\n\n".join(filter(None, [*self._head(), self.curve, *self._body(), self.plots]))
 
     def _head(self) -> list[str]:
-        course = self.course
-        share = f"{course.done} of {course.generations} ({course.share:.0%})".replace("%", " %")
-        if course.ended is not None:
-            title, state = f"# Ended after generation {share}", f"**{course.ended}** {course.goes_on()}".rstrip()
+        progress = self.progress
+        share = f"{progress.done} of {progress.generations} ({progress.share:.0%})".replace("%", " %")
+        if progress.ended is not None:
+            title, state = f"# Ended after generation {share}", f"**{progress.ended}** {progress.goes_on()}".rstrip()
         else:
-            title = f"# Finished: generation {share}" if course.is_finished else f"# Generation {share}"
-            each = course.seconds_each if not course.is_finished else None
-            state = ("" if each is None else f"{duration(each)} each, ") + course.left()
+            title = f"# Finished: generation {share}" if progress.is_finished else f"# Generation {share}"
+            each = progress.seconds_each if not progress.is_finished else None
+            state = ("" if each is None else f"{duration(each)} each, ") + progress.left()
             state = f"**{state[:1].upper()}{state[1:]}.**"
         facts = self._facts()
-        head = (f"Run {self.run}", f"as of {exact_clock(course.now)}")
+        head = (f"Run {self.run}", f"as of {exact_clock(progress.now)}")
         table: list[Row] = [dict(zip(head, (f"**{name}**", text), strict=True)) for name, text in facts if _fits(text)]
         wide = [f"**{name}**: {text}" for name, text in facts if not _fits(text)]
         return [title, state, markdown_table(table), *wide]
 
     def _facts(self) -> list[tuple[str, str]]:
-        written = f"generation {self.course.done}" if self.course.done else "none yet"
+        written = f"generation {self.progress.done}" if self.progress.done else "none yet"
         moment = "" if self.checkpoint is None else f", {exact_clock(self.checkpoint)}"
         facts = [("Last checkpoint", f"{written}{moment}"), ("Kept in", self.where)]
         if self.history:

@@ -14,6 +14,7 @@ from eigen_core.config.loading import config_from_values, parse_assignments
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
+from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from flows.cli.display import ConsoleHandler, Display, display_on
 from flows.cli.operations_display import print_run_page
@@ -21,15 +22,17 @@ from flows.cli.plan import print_plan
 from flows.cli.signals import StopSignals, stop_signals
 from flows.cli.tables import memory_command, output_console, print_ending, resume_command
 from flows.endings import Stopped, StoppedByMemory, require_addresses
+from flows.listener import Listener, observed_by
 from flows.names import RUNNING_NAME
-from flows.observer import observed_by
 from flows.operations.home import Home
 from flows.operations.server import server_for_training
 from flows.prefect_environment import PrefectServer, prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.market import DataReport
+    from flows.goodput import Start
     from flows.run_plan import RunPlan
+    from flows.training import Training
 
 
 def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
@@ -224,7 +227,7 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
     server.wait_until_ready()
     observer = _StoppableObserver(display, signals)
     with _explained(config, name, observer), signals.raising():
-        with progress_to(display), observed_by(observer):
+        with observed_by(observer):
             ended = train_flow(config, name, return_state=True)
         display.waiting_for("writing the history")
         flow_run_id = ended.state_details.flow_run_id
@@ -235,7 +238,7 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
             raise InputError(str(ended.message))
 
 
-class _StoppableObserver:
+class _StoppableObserver(Listener):
     """Shows a training on a display, and stops it between two phases if that was requested.
 
     Attributes:
@@ -248,12 +251,15 @@ class _StoppableObserver:
         self._signals = signals
         self.training = False
         self.last: str | None = None
-        self.generation_finished = display.generation_finished
 
-    def started(self, generation: int, generations: int) -> None:
+    def update(self, name: str, done: int, total: int) -> None:
+        """Show how far the loop `name` is."""
+        self._display.update(name, done, total)
+
+    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
         """Show the training's start."""
         self.training = True
-        self._display.started(generation, generations)
+        self._display.started(training.state.generation, training.run.config.generations)
 
     def phase_started(self, generation: int, phase: str) -> None:
         """Show that a phase begins."""
@@ -261,6 +267,10 @@ class _StoppableObserver:
         if phase in ("plot", "holdout"):
             self.last = phase
         self._display.phase_started(generation, phase)
+
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+        """Show the figures of a generation."""
+        self._display.generation_finished(record, telemetry)
 
 
 def _warnings_console(display: Display) -> Console:

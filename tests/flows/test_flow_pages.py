@@ -21,7 +21,7 @@ import tasks.evolve
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
 from flows.cockpit import Cockpit
-from flows.observer import SilentObserver, observed_by
+from flows.listener import Listener, observed_by
 from flows.own_flow_run import first_name
 from flows.runs import status_of
 from flows.train import train_flow
@@ -61,7 +61,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path:
     config = small_flow_config(tmp_path, reporting={"plot_every": 2}, market={"holdout_days": 50})
     heard: list[dict[str, str]] = []
 
-    class Observer(SilentObserver):
+    class Observer(Listener):
         def phase_started(self, generation: int, phase: str) -> None:
             if (generation, phase) == (3, "train"):
                 raise KeyboardInterrupt
@@ -113,7 +113,7 @@ def test_plots_of_an_earlier_process_are_shown_as_such(tmp_path: Path) -> None:
     more = config.model_copy(update={"generations": 2, "reporting": config.reporting.model_copy()})
     seen: list[str] = []
 
-    class Observer(SilentObserver):
+    class Observer(Listener):
         def phase_started(self, generation: int, phase: str) -> None:
             if (generation, phase) == (2, "evaluate"):
                 with get_client(sync_client=True) as client:

@@ -24,7 +24,7 @@ from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunPlace, RunSession
 from eigen_core.errors import InputError
-from flows import own_flow_run, training
+from flows import choosing, own_flow_run
 from flows.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, SUSPENDED_EVENT, SUSPENDED_NAME, run_tag
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
@@ -155,7 +155,7 @@ def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-    monkeypatch.setattr(training, "newest_unfinished", raising(InputError("the key may not read the bucket")))
+    monkeypatch.setattr(choosing, "newest_unfinished", raising(InputError("the key may not read the bucket")))
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
     assert deployed.is_on

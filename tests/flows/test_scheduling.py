@@ -12,10 +12,10 @@ from store_cases import run_config, save_generations
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
+from flows.choosing import newest_unfinished, with_store_of_environment
 from flows.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from flows.names import BLOCKED_NAME, NOTHING_NAME
 from flows.runs import status_of
-from flows.scheduling import newest_unfinished, with_store_of_environment
 from flows.train import train_flow
 
 

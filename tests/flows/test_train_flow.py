@@ -21,10 +21,10 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord
 from eigen_core.reporting.plots import write_plots
+from flows.choosing import newest_unfinished
+from flows.listener import Listener, observed_by
 from flows.names import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
-from flows.observer import SilentObserver, observed_by
 from flows.runs import status_of
-from flows.scheduling import newest_unfinished
 from flows.train import train_flow
 
 T = TypeVar("T")
@@ -308,7 +308,7 @@ def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
 def test_an_observer_hears_of_every_phase_and_can_stop_between_two(tmp_path: Path) -> None:
     heard: list[tuple[int, str]] = []
 
-    class Observer(SilentObserver):
+    class Observer(Listener):
         def phase_started(self, generation: int, phase: str) -> None:
             heard.append((generation, phase))
             if (generation, phase) == (2, "train"):

@@ -7,19 +7,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from synthetic_run import make_run
 
-from eigen_core.reporting import Course, Overview, champion_card
+from eigen_core.reporting import Overview, Progress, champion_card
 from eigen_core.reporting.overview import SHOWN_GENERATIONS
 from eigen_core.units import clock, exact_clock, rough_duration
 
 NOW = datetime(2026, 11, 21, 3, 36, 10, tzinfo=UTC)
-COURSE = Course(done=14, generations=25, now=NOW, began=NOW - timedelta(hours=1), seconds_each=200.0, took=2_800.0)
+PROGRESS = Progress(done=14, generations=25, now=NOW, began=NOW - timedelta(hours=1), seconds_each=200.0, took=2_800.0)
 
 
-def overview(generations: int = 14, course: Course = COURSE, **given: object) -> Overview:
+def overview(generations: int = 14, progress: Progress = PROGRESS, **given: object) -> Overview:
     history, telemetry = make_run(generations, 6)
     page = Overview(
         "mine",
-        course,
+        progress,
         "`/runs/mine`",
         checkpoint=NOW,
         history=history[-2 * SHOWN_GENERATIONS :],
@@ -30,12 +30,12 @@ def overview(generations: int = 14, course: Course = COURSE, **given: object) ->
 
 
 def test_a_course_says_how_long_and_until_when() -> None:
-    assert COURSE.line() == "14 of 25, about 37 min left, until 04:12 UTC"
-    late = replace(COURSE, now=NOW + timedelta(hours=20))
+    assert PROGRESS.line() == "14 of 25, about 37 min left, until 04:12 UTC"
+    late = replace(PROGRESS, now=NOW + timedelta(hours=20))
     assert late.line() == "14 of 25, about 37 min left, until 22 Nov 00:12 UTC"
-    assert replace(COURSE, seconds_each=None, done=0).line() == "0 of 25, began 02:36 UTC"
-    assert replace(COURSE, done=25).line() == "25 of 25, finished 03:36 UTC, took 46 min 40 s"
-    assert replace(COURSE, ended="No memory.").line() == "14 of 25, ended 03:36 UTC"
+    assert replace(PROGRESS, seconds_each=None, done=0).line() == "0 of 25, began 02:36 UTC"
+    assert replace(PROGRESS, done=25).line() == "25 of 25, finished 03:36 UTC, took 46 min 40 s"
+    assert replace(PROGRESS, ended="No memory.").line() == "14 of 25, ended 03:36 UTC"
 
 
 def test_a_page_begins_with_the_numbers() -> None:
@@ -79,32 +79,32 @@ def test_every_reward_has_two_decimals() -> None:
 
 
 def test_a_finished_run_says_when_and_how_long_it_took() -> None:
-    page = overview(25, replace(COURSE, done=25)).page()
+    page = overview(25, replace(PROGRESS, done=25)).page()
     assert page.startswith("# Finished: generation 25 of 25 (100 %)\n\n**Finished 03:36 UTC, took 46 min 40 s.**")
     assert "left" not in page.split("## Champion")[0]
 
 
 def test_a_training_that_was_ended_says_why_and_what_comes_next() -> None:
-    page = overview(course=replace(COURSE, ended="Memory: 93% are taken.")).page()
+    page = overview(progress=replace(PROGRESS, ended="Memory: 93% are taken.")).page()
     assert page.startswith(
         "# Ended after generation 14 of 25 (56 %)\n\n"
         "**Memory: 93% are taken.** A resume goes on with generation 15.\n\n| Run mine |"
     )
-    last = overview(25, replace(COURSE, done=25, ended="The store is away.")).page()
+    last = overview(25, replace(PROGRESS, done=25, ended="The store is away.")).page()
     assert "**The store is away.**\n" in last
 
 
 def test_a_run_without_its_holdout_is_not_finished() -> None:
-    course = replace(COURSE, done=25, holdout_is_left=True)
-    page = Overview("mine", course, "there").page()
+    progress = replace(PROGRESS, done=25, holdout_is_left=True)
+    page = Overview("mine", progress, "there").page()
     assert page.startswith("# Generation 25 of 25 (100 %)")
     assert "the holdout days are left" in page
-    page = Overview("mine", replace(course, ended="It was told to stop."), "there").page()
+    page = Overview("mine", replace(progress, ended="It was told to stop."), "there").page()
     assert "A resume plays the holdout days." in page
 
 
 def test_a_run_that_has_nothing_yet_has_a_page() -> None:
-    page = Overview("mine", replace(COURSE, done=0, seconds_each=None), "`/runs/mine`").page()
+    page = Overview("mine", replace(PROGRESS, done=0, seconds_each=None), "`/runs/mine`").page()
     assert page.startswith("# Generation 0 of 25 (0 %)\n\n**Began 02:36 UTC.**")
     assert page.endswith("| **Last checkpoint** | none yet |\n| **Kept in** | `/runs/mine` |")
 

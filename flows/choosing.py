@@ -1,0 +1,160 @@
+"""Which run a flow trains: the one that was named, the newest unfinished one of the store, or a new one."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.states import Completed
+
+from eigen_core.checkpoint import LeaseHeldError, Manifest, RunLockedError, RunPlace
+from eigen_core.config import Config
+from eigen_core.config.sections import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.store import StoreUnavailableError, store_from_environment
+from flows.journals import count_attempt, forget_attempts, withdraw_attempt
+from flows.names import NOTHING_NAME, SUSPENDED_NAME, default_run_name
+from flows.own_flow_run import name_flow_run
+from flows.resuming import suspension_of
+from flows.runs import (
+    config_to_resume,
+    configured_place,
+    holdout_of,
+    is_complete,
+    newest_generation,
+    require_store,
+    runs_in,
+)
+
+logger = logging.getLogger(__name__)
+
+STOP_REQUESTS = (TerminationSignal, Pause)
+"""What ends a training at a user's request: SIGTERM, or a suspension in Prefect's pages, noticed between two phases."""
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """A run to train.
+
+    Attributes:
+        name: the run.
+        config: the configuration with which it is trained.
+        newest: the manifest of its newest generation; None: there is none.
+        unnamed: it was not named but found, to be resumed.
+    """
+
+    name: str
+    config: Config
+    newest: Manifest | None
+    unnamed: bool = False
+
+    @property
+    def generation(self) -> int:
+        """The generation that comes next; one more than the last if only the holdout days are left."""
+        return 1 if self.newest is None else self.newest.generation + 1
+
+    @property
+    def place(self) -> RunPlace:
+        """Where it is kept."""
+        return RunPlace.of(self.config.checkpoint, self.name)
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """Count the block as an attempt to resume the run, if nobody has named it.
+
+        Raises:
+            BlockedError: enough attempts have begun with this generation.
+        """
+        return _counted_attempt(self.place, self.generation) if self.unnamed else nullcontext()
+
+
+def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | State[None]:
+    """Return the run to train, or the flow's end state if there is none.
+
+    Args:
+        config: of a new run; of one that is resumed, only what is this machine's own counts.
+        run: its name; None: a new one, or with `resume` the newest unfinished one of the store.
+        resume: the run must exist.
+
+    Raises:
+        InputError: the store or the run cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    require_store(config.checkpoint)
+    if resume and run is None:
+        return _run_to_resume(config)
+    if resume and run is not None:
+        config = _resumed_config(config, run)
+    name = run or default_run_name(config)
+    place = RunPlace.of(config.checkpoint, name)
+    if not place.exists():
+        return ChosenRun(name, config, None)
+    forget_attempts(place)
+    newest = newest_generation(place)
+    return ChosenRun(name, config, None if newest is None else newest[1])
+
+
+def _run_to_resume(config: Config) -> ChosenRun | State[None]:
+    found = newest_unfinished(config.checkpoint.store, config.checkpoint.local)
+    if found is None:
+        name_flow_run("nothing to resume")
+        return Completed(name=NOTHING_NAME, message=f"Every run in {config.checkpoint.store} is complete.")
+    suspended = suspension_of(found.name)
+    if suspended is not None:
+        name_flow_run(f"{found.name} is suspended")
+        return Completed(name=SUSPENDED_NAME, message=suspended)
+    return replace(found, config=_resumed_config(config, found.name))
+
+
+def _resumed_config(given: Config, run: str) -> Config:
+    return config_to_resume(given.checkpoint.store, run, given.market.data, given.checkpoint.local)
+
+
+def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
+    """Return the run of a store that was trained last among those that are not complete; None if there is none.
+
+    Its configuration is the one it had last, with this machine's locations for it (`configured_place`). Runs whose
+    configuration cannot be read are logged and passed over.
+
+    Raises:
+        InputError: the store cannot be used.
+        StoreUnavailableError: it does not answer.
+    """
+    candidates = []
+    for name in runs_in(store):
+        try:
+            place, config = configured_place(store, name, local)
+        except InputError as error:
+            logger.warning("Run '%s' is passed over. %s", name, error)
+            continue
+        found = newest_generation(place)
+        newest = None if found is None else found[1]
+        generation, written = (0, "") if newest is None else (newest.generation, newest.created)
+        if not is_complete(config, generation, holdout_of(place, generation)):
+            candidates.append((written, name, ChosenRun(name, config, newest, unnamed=True)))
+    return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
+
+
+def with_store_of_environment(config: Config) -> Config:
+    """Return the configuration with the store that the environment names, if its own is the default.
+
+    Raises:
+        InputError: the environment's variables are at odds with each other.
+    """
+    found = store_from_environment(os.environ)
+    if found is None or config.checkpoint.store != CheckpointConfig().store:
+        return config
+    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": found})})
+
+
+@contextmanager
+def _counted_attempt(place: RunPlace, generation: int) -> Iterator[None]:
+    count_attempt(place, generation)
+    try:
+        yield
+    except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
+        # A stop, another process that trains the run, or an unavailable store says nothing about the run.
+        withdraw_attempt(place)
+        raise

@@ -1,0 +1,71 @@
+"""The events of a training: the flow sends them, listeners show them or act on them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eigen_core.progress import progress_to
+from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+
+if TYPE_CHECKING:
+    from flows.goodput import Start
+    from flows.run_plan import RunPlan
+    from flows.training import Training
+
+
+class Listener:
+    """Receives the events of a training, in this order; those that a listener does not define do nothing.
+
+    They must be cheap. What one raises ends the training.
+    """
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """`done` of `total` steps of the loop `name` are finished (`eigen_core.progress`)."""
+
+    def chosen(self, generation: int) -> None:
+        """The run to train is known, and the generation that comes next."""
+
+    def planned(self, run_plan: "RunPlan") -> None:
+        """The run fits by this plan."""
+
+    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:
+        """The run is prepared and training begins; `starts`: all times that a process began to train it."""
+
+    def phase_started(self, generation: int, phase: str) -> None:
+        """A phase of `generation` begins."""
+
+    def checkpointed(self, training: "Training") -> None:
+        """The newest generation is in a checkpoint."""
+
+    def plotted(self, generation: int, paths: Sequence[Path]) -> None:
+        """The plots after `generation` were drawn."""
+
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+        """A generation is complete, with its checkpoint and plots."""
+
+    def uploaded(self, training: "Training") -> None:
+        """The uploads were waited for, at the end."""
+
+    def completed(self, training: "Training", result: HoldoutResult | None) -> None:
+        """The run has all its generations; `result`: of the holdout days, if there are any."""
+
+
+_outside: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())
+
+
+@contextmanager
+def observed_by(listener: Listener) -> Iterator[None]:
+    """Send the events of every training inside the block, and the steps of its loops, to `listener`."""
+    token = _outside.set((listener,))
+    try:
+        with progress_to(listener):
+            yield
+    finally:
+        _outside.reset(token)
+
+
+def outside_listeners() -> tuple[Listener, ...]:
+    """Return the listener of `observed_by`, if there is one."""
+    return _outside.get()
