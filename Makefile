@@ -2,12 +2,13 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench soak kill limits fuzz
+.PHONY: help setup run test lint bench soak kill limits fuzz docs
 
 help:
 	@echo "make run    train the preset quickstart on the bundled prices"
 	@echo "make test   lint, type-check and test"
 	@echo "make setup  create .venv and install the pinned dependencies"
+	@echo "make docs   build the documentation as a site in site/, with its links checked"
 	@echo "make bench  measure, and write benchmarks/RESULTS.md"
 	@echo "make kill   100 kills on each store, with all ends compared; 50 stops"
 	@echo "make limits 20 runs under memory limits below their need, with all ends looked at"
@@ -47,3 +48,12 @@ limits: setup
 
 fuzz: setup
 	$(BIN)/python -m benchmarks.fuzz
+
+# Installed here alone, so that training and tests do not wait for it.
+.venv/docs-installed: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	@touch $@
+
+docs: .venv/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in site/index.html."
