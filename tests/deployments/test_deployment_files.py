@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
-from typer.main import get_command
+from command_lines import check_command
 
-from flows.cli.app import app
 from flows.operations.environment import POOL
 
 ROOT = Path(__file__).parents[2]
@@ -39,16 +37,6 @@ def deployment(document: dict[str, Any], name: str) -> dict[str, Any]:
     (found,) = (entry for entry in document["deployments"] if entry["name"] == name)
     assert isinstance(found, dict)
     return found
-
-
-def check_command(line: str) -> None:
-    """Let the command line read a command; nothing is run."""
-    words = shlex.split(line)
-    assert Path(words[0]).name == "eigen"
-    command = get_command(app)
-    with typer.Context(command) as context:
-        resolved = command.resolve_command(context, words[1:])  # type: ignore[attr-defined] # it is a group
-    resolved[1].make_context(resolved[0], list(resolved[2]))
 
 
 def test_the_version_is_the_one_that_is_pinned(document: dict[str, Any]) -> None:
