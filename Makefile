@@ -1,12 +1,15 @@
-PYTHON ?= python3.11
+# The newest that runs and can make a virtual environment: a name alone may stand for nothing, as with pyenv.
+PYTHON ?= $(shell for version in 3.13 3.12 3.11; do \
+	python$$version -c "import ensurepip, venv" 2>/dev/null && echo python$$version && break; done)
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench soak kill limits fuzz docs
+.PHONY: help setup run test test-all lint bench soak kill limits fuzz docs
 
 help:
 	@echo "make run    train the preset quickstart on the bundled prices"
-	@echo "make test   lint, type-check and test"
+	@echo "make test   lint, types, and the tests to run before each commit: some minutes"
+	@echo "make test-all  the thorough tests that make test leaves out"
 	@echo "make setup  create .venv and install the pinned dependencies"
 	@echo "make docs   build the documentation as a site in site/, with its links checked"
 	@echo "make bench  measure, and write benchmarks/RESULTS.md"
@@ -18,6 +21,8 @@ help:
 setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 with venv was found: install one (on Debian python3 \
+	and python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $@
@@ -30,8 +35,14 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Files stay together: their tests share what is costly to set up.
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+
 test: lint
-	$(BIN)/pytest
+	$(PYTEST) -m "not thorough and not slow"
+
+test-all: setup
+	$(PYTEST) -m "thorough and not slow"
 
 bench: setup
 	$(BIN)/python -m benchmarks

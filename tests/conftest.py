@@ -16,8 +16,8 @@ _TESTS = Path(__file__).parent
 # pytest puts this folder first on the path, where its folders would hide the packages whose names they mirror.
 sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support")]
 
-# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl.
-pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl"]
+# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl, measured.
+pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl", "measured"]
 
 # Shells and CI runners let what they start in the background ignore Ctrl-C, and with it all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -38,6 +38,7 @@ def test_killed_runs_in_a_folder_end_alike(killer: Killer, tmp_path: Path, kills
 
 
 @pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.thorough
 def test_killed_runs_in_a_bucket_end_alike_though_the_network_fails(
     killer: Killer, gcs_emulator: GcsEmulator, fault_proxy: FaultProxy, kills: int
 ) -> None:

@@ -54,6 +54,7 @@ def soaked(folder: Path, generations: int) -> Sampler:
 
 @pytest.mark.usefixtures("prefect_api", "others_leftovers")
 @pytest.mark.parametrize("generations", LONG)
+@pytest.mark.thorough
 def test_a_training_with_everything_on_does_not_grow(tmp_path: Path, generations: int) -> None:
     before = live_counts()
     sampler = soaked(tmp_path, generations)
@@ -77,6 +78,7 @@ def test_a_training_with_everything_on_does_not_grow(tmp_path: Path, generations
 
 
 @pytest.mark.usefixtures("prefect_api", "others_leftovers")
+@pytest.mark.thorough
 def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Population] = []
     evolve = phases.evolve

@@ -1,12 +1,10 @@
-"""One server and worker for the tests of this folder, the run that nobody disturbs, and what was measured."""
+"""One server and worker for the tests of this folder, and the run that nothing disturbs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from flow_cases import small_settings
 from operated import GENERATIONS, Operated, Undisturbed
-
-_MEASURED: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -42,17 +40,3 @@ def undisturbed(operated: Operated, settings: list[str]) -> Undisturbed:
     # Now, while nothing else computes.
     found.outcome(GENERATIONS)
     return found
-
-
-@pytest.fixture(scope="session")
-def measured() -> Callable[[str], None]:
-    """Keep a sentence for the end of pytest's output."""
-    return _MEASURED.append
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was measured."""
-    if _MEASURED:
-        terminalreporter.section("measured, from end to end")
-        for sentence in _MEASURED:
-            terminalreporter.write_line(sentence)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from operated import Operated, Undisturbed
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def calls() -> Iterator[tuple[str, "Queue[dict[str, Any]]"]]:

@@ -12,6 +12,8 @@ from operated import PHASES, Operated, Undisturbed, is_told_to_stop, outcome
 from eigen_core.checkpoint import RunDirectory
 from flows.housekeeping import verify_run
 
+pytestmark = pytest.mark.thorough
+
 _ENOUGH = 1_000
 
 

@@ -15,7 +15,7 @@ from tasks.phase import run_name
 
 _MISSING = missing_browser()
 
-pytestmark = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
 
 _RUN = Undisturbed.NAME
 _SMALLEST_PLOT = 400

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+import pytest
 from operated import GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, outcome
 
 
@@ -15,6 +16,7 @@ def kill_engine(operated: Operated, run: str) -> tuple[int, float]:
     return generation, killed
 
 
+@pytest.mark.thorough
 def test_a_killed_training_is_resumed_by_the_trigger_and_without_it_by_the_schedule(
     operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
@@ -68,6 +70,7 @@ def test_a_training_killed_with_its_worker_is_resumed_once_the_worker_is_back(
     measured(f"flow and worker killed -9: `eigen up` is done after {back:.1f} s, next generation after {resumed:.1f} s")
 
 
+@pytest.mark.thorough
 def test_a_training_killed_after_its_last_checkpoint_plays_its_holdout(
     operated: Operated, settings: list[str], measured: Callable[[str], None]
 ) -> None:

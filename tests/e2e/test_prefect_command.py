@@ -9,6 +9,8 @@ from operated import Operated
 
 from flows.housekeeping import verify_run
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_preset_and_a_number_of_generations_are_enough(operated: Operated, measured: Callable[[str], None]) -> None:
     asked = time.monotonic()

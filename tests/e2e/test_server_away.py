@@ -9,6 +9,8 @@ from operated import Operated
 
 from flows.operations.automations import SILENT_SECONDS
 
+pytestmark = pytest.mark.thorough
+
 _MANY_GENERATIONS = 1_000
 # A minute's waiting of Prefect's client, for each of two things in a generation, would leave fewer.
 _GENERATIONS_AWAY = 2

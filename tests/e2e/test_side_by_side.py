@@ -12,6 +12,8 @@ from operated import GENERATIONS, Operated, Undisturbed, outcome
 from flows.operations.automations import SILENT_SECONDS
 from flows.prefect_environment import free_port
 
+pytestmark = pytest.mark.thorough
+
 _MANY_STEPS = 5_000
 
 

@@ -13,6 +13,8 @@ from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed, i
 from eigen_core.checkpoint import RunDirectory
 from flows.housekeeping import verify_run
 
+pytestmark = pytest.mark.thorough
+
 
 def assert_shown(operated: Operated, run: str, number: str) -> None:
     """What runs, and how far it is, is told while a run is trained; a second `eigen up` starts nothing."""

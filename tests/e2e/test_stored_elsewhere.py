@@ -14,6 +14,8 @@ from eigen_core.config.sections import CheckpointConfig
 from flows.housekeeping import verify_run
 from flows.runs import run_exists, status_of
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def elsewhere(

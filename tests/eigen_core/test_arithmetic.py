@@ -67,6 +67,7 @@ needs_mkl = pytest.mark.skipif(
 
 @needs_mkl
 @pytest.mark.parametrize("before", ["", "import flows.training"])
+@pytest.mark.thorough
 def test_mkl_is_strict_by_default_and_says_nothing(before: str) -> None:
     """Torch was imported before; so is Prefect by the process of a flow."""
     (_, blas, kept), said = computed(before)
@@ -81,6 +82,7 @@ def test_a_mode_of_the_user_stays_and_what_it_costs_is_said() -> None:
 
 
 @needs_mkl
+@pytest.mark.thorough
 def test_a_mode_that_comes_too_late_is_said() -> None:
     (_, blas, _), said = computed("product()")
     assert blas == "MKL OFF"
@@ -89,6 +91,7 @@ def test_a_mode_that_comes_too_late_is_said() -> None:
 
 
 @needs_mkl
+@pytest.mark.thorough
 def test_on_intel_too_mkl_keeps_bits_by_default_and_not_in_other_modes(intel_mkl: Path) -> None:
     """The failing modes show that the two products tell them apart."""
     preload = {"LD_PRELOAD": str(intel_mkl)}
@@ -105,6 +108,7 @@ def test_avx2_is_what_torch_and_mkl_compute_with(intel_mkl: Path) -> None:
     assert (found, said) == (["AVX2", "MKL AVX2,STRICT", "True"], "")
 
 
+@pytest.mark.thorough
 def test_groups_and_threads_change_no_bit_on_intel(intel_mkl: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", f"{GROUPS}::{CASE}", "-p", "no:cacheprovider"],
@@ -118,6 +122,7 @@ def test_groups_and_threads_change_no_bit_on_intel(intel_mkl: Path) -> None:
 
 
 @needs_mkl
+@pytest.mark.thorough
 def test_with_avx2_processors_with_and_without_avx512_agree(intel_mkl: Path) -> None:
     """The one with AVX2 alone is made by the libraries' own settings."""
     lesser = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}

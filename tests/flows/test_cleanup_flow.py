@@ -148,6 +148,7 @@ def bucket_config(url: str, **checkpoint: Any) -> Config:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.thorough
 def test_a_training_shows_how_far_its_uploads_are(gcs_bucket: str) -> None:
     config = bucket_config(gcs_bucket)
     assert train_flow(config, "Uploads.1", return_state=True).is_completed()
@@ -163,6 +164,7 @@ def test_a_training_shows_how_far_its_uploads_are(gcs_bucket: str) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.thorough
 def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def records(config: Config, name: str) -> tuple[GenerationRecord, ...]:
     return status_of(config.checkpoint.store, name).history
 
 
+@pytest.mark.thorough
 def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, reporting={"plot_every": 2}, market={"holdout_days": 50})
     heard: list[dict[str, str]] = []
@@ -107,6 +108,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path:
     assert {key: str(page.data) for key, page in pages_of(stopped.id).items()} == before
 
 
+@pytest.mark.thorough
 def test_plots_of_an_earlier_process_are_shown_as_such(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=1, reporting={"plot_every": 1})
     assert train(config, "older").is_completed()

@@ -90,6 +90,7 @@ def test_every_step_of_a_loop_is_a_sign_of_life(place: RunPlace, monkeypatch: py
 
 
 @pytest.mark.usefixtures("prefect_api")
+@pytest.mark.thorough
 def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_flow_config(tmp_path, generations=2)
     assert train_flow(config, "run", return_state=True).is_completed()

@@ -92,6 +92,7 @@ def test_what_no_generation_refers_to_stays_for_a_while(config: Config) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.thorough
 def test_a_run_that_another_process_has_locked_is_left_alone_and_named(config: Config, dry_run: bool) -> None:
     place = save_generations(config, "run", *range(1, 4))
     save_generations(config, "other", *range(1, 4))
@@ -210,6 +211,7 @@ def test_a_whole_run_is_whole(config: Config) -> None:
 
 
 @pytest.mark.parametrize("kind", ["flipped", "cut", "gone"])
+@pytest.mark.thorough
 def test_each_damaged_file_is_named(config: Config, kind: str) -> None:
     place = save_generations(config, "run", 1, 2)
     store = place.store

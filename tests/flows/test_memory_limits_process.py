@@ -50,6 +50,7 @@ def need(limiter: Limiter) -> Need:
         pytest.param("checkpoint", "memory.limit_gb", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.thorough
 def test_a_phase_that_takes_what_no_plan_knows_is_ended_by_the_guard(
     limiter: Limiter, need: Need, phase: str, kind: Kind
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_training_that_does_not_fit_is_refused_by_its_plan(limiter: Limiter, n
     assert (outcome.by, outcome.faults) == ("plan", [])
 
 
+@pytest.mark.thorough
 def test_what_the_guard_has_ended_twice_is_refused_until_the_limit_is_raised(limiter: Limiter) -> None:
     limiter.copy("twice")
     folder = limiter.store("twice") / RUN

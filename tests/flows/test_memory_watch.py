@@ -110,6 +110,7 @@ def hoarding(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["evaluate", "train", "evolve", "checkpoint"])
+@pytest.mark.thorough
 def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...], phase: str
 ) -> None:
@@ -196,6 +197,7 @@ def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.thorough
 def test_a_plot_that_takes_too_much_ends_the_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hoard(*args: object) -> list[Path]:  # noqa: ARG001
         Hoard().take()
@@ -219,6 +221,7 @@ def test_an_allocation_that_fails_ends_a_run_like_the_guard(tmp_path: Path, monk
     assert len(memory_reports(tmp_path / "run")) == 1
 
 
+@pytest.mark.thorough
 def test_sigusr1_makes_a_report_and_disturbs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:

@@ -102,6 +102,7 @@ def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
     require_same_run(place, config_to_resume(store, "run", str(moved)))
 
 
+@pytest.mark.thorough
 def test_the_panels_fingerprint_shows_whether_they_are_the_same_data(
     store: str,
     tmp_path: Path,

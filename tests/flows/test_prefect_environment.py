@@ -80,6 +80,7 @@ with stop_signals() as signals:
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "last", "eigen: Stopped.\n")
 
 
+@pytest.mark.thorough
 def test_an_embedded_server_that_cannot_start_is_named(tmp_path: Path) -> None:
     code = """
 from flows.endings import Stopped
@@ -97,6 +98,7 @@ except Stopped as error:
     assert "Prefect's embedded server ended with status" in ended.stdout, ended.stderr
 
 
+@pytest.mark.thorough
 def test_an_embedded_server_is_not_the_users_own_and_ends_with_its_process(tmp_path: Path) -> None:
     code = """
 from flows.prefect_environment import PrefectServer, prepare_environment

@@ -114,6 +114,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fails
 
 
+@pytest.mark.thorough
 def test_it_is_on_while_a_run_trains_and_off_when_that_is_finished(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_resume_that_is_refused_is_tried_again(
     assert deployed.is_on
 
 
+@pytest.mark.thorough
 def test_a_failure_leaves_it_on_until_the_run_is_blocked(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_a_failure_leaves_it_on_until_the_run_is_blocked(
     assert not deployed.is_on
 
 
+@pytest.mark.thorough
 def test_who_asks_for_a_blocked_run_by_its_name_has_its_attempts_forgotten(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +207,7 @@ class TestStopped:
 
     # Made anew each time: one that was raised holds all that its traceback does.
     @pytest.mark.parametrize("telling", [partial(TerminationSignal, signal.SIGTERM), partial(Pause, state=Suspended())])
+    @pytest.mark.thorough
     def test_a_complete_generation_is_kept_and_no_attempt_was_in_vain(
         self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, telling: Callable[[], BaseException]
     ) -> None:
@@ -241,6 +245,7 @@ class TestStopped:
         assert [entry.generation for entry in whole.telemetry] == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_what_is_suspended_is_left_alone_until_it_is_resumed(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +265,7 @@ def test_what_is_suspended_is_left_alone_until_it_is_resumed(
     assert scheduled(tmp_path).name == "Completed"
 
 
+@pytest.mark.thorough
 def test_resumes_that_are_asked_for_in_vain_are_removed(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +296,7 @@ def test_resumes_that_are_asked_for_in_vain_are_removed(
     assert all(deployed.knows(number) for number in [*kept, begun])
 
 
+@pytest.mark.thorough
 def test_what_was_asked_for_last_is_resumed_though_no_checkpoint_tells_it(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_the_status_follows_the_run(config: Config) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.thorough
 def test_looking_at_a_run_in_a_bucket_writes_nothing_and_asks_as_much_for_many_generations_as_for_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -83,6 +83,7 @@ class TestFlow:
         assert (ended.is_completed(), ended.name) == (True, NOTHING_NAME)
         assert str(tmp_path) in str(ended.message)
 
+    @pytest.mark.thorough
     def test_an_interrupted_run_is_gone_on_with_as_it_was_configured(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -104,6 +105,7 @@ class TestFlow:
         assert flow_run.name == "mine gen 2-2 (2 done)"
         assert {"run:mine", "preset:quickstart", "device:cpu"} <= set(flow_run.tags)
 
+    @pytest.mark.thorough
     def test_a_run_that_always_fails_is_given_up_and_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -24,6 +24,7 @@ from flows.train import train_flow
     ("made", "generations", "expected"),
     [(Crashed, 1, ["Crashed", "Running", "Completed"]), (Cancelling, 50, ["Cancelling", "Cancelled"])],
 )
+@pytest.mark.thorough
 def test_a_training_that_was_taken_for_crashed_goes_on_and_one_that_was_cancelled_ends(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

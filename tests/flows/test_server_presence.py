@@ -89,6 +89,7 @@ class _Overloaded(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.thorough
 def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_presence, "_CALL_SECONDS", 0.5)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Overloaded)

@@ -156,6 +156,7 @@ def test_errors_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("prefect_api")
 @pytest.mark.parametrize("phase", ["train", "evolve"])
+@pytest.mark.thorough
 def test_sigterm_in_a_weakref_callback_ends_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:

@@ -75,6 +75,7 @@ def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -
     return failing
 
 
+@pytest.mark.thorough
 def test_a_run_completes_with_its_records_plots_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_run_completes_with_its_records_plots_and_checkpoints(
 
 @pytest.mark.parametrize("phase", ["evaluate", "train", "evolve"])
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.thorough
 def test_a_phase_that_fails_once_leaves_no_trace_in_the_result(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -119,6 +121,7 @@ def test_a_checkpoint_that_fails_once_is_written_again(
     assert records(config) == expected
 
 
+@pytest.mark.thorough
 def test_a_phase_that_always_fails_ends_the_run_which_then_goes_on_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
@@ -178,6 +181,7 @@ def test_groups_threads_and_devices_do_not_change_the_run(
     assert records(config) == expected
 
 
+@pytest.mark.thorough
 def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     assert train(config).is_completed()
@@ -205,6 +209,7 @@ def _interrupted(*_: object, **__: object) -> Any:
 
 
 @pytest.mark.parametrize("killed_in", ["plot", "holdout"])
+@pytest.mark.thorough
 def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str
 ) -> None:
@@ -231,6 +236,7 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
     assert train_flow(config, resume=True, return_state=True).name == NOTHING_NAME
 
 
+@pytest.mark.thorough
 def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=1)
     assert train(config).name == "Completed"
@@ -239,6 +245,7 @@ def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:
     assert sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run" / "blobs").rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_a_failing_plot_is_a_failed_task_and_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
@@ -260,6 +267,7 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
     assert records(config) == expected
 
 
+@pytest.mark.thorough
 def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
@@ -275,6 +283,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     assert RunDirectory.open(tmp_path, "run").plots.is_dir()
 
 
+@pytest.mark.thorough
 def test_a_run_of_other_settings_is_refused_and_left_alone(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=1)
     assert train(config).is_completed()

@@ -171,6 +171,7 @@ def test_every_flipped_byte_is_found(run: RunDirectory, part: str) -> None:
 
 
 @pytest.mark.parametrize("cases", [150, pytest.param(1_000, marks=pytest.mark.slow)], ids=["150 cases", "1,000 cases"])
+@pytest.mark.thorough
 def test_damage_of_any_file_is_found_and_gone_around(
     run: RunDirectory, cases: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -141,6 +141,7 @@ def _check_after_kill(store: Path, done: list[str]) -> None:
         assert files_of(run) == {"config.json", "lock", loaded.manifest.name, *loaded.manifest.blobs}
 
 
+@pytest.mark.thorough
 def test_killed_at_random_instants_of_a_long_run(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     instants = keyed_generator(1, "kills").uniform(0.0, 0.15, 12)

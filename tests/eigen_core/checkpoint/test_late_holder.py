@@ -155,6 +155,7 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "requests_left", [None, 1, *(pytest.param(count, marks=pytest.mark.slow) for count in range(2, 10))]
 )
+@pytest.mark.thorough
 def test_wherever_a_holder_is_stopped_all_generations_stay_whole(tmp_path: Path, requests_left: int | None) -> None:
     for stop in count(1):
         case = LateHolder(tmp_path / f"{stop}")
@@ -239,6 +240,7 @@ def ended_at_last(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[s
             process.kill()
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_the_run_whole(
     gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from benchmarks.fuzz import manifests, run_files
 from benchmarks.fuzz.cases import findings, fuzz
 
 
+@pytest.mark.thorough
 def test_a_changed_manifest_is_refused_gone_around_or_trained_on_rightly(tmp_path: Path) -> None:
     outcomes = fuzz(manifests.one_case, "manifests", tmp_path, range(8), seed=7)
     assert findings(outcomes, "manifests", 7).faults == []

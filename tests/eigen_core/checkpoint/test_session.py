@@ -410,6 +410,7 @@ def _held_by_another_process(settings: CheckpointConfig, path: list[str]) -> Ite
         process.communicate(timeout=30)
 
 
+@pytest.mark.thorough
 def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_bucket: str, tmp_path: Path) -> None:
     settings = settings_of(gcs_bucket, tmp_path / "here")
     place = begin(settings)

@@ -131,6 +131,7 @@ def test_a_generation_that_is_on_its_way_is_not_dropped(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
+@pytest.mark.thorough
 def test_at_any_time_what_retention_keeps_is_whole_in_the_store_or_here(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -28,6 +28,7 @@ def holds(seeds: Sequence[int], with_gradients: int = GENERATIONS) -> None:
         assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
 
 
+@pytest.mark.thorough
 def test_evolution_gradients_and_both_learn_a_leak() -> None:
     # Four generations with gradients must be worth more than all that evolution alone gets.
     holds(SEEDS[:1], with_gradients=4)

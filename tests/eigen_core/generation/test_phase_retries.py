@@ -205,6 +205,7 @@ def save_population(state: TrainingState) -> None:
 
 @pytest.mark.parametrize("place", TRAIN_PLACES)
 @pytest.mark.parametrize("generations", [0, 2])
+@pytest.mark.thorough
 def test_without_memory_for_a_copy_a_failed_train_phase_begins_from_the_checkpoint(
     place: str, generations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,6 +252,7 @@ def _build(path: str, cache: str) -> str:
     return build_panel(small_config(path), Path(cache))[0].fingerprint
 
 
+@pytest.mark.thorough
 def test_processes_may_build_the_same_panel_at_once(tmp_path: Path, prices_file: Path) -> None:
     cache = tmp_path / "cache"
     with multiprocessing.get_context("spawn").Pool(2) as pool:

@@ -91,6 +91,7 @@ libc.fflush(None)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+@pytest.mark.thorough
 def test_threads_share_the_arenas_that_they_are_allowed() -> None:
     def arenas(*arguments: str) -> int:
         done = subprocess.run([sys.executable, "-c", _ARENAS, *arguments], capture_output=True, text=True, check=True)
@@ -121,6 +122,7 @@ print(psutil.Process().memory_info().rss - before)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+@pytest.mark.thorough
 def test_freed_blocks_leave_no_holes_in_the_heap() -> None:
     def left(*arguments: str) -> int:
         done = subprocess.run([sys.executable, "-c", _PIECES, *arguments], capture_output=True, text=True, check=True)

@@ -66,6 +66,7 @@ def test_children_that_share_nothing_count_whole() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="another system")
+@pytest.mark.thorough
 def test_pages_that_a_forked_child_shares_count_once() -> None:
     done = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, check=True)
     shared_once, own, of_child = map(int, done.stdout.split())
@@ -181,6 +182,7 @@ print(max(seen) - alone)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another system")
+@pytest.mark.thorough
 def test_a_child_that_is_just_being_started_does_not_count_as_a_second_process() -> None:
     done = subprocess.run([sys.executable, "-c", _VFORK], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 2 * BLOCK

@@ -34,6 +34,7 @@ def _saved(config: Config, root: Path) -> tuple[list[int], int, Scale]:
 
 
 @pytest.mark.parametrize(("keep_last", "keep_every"), [(1, 0), (2, 3), (3, 2)])
+@pytest.mark.thorough
 def test_a_run_takes_the_planned_room(tmp_path: Path, keep_last: int, keep_every: int) -> None:
     config = small_config(
         generations=7,

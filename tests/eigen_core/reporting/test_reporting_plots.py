@@ -82,6 +82,7 @@ CASES: dict[str, Callable[[], Run]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.thorough
 def test_every_history_gives_six_whole_pictures_of_plausible_size(case: str, tmp_path: Path) -> None:
     history, telemetry = CASES[case]()
     paths = write_plots(history, telemetry, tmp_path / "plots", DdpgLearner.curves)

@@ -89,6 +89,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.thorough
 def test_what_passes_is_survived(store: Store, fault_proxy: FaultProxy, tmp_path: Path, action: str) -> None:
     expected = ACTIONS[action](store, tmp_path)
     for name, fault in FAULTS.items():

@@ -192,6 +192,7 @@ def test_an_address_that_does_not_answer(
 @pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 @pytest.mark.parametrize("kind", ["stall", "status", "reset"])
+@pytest.mark.thorough
 def test_an_endpoint_that_stops_at_some_step(
     fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, kind: Kind, method: str
 ) -> None:

@@ -128,6 +128,7 @@ def test_bad_settings_are_refused_by_the_process(environment: dict[str, str], fo
 
 
 @pytest.mark.parametrize("case", ["missing data", "store below a file", "other settings", "show an unknown run"])
+@pytest.mark.thorough
 def test_bad_surroundings_are_refused_by_the_process(environment: dict[str, str], folder: Path, case: str) -> None:
     arguments, part = SURROUNDINGS[case]
     before = contents(folder)
@@ -149,6 +150,7 @@ def test_bad_surroundings_are_refused(
     assert contents(folder) == before
 
 
+@pytest.mark.thorough
 def test_an_api_that_does_not_answer_is_named_before_anything_starts(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_an_api_that_does_not_answer_is_named_before_anything_starts(
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["train", "--frsh"], ["train", "--seed", "x"], ["show"]])
+@pytest.mark.thorough
 def test_a_wrong_command_line_is_bad_input_too(environment: dict[str, str], folder: Path, arguments: list[str]) -> None:
     ended = run_eigen(arguments, environment=environment, folder=folder)
     assert ended.returncode == 2
@@ -178,6 +181,7 @@ def assert_refused(code: int, errors: str, part: str) -> None:
     assert len(re.findall(r"[.?!](?:\s|$)", errors)) <= 3, errors
 
 
+@pytest.mark.thorough
 def test_help_and_presets_need_neither_torch_nor_prefect(environment: dict[str, str], folder: Path) -> None:
     helped = [[command, "--help"] for command in ("train", "plan", "doctor", "memory")]
     for arguments in (["--help"], *helped, ["presets"], ["presets", "eigen2"], ["--version"]):

@@ -216,6 +216,7 @@ def test_the_looks_are_named() -> None:
     assert list(Doctor(Config()).checks) == CHECKS
 
 
+@pytest.mark.thorough
 def test_the_process_looks_at_a_user_s_api(session_folder: Path, folder: Path) -> None:
     environment = eigen_environment(session_folder / "cli", PREFECT_API_URL="http://127.0.0.1:9/api")
     ended = run_eigen(["doctor", "--json"], environment=environment, folder=folder)

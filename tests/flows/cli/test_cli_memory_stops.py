@@ -141,6 +141,7 @@ def test_the_plan_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, place: R
     assert place.exists()
 
 
+@pytest.mark.thorough
 def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
     session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api_url: str
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_run_that_no_longer_fits_is_not_continued_and_stays_as_it_is(folder: P
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.thorough
 def test_the_process_says_the_same(session_folder: Path, folder: Path) -> None:
     environment = eigen_environment(session_folder / "cli")
     ended = run_eigen(["train", "--run", "x", *TOO_LITTLE], environment=environment, folder=folder, timeout=60)

@@ -56,6 +56,7 @@ def wait_for_generation(contents: RunContents, generation: int, process: subproc
         time.sleep(0.01)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     gcs_bucket: str, session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api_url: str
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_bucket_without_permission(folder: Path, tmp_path: Path, fault_proxy: 
     assert_train_refuses(folder, tmp_path / "home", 2, part, STORAGE_EMULATOR_HOST=fault_proxy.url)
 
 
+@pytest.mark.thorough
 def test_an_address_where_nobody_answers(folder: Path, tmp_path: Path) -> None:
     assert_train_refuses(
         folder, tmp_path / "home", 1, "gs://bucket/runs cannot be reached", STORAGE_EMULATOR_HOST="127.0.0.1:1"

@@ -109,6 +109,7 @@ def assert_resuming(client: SyncPrefectClient) -> None:
     assert schedule.parameters == {"resume": True}
 
 
+@pytest.mark.thorough
 def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     assert is_deployed(client)
     assert client.read_work_pool(POOL).type == "process"
@@ -222,6 +223,7 @@ def test_what_this_code_has_brought_is_up_to_date(client: SyncPrefectClient, mon
             assert (is_deployed(client), is_up_to_date(client)) == (True, False)
 
 
+@pytest.mark.thorough
 def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
     client: SyncPrefectClient, deployed: str
 ) -> None:
@@ -291,6 +293,7 @@ def test_a_deploy_that_fails_half_way_changes_no_switch(
     assert_resuming(client)
 
 
+@pytest.mark.thorough
 def test_what_prefect_says_is_passed_on(deployed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deploying, "files", lambda _: Path(deploying.__file__).parent / "nowhere")
     with pytest.raises(Stopped, match=r"Prefect cannot deploy .*prefect\.yaml"):
@@ -362,6 +365,7 @@ def test_what_was_launched_and_waits_for_a_worker_is_known(
         ({"parameters": {"run": "other"}, "state": Running()}, Cancelling(), "is being cancelled"),
     ],
 )
+@pytest.mark.thorough
 def test_a_launch_waits_for_what_ends_in_a_moment(
     client: SyncPrefectClient,
     deployed: str,
@@ -529,6 +533,7 @@ def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectCl
             client.read_block_document_by_name("eigen-alert", "webhook")
 
 
+@pytest.mark.thorough
 def test_all_that_was_brought_can_be_removed(client: SyncPrefectClient, deployed: str) -> None:
     others = client.create_automation(resume_automation(uuid4()))
     set_alert(client, find_deployment(client).id, "http://127.0.0.1:1/")

@@ -114,6 +114,7 @@ def test_it_is_one_process_that_is_replaced_only_when_something_has_begun(home: 
     assert home.read("supervisor") is None
 
 
+@pytest.mark.thorough
 def test_as_a_process_it_calls_eigen_up_and_ends_when_it_is_told_to(home: Home, tmp_path: Path) -> None:
     ended(home, "worker")
     environ = {**operator_environment(tmp_path / "prefect"), "EIGEN_HOME": str(home.path)}
