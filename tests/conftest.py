@@ -30,6 +30,7 @@ for name in [name for name in os.environ if name.startswith("PREFECT_")]:
 os.environ["PREFECT_HOME"] = str(SESSION_FOLDER / "prefect")
 os.environ["EIGEN_CACHE"] = str(SESSION_FOLDER / "cache")
 os.environ["DO_NOT_TRACK"] = "1"
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 for name in (

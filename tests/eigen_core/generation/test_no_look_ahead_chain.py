@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from science_cases import random_panel, small_config
@@ -90,9 +90,9 @@ def price_table(seed: int) -> pd.DataFrame:
     return table
 
 
-def changed_after(table: pd.DataFrame, day: int, seed: int) -> pd.DataFrame:
+def changed_after(table: pd.DataFrame, date: np.datetime64, seed: int) -> pd.DataFrame:
     changed = table.copy()
-    later = changed["day"] > day
+    later = changed["date"] > date
     generator = keyed_generator(seed, 0, "test", "change")
     factors = np.exp(0.3 * generator.standard_normal((int(later.sum()), len(_COLUMNS))))
     changed.loc[later, _COLUMNS] = changed.loc[later, _COLUMNS].to_numpy() * factors
@@ -113,6 +113,7 @@ def panel_of(table: pd.DataFrame, config: Config) -> Panel:
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
 @settings(max_examples=5, deadline=None, phases=_PHASES)
 @given(seed=st.integers(0, 2**20), offset=st.integers(0, 52))
+@example(seed=396, offset=34)  # a day without any row
 def test_nothing_up_to_a_day_of_validation_or_holdout_knows_what_follows(
     encoder: str, fill: str, seed: int, offset: int
 ) -> None:
@@ -120,7 +121,7 @@ def test_nothing_up_to_a_day_of_validation_or_holdout_knows_what_follows(
     table = price_table(seed)
     panel = panel_of(table, config)
     day = panel.splits.validation.start + offset
-    changed = panel_of(changed_after(table, day, seed), config)
+    changed = panel_of(changed_after(table, panel.dates[day], seed), config)
     assert not np.array_equal(np.asarray(panel.close)[day + 1 :], np.asarray(changed.close)[day + 1 :], equal_nan=True)
     latest = panel.days - config.trading.episode_days
     for start in {min(max(day - 9, panel.splits.validation.start), latest), panel.splits.holdout.start}:

@@ -57,7 +57,8 @@ def test_the_guard_sees_what_is_written_and_not_what_is_promised() -> None:
         guard.check()
         with pytest.raises(MemoryGuardError, match="a limit"):
             _write(zeros[: 2 * SIZE], guard)
-        assert resident_part(zeros.data_ptr(), 2 * SIZE) == pytest.approx(SIZE, rel=0.2)
+        # Not exactly SIZE: the rest of the process may meanwhile grow, or be swapped out.
+        assert resident_part(zeros.data_ptr(), 2 * SIZE) == pytest.approx(SIZE, rel=0.5)
 
 
 def _write(zeros: torch.Tensor, guard: MemoryGuard) -> None:
