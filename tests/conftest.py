@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 _TESTS = Path(__file__).parent
@@ -21,6 +22,10 @@ pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl", "measured"]
 
 # Shells and CI runners let what they start in the background ignore Ctrl-C, and with it all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples each time, so that a change is red for what it does; --hypothesis-profile=default draws new ones.
+hypothesis.settings.register_profile("repeated", derandomize=True)
+hypothesis.settings.load_profile("repeated")
 
 SESSION_FOLDER = Path(tempfile.mkdtemp(prefix="eigen-tests-"))
 
@@ -53,9 +58,6 @@ def pytest_collection_finish() -> None:
     Else each training in this process looks through all of them, to collect garbage and to count what lives. Tests of
     that looking need them, and take them back.
     """
-    # Its plugin imports it in any case, and warns of what it does not find among all objects.
-    import hypothesis  # noqa: F401 - for what happens as it is imported
-
     gc.collect()
     gc.freeze()
 
