@@ -7,16 +7,16 @@ BIN := .venv/bin
 .PHONY: help setup run test test-all lint bench soak kill limits fuzz docs
 
 help:
-	@echo "make run    train the preset quickstart on the bundled prices"
-	@echo "make test   lint, types, and the tests to run before each commit: some minutes"
-	@echo "make test-all  the thorough tests that make test leaves out"
-	@echo "make setup  create .venv and install the pinned dependencies"
-	@echo "make docs   build the documentation as a site in site/, with its links checked"
-	@echo "make bench  measure, and write benchmarks/RESULTS.md"
-	@echo "make kill   100 kills on each store, with all ends compared; 50 stops"
-	@echo "make limits 20 runs under memory limits below their need, with all ends looked at"
-	@echo "make fuzz   inputs drawn at random whose right treatment is known"
-	@echo "make soak   300 small generations with everything on, resident memory fitted"
+	@echo "make run      train the preset quickstart on the bundled prices"
+	@echo "make test     lint, types, and the tests to run before each commit: some minutes"
+	@echo "make test-all the thorough tests that make test leaves out"
+	@echo "make setup    create .venv and install the pinned dependencies"
+	@echo "make docs     build the documentation as a site in site/, with its links checked"
+	@echo "make bench    measure, and write benchmarks/RESULTS.md"
+	@echo "make kill     100 kills on each store, with all ends compared; 50 stops"
+	@echo "make limits   20 runs under memory limits below their need, with all ends looked at"
+	@echo "make fuzz     inputs drawn at random whose right treatment is known"
+	@echo "make soak     300 small generations with everything on, resident memory fitted"
 
 setup: .venv/installed
 

@@ -171,6 +171,7 @@ def test_a_champion_is_read_as_two_pages_say(tmp_path: Path, monkeypatch: pytest
             assert found["facts"]["assets"] == market_of(state).panel.assets
 
 
+@pytest.mark.thorough
 def test_the_python_example_runs_in_a_dozen_lines_without_prefect(tmp_path: Path) -> None:
     example = python_example(DOCS / "training.md", "start_training")
     assert len([line for line in example.splitlines() if line.strip()]) <= 12
