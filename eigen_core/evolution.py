@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eigen_core.config import EvolutionConfig
 from eigen_core.population import Population
-from eigen_core.records import Descent, Record
+from eigen_core.records import Lineage, Record
 
 
 class MutationState(Record):
@@ -87,7 +87,7 @@ def breed(
     config: EvolutionConfig,
     generator: np.random.Generator,
     new_agents: Callable[[Tensor], Population],
-) -> tuple[Population, tuple[Descent, ...]]:
+) -> tuple[Population, tuple[Lineage, ...]]:
     """Breed the next population: elites by falling fitness, then offspring, then mutants.
 
     Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
@@ -111,12 +111,12 @@ def breed(
     ranking = sorted(range(size), key=lambda agent: (-fitness[agent], agent))
     elites = ranking[: max(1, round(size * config.elite_share))]
     offspring = min(round(size * config.offspring_share), size - len(elites))
-    descent = [Descent(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
+    lineages = [Lineage(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
     weights = population.weights[ranking]
     kept = list(elites)
     if config.reinject_champion and not (champion.generation == generation and champion.agent in elites):
         weights[len(elites) - 1] = champion.weights
-        descent[-1] = Descent(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
+        lineages[-1] = Lineage(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
         kept.pop()
     for index in range(len(elites), size):
         first = _tournament(generator, fitness, config.tournament_size)
@@ -124,14 +124,14 @@ def breed(
             second = _tournament(generator, fitness, config.tournament_size)
             blend = float(generator.uniform(config.blend_low, config.blend_high))
             weights[index] = population.weights[first] * blend + population.weights[second] * (1.0 - blend)
-            descent.append(Descent(agent=index, origin="offspring", parents=(first, second), blend=blend))
+            lineages.append(Lineage(agent=index, origin="offspring", parents=(first, second), blend=blend))
         else:
             weights[index] = _mutated(population.weights[first], mutation, generator)
-            descent.append(Descent(agent=index, origin="mutant", parents=(first,)))
+            lineages.append(Lineage(agent=index, origin="mutant", parents=(first,)))
     bred = new_agents(weights)
     for name, tensor in bred.state.items():
         tensor[: len(kept)] = population.state[name][kept]
-    return bred, tuple(descent)
+    return bred, tuple(lineages)
 
 
 def _mutated(weights: Tensor, mutation: MutationState, generator: np.random.Generator) -> Tensor:

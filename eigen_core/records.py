@@ -50,7 +50,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Descent:
+class Lineage:
     """Where one agent of the next generation comes from.
 
     A run remembers one for each agent and generation: with slots it takes 200 bytes, as a `Record` 800.
@@ -102,7 +102,7 @@ class GenerationRecord(Record):
     """Share of a mutant's weights that were changed."""
     mutation_std: float
     """Standard deviation of the change."""
-    descent: tuple[Descent, ...]
+    descent: tuple[Lineage, ...]
     """Lineage: where each agent of the population bred in this generation comes from."""
     weights_sha256: str
     """Hash of the bred population's weights."""

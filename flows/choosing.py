@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from prefect.client.schemas.objects import State
@@ -61,13 +61,23 @@ class ChosenRun:
         """Where it is kept."""
         return RunPlace.of(self.config.checkpoint, self.name)
 
-    def attempt(self) -> AbstractContextManager[None]:
-        """Count the block as an attempt to resume the run, if nobody has named it.
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Count the block as an attempt to resume the run, if it was not named.
 
         Raises:
             BlockedError: enough attempts have begun with this generation.
         """
-        return _counted_attempt(self.place, self.generation) if self.unnamed else nullcontext()
+        if not self.unnamed:
+            yield
+            return
+        count_attempt(self.place, self.generation)
+        try:
+            yield
+        except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
+            # A stop, another process that trains the run, or an unavailable store says nothing about the run.
+            withdraw_attempt(self.place)
+            raise
 
 
 def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | State[None]:
@@ -147,14 +157,3 @@ def with_store_of_environment(config: Config) -> Config:
     if found is None or config.checkpoint.store != CheckpointConfig().store:
         return config
     return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": found})})
-
-
-@contextmanager
-def _counted_attempt(place: RunPlace, generation: int) -> Iterator[None]:
-    count_attempt(place, generation)
-    try:
-        yield
-    except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
-        # A stop, another process that trains the run, or an unavailable store says nothing about the run.
-        withdraw_attempt(place)
-        raise

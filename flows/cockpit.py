@@ -1,4 +1,4 @@
-"""The pages of a training in Prefect: the run's own page and those beside it, and the flow run's name."""
+"""The pages of a training in Prefect: the run's own page and those beside it."""
 
 import logging
 import time
@@ -40,7 +40,6 @@ from eigen_core.reporting.tables import Row
 from eigen_core.units import exact_clock, size
 from flows.goodput import Start, goodput
 from flows.listener import Listener
-from flows.own_flow_run import flow_run_name, rename_flow_run
 from flows.run_plan import RunPlan
 from flows.server_presence import require_server
 from tasks.artifacts import REFUSALS, Pages, artifact_key
@@ -68,7 +67,6 @@ class Cockpit(Listener):
         self._config = config
         self._run = run
         self._pages = Pages()
-        self._first = 1
         self._began = self._now()
         self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
         self._overview: Overview | None = None
@@ -88,10 +86,6 @@ class Cockpit(Listener):
         _TASK_LOGGER.removeFilter(_says_more_than_completed)
         if error is not None:
             self.ended(_reason(error))
-
-    def chosen(self, generation: int) -> None:
-        """Remember the first generation, which is in the flow run's name."""
-        self._first = generation
 
     def refused(self, run_plan: RunPlan) -> None:
         """Show the plan of a run that does not fit."""
@@ -123,9 +117,7 @@ class Cockpit(Listener):
         self._stamps.append(time.monotonic())
         self._overview = replace(self._overview, checkpoint=self._now())
         self._renew(training)
-        name = flow_run_name(self._run, self._first, self._config.generations, done=state.generation)
         self._show(
-            lambda: rename_flow_run(name),
             self._show_overview,
             lambda: self._show_population(state),
             self._show_progress,

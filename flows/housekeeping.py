@@ -16,7 +16,6 @@ from eigen_core.checkpoint import (
     RunDirectory,
     RunLockedError,
     RunPlace,
-    is_live,
     read_champion,
     write_champion,
 )
@@ -27,7 +26,7 @@ from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
-from flows.runs import configured_place, newest_generation, no_such_run, runs_in
+from flows.runs import configured_place, is_running, newest_generation, no_such_run, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -123,34 +122,20 @@ def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: 
 
 
 def _clean_run(place: RunPlace, config: Config, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
-    with ExitStack() as stack:
-        lease = None
-        try:
-            if dry_run:
-                _require_idle(place)
-            else:
-                lease = _take(place, config.checkpoint, stack)
-        except (RunLockedError, LeaseHeldError) as error:
-            return CleanedRun(place.name, str(error))
-        return _clean(place, config.checkpoint, grace_seconds, lease, dry_run=dry_run)
-
-
-def _require_idle(place: RunPlace) -> None:
-    """Raise if a process trains the run; nothing is written to it on this machine."""
-    if place.local.exists() and RunDirectory.open(place.root, place.name).is_locked():
-        raise RunLockedError(f"Run '{place.name}' is in use by another process on this machine.")
-    if place.remote and is_live(place.store, place.name):
-        raise LeaseHeldError(f"Run '{place.name}' is in use by another process.")
-
-
-def _take(place: RunPlace, settings: CheckpointConfig, stack: ExitStack) -> Lease | None:
-    """Keep other processes from the run until the stack is closed, or raise if one trains it.
-
-    Returns the lease on a run whose store is elsewhere.
-    """
-    if place.local.exists():
-        stack.enter_context(RunDirectory.open(place.root, place.name).lock())
-    return stack.enter_context(take_lease(place, settings)) if place.remote else None
+    settings = config.checkpoint
+    if dry_run:
+        if is_running(place):
+            return CleanedRun(place.name, f"Run '{place.name}' is in use by another process.")
+        return _clean(place, settings, grace_seconds, None, dry_run=True)
+    try:
+        with ExitStack() as stack:
+            # Keeps other processes from the run meanwhile.
+            if place.local.exists():
+                stack.enter_context(RunDirectory.open(place.root, place.name).lock())
+            lease = stack.enter_context(take_lease(place, settings)) if place.remote else None
+            return _clean(place, settings, grace_seconds, lease, dry_run=False)
+    except (RunLockedError, LeaseHeldError) as error:
+        return CleanedRun(place.name, str(error))
 
 
 def _clean(
@@ -161,15 +146,12 @@ def _clean(
         return CleanedRun(place.name, None, place.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run))
     # Before the store is cleaned: what need not stay there need not stay here either.
     here = {manifest.generation for manifest in place.local.manifests().manifests}
-    there = {manifest.generation for manifest in place.stored.manifests().manifests if _is_whole(place, manifest)}
+    stored = place.stored
+    there = {manifest.generation for manifest in stored.manifests().manifests if not stored.damages(manifest)}
     confirm = lease.check if lease is not None else None
-    stored = place.stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run, confirm=confirm)
+    cleaned = stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run, confirm=confirm)
     local = place.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
-    return CleanedRun(place.name, None, stored, local)
-
-
-def _is_whole(place: RunPlace, manifest: Manifest) -> bool:
-    return not place.stored.damages(manifest)
+    return CleanedRun(place.name, None, cleaned, local)
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:

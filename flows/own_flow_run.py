@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
@@ -35,29 +34,11 @@ def first_name() -> str:
     return str(run) if run else "resume" if flow_run.parameters.get("resume") or is_scheduled() else "new run"
 
 
-def flow_run_name(run: str, first: int, last: int, done: int | None = None) -> str:
-    """Return what a flow run is called that trains generations `first` to `last`; `done`: the newest complete one."""
-    if first > last:
-        return f"{run} ({last} done)"
-    generations = f"{run} gen {first}-{last}"
-    return generations if done is None else f"{generations} ({done} done)"
-
-
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
     """Name this flow run, and tag it if tags are given. That the server does not accept it is logged."""
     if flow_run.id is not None:
-        with server_asked("The flow run could not be named", get_run_logger()):
-            rename_flow_run(name, tags)
-
-
-def rename_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
-    """Name this flow run, and tag it if tags are given.
-
-    Raises:
-        httpx.HTTPError: the server does not answer.
-        PrefectException: it refuses.
-    """
-    get_client(sync_client=True).update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))
+        with server_asked("The flow run could not be named", get_run_logger()) as client:
+            client.update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))
 
 
 class CancellationError(Exception):
@@ -75,22 +56,28 @@ class OwnFlowRun(Listener):
     def __init__(self, config: Config, run: str) -> None:
         self._config = config
         self._run = run
+        self._name = ""
 
     def chosen(self, generation: int) -> None:
         """Give the flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by."""
-        config = self._config
-        name = flow_run_name(self._run, generation, config.generations)
+        config, last = self._config, self._config.generations
+        self._name = f"{self._run} gen {generation}-{last}" if generation <= last else f"{self._run} ({last} done)"
         tags = {*flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
-        name_flow_run(name, tags)
+        name_flow_run(self._name, tags)
         context = FlowRunContext.get()
         if context is not None and context.flow_run is not None:
             # The log shows this name.
-            context.flow_run.name = name
+            context.flow_run.name = self._name
 
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
         """Let the schedule resume the run from now on, after a crash."""
         switch_schedule(True)
         remove_needless_resumes()
+
+    def checkpointed(self, training: "Training") -> None:
+        """Add the newest complete generation to the flow run's name."""
+        if server_is_there():
+            name_flow_run(f"{self._name} ({training.state.generation} done)")
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002
         """Look at what the server makes of this flow run.

@@ -1,10 +1,11 @@
-"""Prefect as the command line needs it: quiet, offline, its embedded server out of the way of Ctrl-C.
+"""The environment of processes that train: Prefect quiet and offline, its embedded server safe from Ctrl-C, file modes.
 
 `prepare_environment` must run before Prefect is imported, so nothing here imports it at the top.
 """
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import socket
@@ -46,6 +47,8 @@ _FLOW_DEFAULTS = {
 # What Prefect sets for the embedded server that it starts itself.
 _EMBEDDED_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 _EMBEDDED = "EIGEN_EMBEDDED_API"
+_UMASK = "EIGEN_UMASK"
+_OWNER_ALONE = "077"
 _POLL_SECONDS = 0.1
 _RECORDING_SECONDS = 10.0
 _ENDING_SECONDS = 5.0
@@ -60,6 +63,18 @@ def prepare_environment() -> None:
 def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `environ` with what every process that runs flows needs, where the user has not set it."""
     return {**_FLOW_DEFAULTS, **environ}
+
+
+def set_umask(environ: Mapping[str, str]) -> None:
+    """Let only the owner read what this process and its children write, or others too as EIGEN_UMASK says.
+
+    Raises:
+        InputError: EIGEN_UMASK is no umask.
+    """
+    text = environ.get(_UMASK, "") or _OWNER_ALONE
+    if not re.fullmatch(r"0?[0-7]{3}", text):
+        raise InputError(f"{_UMASK} is '{text}', which is no umask: write three octal digits, such as 027.")
+    os.umask(int(text, 8))
 
 
 class PrefectServer:

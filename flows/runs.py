@@ -322,7 +322,7 @@ def status_of(store: str, name: str) -> RunStatus:
     generation = history[-1].generation if history else 0
     holdout = holdout_of(place, generation)
     state: RunState = "unfinished"
-    if _is_running(place):
+    if is_running(place):
         state = "running"
     elif is_complete(config, generation, holdout):
         state = "finished"
@@ -357,7 +357,8 @@ def _reachable(place: RunPlace) -> RunPlace:
     return place
 
 
-def _is_running(place: RunPlace) -> bool:
+def is_running(place: RunPlace) -> bool:
+    """Whether a process holds the run's lock on this machine, or its lease."""
     if place.local.exists() and RunDirectory.open(place.root, place.name).is_locked():
         return True
     return place.remote and is_live(place.store, place.name)

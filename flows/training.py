@@ -34,13 +34,13 @@ from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
 from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_store_of_environment
 from flows.cockpit import Cockpit
-from flows.file_modes import set_umask
 from flows.goodput import work_recorded
 from flows.journals import BlockedError, remember_own_settings
 from flows.listener import Listener, outside_listeners
 from flows.memory_watch import MemoryWatch
 from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME
 from flows.own_flow_run import CancellationError, OwnFlowRun, report_suspension
+from flows.prefect_environment import set_umask
 from flows.resuming import is_scheduled, switch_schedule
 from flows.run_plan import RunPlan, RunTooLargeError, require_fit
 from flows.runs import holdout_of, is_complete, keep_request, open_or_create

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 from uuid import UUID
@@ -21,7 +22,7 @@ KINDS = ("data", "memory", "plan", "population", "progress", "summary", "uploads
 """The pages that a run has beside its own."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
-"""What a server that takes no artifact raises. None of it may stop a training."""
+"""What a server that accepts no artifact raises. None of it may stop a training."""
 
 _NOT_FOUND = 404
 
@@ -51,37 +52,21 @@ class Pages:
 
     def show_markdown(self, key: str, markdown: str, description: str) -> None:
         """Show a text."""
-        self._show(
-            key,
-            markdown,
-            description,
-            lambda: create_markdown_artifact(markdown=markdown, key=key, description=description),
-        )
+        self._show(key, markdown, description, partial(create_markdown_artifact, markdown=markdown))
 
     def show_table(self, key: str, rows: list[Row], description: str) -> None:
         """Show rows that can be searched."""
-        self._show(
-            key,
-            json.dumps(rows),
-            description,
-            lambda: create_table_artifact(table=rows, key=key, description=description),
-        )
+        self._show(key, json.dumps(rows), description, partial(create_table_artifact, table=rows))
 
     def show_progress(self, key: str, percent: float, description: str) -> None:
         """Show how much of something is done."""
-        self._show(
-            key,
-            percent,
-            description,
-            lambda: create_progress_artifact(progress=percent, key=key, description=description),
-        )
+        self._show(key, percent, description, partial(create_progress_artifact, progress=percent))
 
-    def _show(self, key: str, data: str | float, description: str, create: Callable[[], object]) -> None:
+    def _show(self, key: str, data: str | float, description: str, create: Callable[..., object]) -> None:
         known = self._ids.get(key)
-        if known is not None and _renewed(known, data, description):
-            return
-        # Prefect's functions return the id, or, to a caller that awaits, a promise of it.
-        self._ids[key] = cast(UUID, create())
+        if known is None or not _renewed(known, data, description):
+            # Prefect's functions return the id, or, to a caller that awaits, a promise of it.
+            self._ids[key] = cast(UUID, create(key=key, description=description))
 
 
 def _renewed(artifact: UUID, data: str | float, description: str) -> bool:

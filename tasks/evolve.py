@@ -15,7 +15,7 @@ def evolve(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
     """Breed the next population and complete `generation`."""
     with guard.phase("evolve", generation):
         record = phases.evolve(state)
-    origins = Counter(descent.origin for descent in record.descent)
+    origins = Counter(lineage.origin for lineage in record.descent)
     get_run_logger().info(
         "evolve %d: %s, mutation rate %.3g (std %.3g), champion %.2f (agent %d of generation %d), weights %s, %s",
         generation,

@@ -19,7 +19,7 @@ from eigen_core.learners import LearningPlan
 from eigen_core.population import Population, agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
-from eigen_core.records import Descent, GenerationRecord
+from eigen_core.records import GenerationRecord, Lineage
 
 
 def training_slices(state: TrainingState) -> NDArray[np.int64]:
@@ -166,7 +166,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
     mutation = state.mutation.after(champion.validation, config.evolution)
     if config.evolution.enabled:
         generator = keyed_generator(config.seed, generation, "evolve", "population", "breeding")
-        population, descent = breed(
+        population, lineages = breed(
             state.population,
             result.fitness,
             champion,
@@ -178,7 +178,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
         )
     else:
         population = state.population
-        descent = tuple(Descent(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
+        lineages = tuple(Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
     record = GenerationRecord(
         generation=generation,
         fitness=tuple(result.fitness.tolist()),
@@ -196,7 +196,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
         noise_scale=state.noise_scale,
         mutation_rate=mutation.rate,
         mutation_std=mutation.std,
-        descent=descent,
+        descent=lineages,
         weights_sha256=tensors_sha256({"weights": population.weights}),
         replay_sha256=tensors_sha256(state.replay.tensors()),
     )

@@ -95,7 +95,6 @@ class MemoryGuard:
         self._ended: deque[PhaseUsage] = deque(maxlen=_PHASES_KEPT)
         self._open: list[PhaseUsage] = []
         self._baselines = baselines or Baselines(clock)
-        self._callbacks: list[Callable[[], object]] = []
         self._sections: dict[str, Callable[[], str]] = {}
         self._plan: tuple[Row, ...] = ()
         self._planned: tuple[dict[str, int], dict[str, int]] = ({}, {})
@@ -137,10 +136,6 @@ class MemoryGuard:
             # Where no memory is left, an allocation of the phase fails too and aborts it.
             with suppress(MemoryError):
                 self.sample()
-
-    def on_release(self, free: Callable[[], object]) -> None:
-        """Register a function that frees a cache; it may be called from any thread."""
-        self._callbacks.append(free)
 
     def add_section(self, title: str, describe_part: Callable[[], str]) -> None:
         """Add a section to reports, whose text `describe_part` returns (markdown), such as the state of the uploads."""
@@ -222,8 +217,6 @@ class MemoryGuard:
         return max(self._pressures(usage, more_host, more_device), key=lambda pressure: pressure.share)
 
     def _free(self) -> None:
-        for callback in tuple(self._callbacks):
-            callback()
         gc.collect()
         if gpu_in_use():
             torch.cuda.empty_cache()

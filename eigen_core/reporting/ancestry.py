@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from eigen_core.records import Descent, GenerationRecord, Origin
+from eigen_core.records import GenerationRecord, Lineage, Origin
 
 
 class Member(NamedTuple):
@@ -24,21 +24,21 @@ class Link(NamedTuple):
 def links(history: Iterable[GenerationRecord]) -> list[Link]:
     """Return all links of a run, in the order of the generations and of the children in them."""
     return [
-        Link(_parent(record, descent, agent), Member(record.generation + 1, descent.agent), descent.origin)
+        Link(_parent(record, lineage, agent), Member(record.generation + 1, lineage.agent), lineage.origin)
         for record in history
-        for descent in record.descent
-        for agent in dict.fromkeys(descent.parents)
+        for lineage in record.descent
+        for agent in dict.fromkeys(lineage.parents)
     ]
 
 
-def _parent(record: GenerationRecord, descent: Descent, agent: int) -> Member:
-    return Member(record.champion_generation if descent.origin == "champion" else record.generation, agent)
+def _parent(record: GenerationRecord, lineage: Lineage, agent: int) -> Member:
+    return Member(record.champion_generation if lineage.origin == "champion" else record.generation, agent)
 
 
 def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int, Origin]:
     """Return how the agents of `generation` came to be; an agent that is missing was there from the start."""
     record = record_of(history, generation - 1)
-    return {} if record is None else {descent.agent: descent.origin for descent in record.descent}
+    return {} if record is None else {lineage.agent: lineage.origin for lineage in record.descent}
 
 
 def record_of(history: Sequence[GenerationRecord], generation: int) -> GenerationRecord | None:
@@ -76,8 +76,8 @@ def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member |
     record = record_of(history, child.generation - 1)
     if record is None:
         return None
-    for descent in record.descent:
-        if descent.agent == child.agent and descent.parents:
-            closer_to_second = len(descent.parents) > 1 and descent.blend is not None and descent.blend < 0.5
-            return _parent(record, descent, descent.parents[closer_to_second])
+    for lineage in record.descent:
+        if lineage.agent == child.agent and lineage.parents:
+            closer_to_second = len(lineage.parents) > 1 and lineage.blend is not None and lineage.blend < 0.5
+            return _parent(record, lineage, lineage.parents[closer_to_second])
     return None

@@ -29,8 +29,8 @@ from flows.cli.tables import (
     settings_document,
 )
 from flows.cli.training import continue_run, start_or_continue
-from flows.file_modes import set_umask
 from flows.names import default_run_name
+from flows.prefect_environment import set_umask
 
 _EXAMPLES = """[bold]Examples[/]
 

@@ -15,7 +15,7 @@ from eigen_core.config import EvolutionConfig
 from eigen_core.evolution import Champion, MutationState, breed
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
-from eigen_core.records import Descent
+from eigen_core.records import Lineage
 
 STATE_FIELDS = ("first_moment", "second_moment", "critic_steps", "actor_steps")
 GENERATION = 7
@@ -51,7 +51,7 @@ def bred(
     seed: int = 1,
     mutation: MutationState | None = None,
     **settings: Any,
-) -> tuple[Population, tuple[Descent, ...]]:
+) -> tuple[Population, tuple[Lineage, ...]]:
     config = EvolutionConfig(**settings)
     return breed(
         population,
@@ -180,7 +180,7 @@ def test_the_champion_returns_in_the_weakest_elites_place(
     assert torch.equal(children.weights[:2], population.weights[[5, 4]])
 
 
-def descents(size: int, **settings: Any) -> tuple[Descent, ...]:
+def descents(size: int, **settings: Any) -> tuple[Lineage, ...]:
     """Children of one elite and many others; the fitness of agent i is i."""
     population = agents_that_have_learned(size, parameters=1)
     _, descent = bred(population, np.arange(float(size)), elite_share=1.0 / size, **settings)

@@ -1,6 +1,6 @@
 """Records of generations that never were."""
 
-from eigen_core.records import Descent, GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord, Lineage, Telemetry
 
 
 def record(generation: int) -> GenerationRecord:
@@ -22,7 +22,7 @@ def record(generation: int) -> GenerationRecord:
         noise_scale=0.1,
         mutation_rate=0.1,
         mutation_std=0.01,
-        descent=(Descent(agent=0, origin="elite", parents=(0,)), Descent(agent=1, origin="elite", parents=(1,))),
+        descent=(Lineage(agent=0, origin="elite", parents=(0,)), Lineage(agent=1, origin="elite", parents=(1,))),
         weights_sha256="a" * 64,
         replay_sha256="b" * 64,
     )

@@ -113,7 +113,9 @@ def test_a_check_looks_itself_where_nobody_has_looked_for_a_while() -> None:
         assert meter.looks == looks + 1
 
 
-def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(caplog: pytest.LogCaptureFixture) -> None:
+def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     meter, freed = HandMeter(), []
     guard = hand_guard(meter)
 
@@ -121,7 +123,7 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(caplog: pytest.
         freed.append(meter.own)
         meter.own -= 30 * MB
 
-    guard.on_release(free)
+    monkeypatch.setattr("eigen_core.memory.guard.release_free_memory", free)
     with guard, caplog.at_level(logging.WARNING):
         for megabytes in (840, 860, 870, 845, 860, 900, 820, 855):
             meter.own = megabytes * MB
@@ -134,10 +136,10 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(caplog: pytest.
     )
 
 
-def test_what_freeing_brings_back_below_the_hard_line_ends_nothing() -> None:
+def test_what_freeing_brings_back_below_the_hard_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = HandMeter()
     guard = hand_guard(meter)
-    guard.on_release(lambda: setattr(meter, "own", 500 * MB))
+    monkeypatch.setattr("eigen_core.memory.guard.release_free_memory", lambda: setattr(meter, "own", 500 * MB))
     with guard, guard.phase("train", 1):
         meter.own = 990 * MB
         guard.sample()
@@ -264,10 +266,10 @@ def test_a_leak_is_expected_to_go_on() -> None:
             guard.admit("train", generation=5)
 
 
-def test_memory_is_freed_before_a_phase_is_refused() -> None:
+def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = HandMeter(own=700 * MB)
     guard = hand_guard(meter)
-    guard.on_release(lambda: setattr(meter, "own", 600 * MB))
+    monkeypatch.setattr("eigen_core.memory.guard.release_free_memory", lambda: setattr(meter, "own", 600 * MB))
     with guard:
         with guard.phase("train", 1):
             meter.own += 100 * MB

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from eigen_core.records import Descent, GenerationRecord, PhaseMemory, Telemetry
+from eigen_core.records import GenerationRecord, Lineage, PhaseMemory, Telemetry
 
 
 def make_run(
@@ -75,26 +75,26 @@ def _breed(
     rng: np.random.Generator,
     champion: tuple[float, int, int],
     champion_talent: float,
-) -> tuple[tuple[Descent, ...], np.ndarray]:
+) -> tuple[tuple[Lineage, ...], np.ndarray]:
     agents = len(fitness)
     ranked = np.argsort(-fitness, kind="stable")
     elites, offspring = max(1, agents // 2), round(0.375 * agents)
-    descent: list[Descent] = []
+    descent: list[Lineage] = []
     bred = np.empty(agents)
     for agent in range(agents):
         if agent < elites:
             parents: tuple[int, ...] = (int(ranked[agent]),)
-            descent.append(Descent(agent=agent, origin="elite", parents=parents))
+            descent.append(Lineage(agent=agent, origin="elite", parents=parents))
         elif agent < elites + offspring:
             parents = (int(rng.choice(ranked[:elites])), int(rng.choice(ranked[:elites])))
             blend = float(rng.uniform(0.3, 0.7))
-            descent.append(Descent(agent=agent, origin="offspring", parents=parents, blend=blend))
+            descent.append(Lineage(agent=agent, origin="offspring", parents=parents, blend=blend))
         else:
             parents = (int(rng.choice(ranked[:elites])),)
-            descent.append(Descent(agent=agent, origin="mutant", parents=parents))
+            descent.append(Lineage(agent=agent, origin="mutant", parents=parents))
         bred[agent] = talent[list(parents)].mean() + (rng.normal(0.0, 0.04) if agent >= elites else 0.0)
     if elites > 1 and champion[2] not in ranked[:elites]:
-        descent[elites - 1] = Descent(agent=elites - 1, origin="champion", parents=(champion[2],))
+        descent[elites - 1] = Lineage(agent=elites - 1, origin="champion", parents=(champion[2],))
         bred[elites - 1] = champion_talent
     return tuple(descent), np.clip(bred, 0.0, 1.0)
 

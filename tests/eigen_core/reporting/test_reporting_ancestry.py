@@ -4,7 +4,7 @@ import itertools
 
 from synthetic_run import make_run
 
-from eigen_core.records import Descent, GenerationRecord
+from eigen_core.records import GenerationRecord, Lineage
 from eigen_core.reporting.ancestry import Link, Member, champion_path, links, living, origins
 
 
@@ -13,24 +13,24 @@ def _family() -> list[GenerationRecord]:
     template = make_run(1, 3)[0][0]
     breeding = [
         (
-            Descent(agent=0, origin="elite", parents=(1,)),
-            Descent(agent=1, origin="offspring", parents=(0, 1), blend=0.4),
-            Descent(agent=2, origin="mutant", parents=(1,)),
+            Lineage(agent=0, origin="elite", parents=(1,)),
+            Lineage(agent=1, origin="offspring", parents=(0, 1), blend=0.4),
+            Lineage(agent=2, origin="mutant", parents=(1,)),
         ),
         (
-            Descent(agent=0, origin="champion", parents=(2,)),
-            Descent(agent=1, origin="offspring", parents=(1, 1), blend=0.6),
-            Descent(agent=2, origin="mutant", parents=(0,)),
+            Lineage(agent=0, origin="champion", parents=(2,)),
+            Lineage(agent=1, origin="offspring", parents=(1, 1), blend=0.6),
+            Lineage(agent=2, origin="mutant", parents=(0,)),
         ),
         (
-            Descent(agent=0, origin="elite", parents=(0,)),
-            Descent(agent=1, origin="offspring", parents=(2, 0), blend=0.3),
-            Descent(agent=2, origin="mutant", parents=(0,)),
+            Lineage(agent=0, origin="elite", parents=(0,)),
+            Lineage(agent=1, origin="offspring", parents=(2, 0), blend=0.3),
+            Lineage(agent=2, origin="mutant", parents=(0,)),
         ),
         (
-            Descent(agent=0, origin="elite", parents=(1,)),
-            Descent(agent=1, origin="offspring", parents=(1, 2), blend=0.5),
-            Descent(agent=2, origin="mutant", parents=(1,)),
+            Lineage(agent=0, origin="elite", parents=(1,)),
+            Lineage(agent=1, origin="offspring", parents=(1, 2), blend=0.5),
+            Lineage(agent=2, origin="mutant", parents=(1,)),
         ),
     ]
     champions = [(1, 2), (1, 2), (1, 2), (4, 1)]
