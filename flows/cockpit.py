@@ -102,7 +102,7 @@ class Cockpit(Listener):
         overview = Overview(self._run, self._progress(state), self._link(training), checkpoint=written)
         self._overview = self._with_earlier_plots(overview, session.directory.plots)
         self._renew(training)
-        data = data_page(self._run, training.panel, training.report.lines())
+        data = data_page(self._run, training.data.content, training.data.lines)
         self._show(
             self._show_overview,
             lambda: self._markdown("data", data, f"Data of run {self._run}"),

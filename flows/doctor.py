@@ -19,7 +19,7 @@ from eigen_core.store.retries import within
 from eigen_core.units import size
 
 if TYPE_CHECKING:
-    from eigen_core.market import Panel
+    from eigen_core.task import TaskData
     from flows.run_plan import RunPlan
 
 Status = Literal["ok", "warning", "failed"]
@@ -124,15 +124,8 @@ class Doctor:
         return Finding("TA-Lib", "ok", f"TA-Lib {talib.__version__}, C library {library}")
 
     def _data(self) -> Finding:
-        from eigen_core.task.market import require_scale
-
-        panel = self._panel
-        require_scale(self._config, panel.days)
-        found = (
-            f"preset {self._config.preset}: {panel.days:,} days, {panel.columns:,} columns, {panel.assets:,} of them "
-            f"tradable, from {self._config.market.data or 'the bundled prices'}"
-        )
-        return Finding("data", "ok", found)
+        source = self._config.market.data or "the bundled prices"
+        return Finding("data", "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}")
 
     def _memory_limits(self) -> Finding:
         from eigen_core.generation import resolve_device
@@ -217,24 +210,22 @@ class Doctor:
         return Finding("disk", "ok", found)
 
     @cached_property
-    def _panel(self) -> "Panel":
-        from eigen_core.market import build_panel
+    def _opened(self) -> "TaskData":
+        from eigen_core.task import open_data
 
-        return build_panel(self._config)[0]
+        return open_data(self._config)
 
     @cached_property
     def _run_plan(self) -> "RunPlan | None":
         """What the run takes; None if its data cannot be used, which is a finding of its own."""
         from eigen_core.planning import PanelFacts
-        from eigen_core.task.market import require_scale
         from flows.run_plan import plan_run
 
         try:
-            panel = self._panel
-            require_scale(self._config, panel.days)
+            data = self._opened
         except InputError:
             return None
-        return plan_run(self._config, PanelFacts.of(panel))
+        return plan_run(self._config, PanelFacts.of(data.content))
 
 
 def _looked(name: str, check: Callable[[], Finding]) -> Finding:

@@ -27,11 +27,11 @@ from eigen_core.generation import (
     snapshot_form,
     start_training,
 )
-from eigen_core.market import DataReport, Panel, build_panel
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
+from eigen_core.task import TaskData, open_data
 from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_store_of_environment
 from flows.cockpit import Cockpit
 from flows.goodput import work_recorded
@@ -68,7 +68,7 @@ class Training:
         session: the run's directory, lease and uploads, held by this process.
         watch: guards its memory.
         plan: what it will take.
-        panel, report: its prices, and what was found in them.
+        data: what is played on.
         listeners: receive its events.
     """
 
@@ -77,8 +77,7 @@ class Training:
     session: RunSession
     watch: MemoryWatch
     plan: RunPlan
-    panel: Panel
-    report: DataReport
+    data: TaskData
     listeners: Sequence[Listener]
 
     @property
@@ -166,13 +165,13 @@ def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener])
     _send(listeners, lambda listener: listener.chosen(run.generation))
     # It has the name that the flow run has been given just now.
     logger = get_run_logger()
-    panel, report = build_panel(config)
-    plan = require_fit(config, PanelFacts.of(panel))
+    data = open_data(config)
+    plan = require_fit(config, PanelFacts.of(data.content))
     _send(listeners, lambda listener: listener.planned(plan))
     # A configuration that cannot be trained is refused before the run is made.
     with watch.guard.phase("start", run.generation):
-        state = start_training(config, panel)
-    logger.info("data: %s days, %d columns, %d of them tradable", f"{panel.days:,}", panel.columns, panel.assets)
+        state = start_training(config, data.content)
+    logger.info("data: %s", data.size)
     logger.info("plan: %s", plan.sentence())
     open_or_create(config, run.name)
     with open_session(config.checkpoint, run.name) as session:
@@ -183,7 +182,7 @@ def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener])
                 _resume(state, session)
         # Now it is known that these are the run's data.
         remember_own_settings(config, run.name)
-        yield Training(run, state, session, watch, plan, panel, report, listeners)
+        yield Training(run, state, session, watch, plan, data, listeners)
 
 
 def _resume(state: TrainingState, session: RunSession) -> None:

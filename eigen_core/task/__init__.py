@@ -4,11 +4,30 @@ from typing import Any, cast
 
 from eigen_core.config import Config
 from eigen_core.config.choices import TASKS, chosen
-from eigen_core.task.interface import BatchSampler, Encoded, Observed, Rollout, Task, Transitions
+from eigen_core.task.interface import BatchSampler, Encoded, Observed, Rollout, Task, TaskData, Transitions
 
-__all__ = ["BatchSampler", "Encoded", "Observed", "Rollout", "Task", "Transitions", "task_class"]
+__all__ = [
+    "BatchSampler",
+    "Encoded",
+    "Observed",
+    "Rollout",
+    "Task",
+    "TaskData",
+    "Transitions",
+    "open_data",
+    "task_class",
+]
 
 
 def task_class(config: Config) -> type[Task[Any, Any]]:
     """Return the class of the task that a configuration names."""
     return cast("type[Task[Any, Any]]", chosen(TASKS, config.task))
+
+
+def open_data(config: Config) -> TaskData:
+    """Open the data of the task that a configuration names.
+
+    Raises:
+        InputError: they cannot be used, or do not fit the configuration.
+    """
+    return task_class(config).open_data(config)

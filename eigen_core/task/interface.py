@@ -17,6 +17,21 @@ from eigen_core.replay import Column, Replay
 
 
 @dataclass(frozen=True)
+class TaskData:
+    """What a task plays on, opened.
+
+    Attributes:
+        content: what the task is built from, its own; None: it needs no data.
+        size: how much it is, in words.
+        lines: what was read and what was found in it, sentences for users.
+    """
+
+    content: Any = None
+    size: str = "none"
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Rollout:
     """What a group of agents did in their episodes; an episode is (agent, start), agents first.
 
@@ -82,6 +97,14 @@ class Task(Protocol[Observed, Encoded]):
     """
 
     def __init__(self, config: Config, data: Any, device: torch.device) -> None: ...  # noqa: ANN401 - the task's own
+
+    @staticmethod
+    def open_data(config: Config) -> TaskData:
+        """Open what is played on, where the configuration says it is; nothing else reads it.
+
+        Raises:
+            InputError: it cannot be used, or does not fit the configuration.
+        """
 
     critic_layout: ParameterLayout
     actor_layout: ParameterLayout

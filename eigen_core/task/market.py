@@ -12,12 +12,13 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.errors import InputError
+from eigen_core.market import build_panel
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import ACTION_VALUES, AgentNetwork, MarketEmbedding
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import Parameters
 from eigen_core.replay import Column, Replay
-from eigen_core.task.interface import Rollout, Transitions
+from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.task.market_transitions import (
     DistinctDaySampler,
@@ -101,6 +102,14 @@ class MarketTask:
         self.fingerprint = panel.fingerprint
         self._config = config
         self._episode_times = episode_places(config.trading, device)
+
+    @staticmethod
+    def open_data(config: Config) -> TaskData:
+        """Build the panel that `config.market` describes, or take it from the cache."""
+        panel, report = build_panel(config)
+        require_scale(config, panel.days)
+        size = f"{panel.days:,} days, {panel.columns:,} columns, {panel.assets:,} of them tradable"
+        return TaskData(panel, size, report.lines())
 
     @property
     def training_starts(self) -> range:

@@ -207,7 +207,7 @@ def launch(
         if goes_on:
             config = config_to_resume(config.checkpoint.store, name, config.market.data, config.checkpoint.local)
         with refused_with_its_plan(config, output_console()):
-            report, run_plan = require_trainable(config)
+            found, run_plan = require_trainable(config)
         require_same_run_here(config, name)
     values = parse_assignments(settings)
     values = values if preset is None else {"preset": preset, **values}
@@ -215,7 +215,7 @@ def launch(
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:
-        lines = [*report.lines(), run_plan.sentence()]
+        lines = [*found, run_plan.sentence()]
     print_launched(output_console(), launched, lines)
 
 

@@ -87,16 +87,16 @@ def planned_run(
     with display_on(console) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            from eigen_core.market import build_panel
             from eigen_core.planning import PanelFacts
+            from eigen_core.task import open_data
             from eigen_core.task.market import require_scale
             from flows.run_plan import plan_run
 
             if shape is None:
-                facts = PanelFacts.of(build_panel(config)[0])
+                facts = PanelFacts.of(open_data(config).content)
             else:
                 facts = PanelFacts.of_shape(config, shape.days, shape.columns, shape.assets)
-            require_scale(config, facts.days)
+                require_scale(config, facts.days)
             display.waiting_for("planning")
             run_plan = plan_run(config, facts)
             calibration = None

@@ -29,7 +29,6 @@ from flows.operations.server import server_for_training
 from flows.prefect_environment import PrefectServer, prepare_environment
 
 if TYPE_CHECKING:
-    from eigen_core.market import DataReport
     from flows.goodput import Start
     from flows.run_plan import RunPlan
     from flows.training import Training
@@ -125,8 +124,8 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
         # Not around the flow: what Prefect still reports at this process's end needs the server.
         with _started_meanwhile(server, signals), progress_to(display):
             _tell(display, "reading the data")
-            report, run_plan = _check(config, name)
-        for line in (*report.lines(), run_plan.sentence()):
+            found, run_plan = _check(config, name)
+        for line in (*found, run_plan.sentence()):
             console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
         _run_flow(config, name, display, signals, server)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
@@ -178,10 +177,10 @@ def _started_meanwhile(server: PrefectServer, signals: StopSignals) -> Iterator[
         refused.pop_all()
 
 
-def _check(config: Config, name: str) -> "tuple[DataReport, RunPlan]":
+def _check(config: Config, name: str) -> "tuple[Sequence[str], RunPlan]":
     """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave.
 
-    Returns what was found in the data, and what the run will take.
+    Returns what was found in the data, in sentences, and what the run will take.
     """
     from eigen_core.checkpoint import RunDirectory
     from flows.runs import open_or_create
@@ -195,26 +194,24 @@ def _check(config: Config, name: str) -> "tuple[DataReport, RunPlan]":
     return found
 
 
-def require_trainable(config: Config) -> "tuple[DataReport, RunPlan]":
+def require_trainable(config: Config) -> "tuple[Sequence[str], RunPlan]":
     """Refuse a configuration that cannot be trained on its data, here; nothing is written.
 
-    Returns what was found in the data, and what the run will take.
+    Returns what was found in the data, in sentences, and what the run will take.
 
     Raises:
         InputError: the data, or the configuration with them, cannot be used.
         RunTooLargeError: the run does not fit into memory or disk.
     """
     from eigen_core.generation import start_training
-    from eigen_core.market import build_panel
     from eigen_core.planning import PanelFacts
-    from eigen_core.task.market import require_scale
+    from eigen_core.task import open_data
     from flows.run_plan import require_fit
 
-    panel, report = build_panel(config)
-    require_scale(config, panel.days)
-    run_plan = require_fit(config, PanelFacts.of(panel))
-    start_training(config, panel)
-    return report, run_plan
+    data = open_data(config)
+    run_plan = require_fit(config, PanelFacts.of(data.content))
+    start_training(config, data.content)
+    return data.lines, run_plan
 
 
 def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:

@@ -13,7 +13,7 @@ from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
 from eigen_core.replay import Column, Replay
-from eigen_core.task.interface import Rollout, Transitions
+from eigen_core.task.interface import Rollout, TaskData, Transitions
 
 _STEPS = 20
 
@@ -65,6 +65,11 @@ class PointerTask:
         self.validation_starts = range(1_000, 1_100)
         self.holdout_starts = range(1_100, 1_200)
         self._device = device
+
+    @staticmethod
+    def open_data(config: Config) -> TaskData:  # noqa: ARG004
+        """There are none: the numbers are drawn."""
+        return TaskData()
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, _STEPS, 1)

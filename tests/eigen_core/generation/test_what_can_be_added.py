@@ -9,8 +9,10 @@ from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config, choices
+from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
 from eigen_core.reporting.plots import write_plots
+from eigen_core.task import open_data
 
 POINTER = {"task": "pointer"}
 JITTER = {"learner": "jitter"}
@@ -35,7 +37,7 @@ def config_with(chosen: dict[str, str], **sections: Any) -> Config:
 
 
 def begin(config: Config) -> TrainingState:
-    return start_training(config, random_panel(config))
+    return start_training(config, open_data(config).content if config.task == "pointer" else random_panel(config))
 
 
 @pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, {**POINTER, **JITTER}], ids=str)
@@ -52,6 +54,13 @@ def test_what_was_added_trains_and_resumes_to_the_same_bits(chosen: dict[str, st
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
     assert hold_out(state) is not None
     assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 6
+
+
+def test_a_task_opens_its_own_data(tmp_path: Path) -> None:
+    market = {"data": str(tmp_path / "nowhere.csv")}
+    assert open_data(config_with(POINTER, market=market)).content is None
+    with pytest.raises(InputError, match=r"nowhere\.csv"):
+        open_data(config_with(JITTER, market=market))
 
 
 @pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, {**POINTER, **JITTER}], ids=str)
