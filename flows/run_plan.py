@@ -20,7 +20,7 @@ _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A plan, judged by the limits of this machine.
+    """A plan and its verdict under the limits of this machine.
 
     Attributes:
         facts: the size of the run's panel.
@@ -94,7 +94,7 @@ class RunTooLargeError(Exception):
 
 
 def plan_run(config: Config, facts: PanelFacts) -> RunPlan:
-    """Plan a run and judge it by what this machine has now, as the guard would.
+    """Plan a run, and find out whether it fits into what this machine has now, as the guard would.
 
     Raises:
         InputError: a limit cannot be read, or nothing can run under it.
@@ -106,11 +106,14 @@ def plan_run(config: Config, facts: PanelFacts) -> RunPlan:
     server = not api_url()
     plan = plan_of(config, facts, server=server)
     usage = SystemMeter(limits.limits, device).read()
-    rooms = {"host": _host_room(limits, usage, plan, config.memory.hard)}
+    hard = config.memory.hard
+    of_host = zip(limits.limits, usage.counted, strict=True)
+    left = (_available(limit, counted, usage, plan, hard) for limit, counted in of_host)
+    available = {"host": min(left, key=lambda limit: limit.bytes)}
     if of_device is not None:
-        rooms["device"] = _device_room(of_device, usage.device, plan, config.memory.hard)
-    plan = plan_of(config, facts, server=server, limits=rooms)
-    suggestions = suggestions_for(config, facts, plan, rooms, server=server)
+        available["device"] = _available_on_device(of_device, usage.device, plan, hard)
+    plan = plan_of(config, facts, server=server, limits=available)
+    suggestions = suggestions_for(config, facts, plan, available, server=server)
     return RunPlan(facts, plan, limits, of_device, tuple(suggestions), missing)
 
 
@@ -140,39 +143,31 @@ def api_url() -> str | None:
     return str(url) if url else None
 
 
-def _host_room(limits: HostLimits, usage: Usage, plan: Plan, hard: float) -> Limit:
-    """Return the smallest of what each limit leaves to the processes of this run."""
-    rooms = [
-        _room(limit, counted, usage, plan, hard) for limit, counted in zip(limits.limits, usage.counted, strict=True)
-    ]
-    return min(rooms, key=lambda room: room.bytes)
-
-
-def _room(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float) -> Limit:
+def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float) -> Limit:
     """Return what a limit leaves, in resident memory of all processes of the run, as a plan has it.
 
     A group's limit and the machine's count others too: what they take now is taken off. RLIMIT_AS counts addresses, of
     this process alone: those with no memory behind them are taken off, and Prefect's server has its own.
     """
-    room = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
+    left = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
     if limit.kind == "run":
-        return room
+        return left
     if limit.kind == "address_space":
         unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.unwritten_bytes
         server = sum(part.host_bytes for part in plan.parts if part.server)
         beside = f" with {size(server)} for Prefect's server beside it" if server else ""
         replay = f", {size(plan.unwritten_bytes)} of them the replay's" if plan.unwritten_bytes else ""
-        origin = f"{room.origin}{beside}, less {size(unused)} of addresses without memory{replay}"
-        return replace(room, bytes=max(room.bytes - unused + server, 0), origin=origin)
-    return _less(room, counted - usage.host)
+        origin = f"{left.origin}{beside}, less {size(unused)} of addresses without memory{replay}"
+        return replace(left, bytes=max(left.bytes - unused + server, 0), origin=origin)
+    return _less(left, counted - usage.host)
 
 
-def _device_room(limit: DeviceLimit, usage: DeviceUsage | None, plan: Plan, hard: float) -> Limit:
-    room = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
+def _available_on_device(limit: DeviceLimit, usage: DeviceUsage | None, plan: Plan, hard: float) -> Limit:
+    left = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
     if usage is None:
-        return room
+        return left
     context = sum(part.device_bytes for part in plan.parts if part.name == "CUDA")
-    return _less(room, usage.taken - usage.reserved - context)
+    return _less(left, usage.taken - usage.reserved - context)
 
 
 def _need(verdict: Verdict) -> str:
@@ -183,8 +178,8 @@ def _need(verdict: Verdict) -> str:
     )
 
 
-def _less(room: Limit, others: int) -> Limit:
+def _less(left: Limit, others: int) -> Limit:
     if others <= 0:
-        return room
-    origin = f"{room.origin}, less {size(others)} that others take now"
-    return Limit(max(room.bytes - others, 0), origin)
+        return left
+    origin = f"{left.origin}, less {size(others)} that others take now"
+    return Limit(max(left.bytes - others, 0), origin)

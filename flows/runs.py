@@ -69,7 +69,7 @@ class RunStatus:
             guard, or whatever ended scheduled resumes, has ended its next generation too often.
         generation: last completed generation; 0: none.
         config: the configuration with which it was last started or continued.
-        store: absolute path or URL of the place that holds the runs.
+        store: absolute path or URL of what holds the runs.
         folder: the run's folder on this machine, for its plots; it need not exist if the store is elsewhere.
         history, telemetry: one record per completed generation.
         holdout: the champion on the holdout days, once the run has all its generations.
@@ -90,11 +90,6 @@ class RunStatus:
     computed_by: Arithmetic | None
     goodput: Goodput | None
     uploads: UploadStatus | None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is left to do, as `is_complete` says."""
-        return is_complete(self.config, self.generation, self.holdout)
 
 
 def is_complete(config: Config, generation: int, holdout: HoldoutResult | None) -> bool:
@@ -172,8 +167,15 @@ def open_or_create(config: Config, name: str) -> RunPlace:
 def require_same_run(place: RunPlace, config: Config) -> None:
     """Raise `InputError` if `config` differs from the run's in more than may change while a run goes on."""
     begun = _config_of(place, _begun(place).config())
-    moved = {"market.data"} if _data_may_have_moved(place, begun, config) else set()
-    differing = [key for key in differing_keys(begun, config) if not _may_change(key) and key not in moved]
+    before, now = begun.market.data, config.market.data
+    # Whether data with another path are those that the run began with is seen by the panel's fingerprint.
+    moved = before is not None and now is not None and (place.remote or not _exists(before))
+    changeable = _CHANGEABLE_KEYS | ({"market.data"} if moved else set())
+    differing = [
+        key
+        for key in differing_keys(begun, config)
+        if key not in changeable and not key.startswith(_CHANGEABLE_SECTIONS)
+    ]
     if differing:
         keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise InputError(
@@ -181,16 +183,6 @@ def require_same_run(place: RunPlace, config: Config) -> None:
             f"differ{'s' * (len(differing) == 1)}. "
             f"Continue it as it is with `eigen resume {place.name}`, or choose another name."
         )
-
-
-def _may_change(key: str) -> bool:
-    return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
-
-
-def _data_may_have_moved(place: RunPlace, begun: Config, config: Config) -> bool:
-    """Whether data with another path can be those that a run began with; the panel's fingerprint shows if they are."""
-    before, now = begun.market.data, config.market.data
-    return before is not None and now is not None and (place.remote or not _exists(before))
 
 
 def _exists(data: str) -> bool:
@@ -248,7 +240,7 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
         return _changed(config, market={"data": str(Path(os.path.expanduser(given)).absolute())})
     unknown = place.remote and own is None
     if before is not None and (unknown or not _exists(before)):
-        why = "this machine was not told where it is" if unknown else "it is not there any more"
+        why = "this machine does not know where it is" if unknown else "it is not there any more"
         raise InputError(
             f"Run '{name}' was trained on {shown(Path(before).name)}, and {why}: give it with --data, or EIGEN_DATA."
         )
@@ -256,7 +248,7 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
 
 
 def keep_request(config: Config, name: str) -> None:
-    """Let `config` be the latest configuration of a run, which this process holds, before a checkpoint tells it."""
+    """Let `config` be the latest configuration of a run, which this process holds, before a checkpoint has it."""
     place, latest = configured_place(config.checkpoint.store, name, config.checkpoint.local)
     if latest != config:
         newest = newest_generation(place)
@@ -275,7 +267,7 @@ def _configured(place: RunPlace, store: str, local: str) -> tuple[RunPlace, Conf
     own = own_settings(place, local)
     named = config.checkpoint.local
     if own is None and (own := own_settings(place, named)) is not None:
-        # The store names it, but this machine has left its memory there.
+        # The store names this folder, and this machine has remembered its settings in it.
         place, local = replace(place, root=run_root(store, named)), named
         config = latest_config(place)
     config = _changed(config, checkpoint={"store": store} | ({"local": local} if is_remote(store) else {}))
@@ -365,7 +357,7 @@ def is_running(place: RunPlace) -> bool:
 
 
 def _begun(place: RunPlace) -> RunContents:
-    """Return the contents that know with which configuration the run began."""
+    """Return the contents with the configuration with which the run began."""
     found = next((contents for contents in place.contents() if contents.exists()), None)
     if found is None:
         raise no_such_run(place)

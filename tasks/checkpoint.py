@@ -41,8 +41,7 @@ def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue], Compre
 
 def saved_sentence(saved: Saved) -> str:
     """Return what a checkpoint wrote, and what compression saved on the replay's new transitions."""
-    share = 1.0 - saved.ring_bytes / saved.ring_raw_bytes if saved.ring_raw_bytes else 0.0
     return (
         f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions "
-        f"(compression saved {100 * share:.0f} %)"
+        f"(compression saved {100 * saved.ring_share_saved:.0f} %)"
     )

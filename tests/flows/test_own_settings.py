@@ -43,7 +43,7 @@ def test_what_the_store_says_is_not_followed(store: str, tmp_path: Path, monkeyp
     place, config = configured_place(store, "run")
     assert (place.root.is_relative_to(Path.cwd() / "runs"), config.checkpoint.local) == (True, "runs")
     assert status_of(store, "run").folder == place.root / "run"
-    refusal = r"'run' was trained on 'prices.csv', and this machine was not told .* with --data"
+    refusal = r"'run' was trained on 'prices.csv', and this machine does not know .* with --data"
     with pytest.raises(InputError, match=refusal):
         config_to_resume(store, "run", None)
     own = tmp_path / "own.csv"
@@ -83,7 +83,7 @@ def test_a_machine_remembers_its_own(store: str, tmp_path: Path, local: str) -> 
     assert config_to_resume(store, "run", None, local).market.data == str(prices)
     for content in ("", "{}", memory.read_text().replace("prices", "prizes")):
         memory.write_text(content)
-        with pytest.raises(InputError, match="this machine was not told"):
+        with pytest.raises(InputError, match="this machine does not know"):
             config_to_resume(store, "run", None, local)
 
 
@@ -129,9 +129,9 @@ def test_the_panels_fingerprint_shows_whether_they_are_the_same_data(
     assert flow(theirs, 1, resume=False) == ""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert "this machine was not told where it is" in flow(None, 1, resume=True)
+    assert "this machine does not know where it is" in flow(None, 1, resume=True)
     assert "was trained on other data" in flow(other, 1, resume=True)
-    assert "this machine was not told where it is" in flow(None, 1, resume=True)
+    assert "this machine does not know where it is" in flow(None, 1, resume=True)
     assert flow(same, 1, resume=True) == ""
     assert flow(None, 1, resume=True) == ""
     assert status_of(store, "run").generation == 1
