@@ -45,12 +45,7 @@ from flows.resuming import is_scheduled, switch_schedule
 from flows.run_plan import RunPlan, RunTooLargeError, require_fit
 from flows.runs import holdout_of, is_complete, keep_request, open_or_create
 from flows.server_presence import asked_twice, server_is_there
-from tasks.checkpoint import checkpoint, checkpoint_before_end
-from tasks.evaluate import evaluate
-from tasks.evolve import evolve
-from tasks.holdout import holdout
-from tasks.plot import plot
-from tasks.train import train
+from tasks.phases import checkpoint, checkpoint_before_end, evaluate, evolve, holdout, plot, train
 
 # After these there is nothing that a schedule could resume, or not without a user's help.
 _LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)

@@ -219,7 +219,7 @@ def _run_flow(config: Config, name: str, display: Display, signals: StopSignals,
     _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     import flows.training  # noqa: F401 - while the server starts
     from flows.train import train_flow
-    from tasks.phase import run_name
+    from tasks.phases import run_name
 
     server.wait_until_ready()
     observer = _StoppableObserver(display, signals)

@@ -11,7 +11,7 @@ from eigen_core.config import PRESET_NAMES
 from flows.operations.deploying import client_of
 from flows.operations.launching import future_page_of, run_page_of
 from tasks.artifacts import artifact_key
-from tasks.phase import run_name
+from tasks.phases import run_name
 
 _MISSING = missing_browser()
 

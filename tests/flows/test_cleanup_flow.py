@@ -15,8 +15,7 @@ from upload_cases import whole_generations
 
 import flows.training
 import tasks.artifacts
-import tasks.evolve
-import tasks.plot
+import tasks.phases
 from eigen_core.checkpoint import RunPlace
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -138,7 +137,7 @@ def quick(
     monkeypatch.chdir(tmp_path)
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
-    monkeypatch.setattr(tasks.plot, "write_plots", lambda *_: [])
+    monkeypatch.setattr(tasks.phases, "write_plots", lambda *_: [])
 
 
 def bucket_config(url: str, **checkpoint: Any) -> Config:
@@ -171,7 +170,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     url = f"gs://{gcs_emulator.make_bucket()}"
     config = bucket_config(url, finish_seconds=0.5)
     place = RunPlace.of(config.checkpoint, "away")
-    evolve = tasks.evolve.evolve
+    evolve = tasks.phases.evolve
 
     def going_away(*args: Any) -> Any:
         if not any(manifest.generation for manifest in place.local.manifests().manifests):

@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import Artifact, FlowRun
 import flows.cockpit
 import flows.training
 import tasks.artifacts
-import tasks.evolve
+import tasks.phases
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
 from flows.cockpit import Cockpit
@@ -150,7 +150,7 @@ def test_a_flow_run_is_named_by_what_it_was_asked_for_as_it_begins(parameters: d
 def test_a_phase_has_one_line_in_the_log_with_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tasks.plot.write_plots", lambda *_: [])
+    monkeypatch.setattr("tasks.phases.write_plots", lambda *_: [])
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     with caplog.at_level("INFO"):
         assert train(config, "logged").is_completed()
@@ -172,7 +172,7 @@ def test_a_phase_has_one_line_in_the_log_with_its_figures(
 
 
 def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evolve = tasks.evolve.evolve
+    evolve = tasks.phases.evolve
     monkeypatch.setattr(evolve, "retry_delay_seconds", [0])
 
     def failing(state: Any, guard: Any, generation: int) -> None:
@@ -213,7 +213,7 @@ def test_a_server_that_is_away_is_not_asked_and_told_of_when_it_is_back(
         monkeypatch.setattr(tasks.artifacts, f"create_{kind}_artifact", telling)
     monkeypatch.setattr(tasks.artifacts, "_renewed", lambda *_: False)
     monkeypatch.setattr(flows.cockpit, "require_server", away)
-    monkeypatch.setattr("tasks.plot.write_plots", lambda *_: [])
+    monkeypatch.setattr("tasks.phases.write_plots", lambda *_: [])
     assert train(small_flow_config(tmp_path), "silent").is_completed()
     shown = ["silent", "silent-data", "silent-plan"]
     assert asked == [

@@ -17,8 +17,7 @@ from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import Artifact as StoredArtifact
 
 import flows.memory_watch
-import tasks.checkpoint
-import tasks.evolve
+import tasks.phases
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
@@ -59,7 +58,7 @@ class Hoard:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No drawing of plots; nothing that was hoarded outlives a test."""
-    monkeypatch.setattr("tasks.plot.write_plots", lambda *_: [])
+    monkeypatch.setattr("tasks.phases.write_plots", lambda *_: [])
     yield
     Hoard.kept.clear()
 
@@ -94,7 +93,7 @@ def hoarding(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
         "evaluate": (phases, "evaluate"),
         "train": (phases, "train"),
         "evolve": (phases, "evolve"),
-        "checkpoint": (tasks.checkpoint, "snapshot"),
+        "checkpoint": (tasks.phases, "snapshot"),
     }[phase]
     run_phase = getattr(module, name)
     calls = 0
@@ -203,7 +202,7 @@ def test_a_plot_that_takes_too_much_ends_the_run_too(tmp_path: Path, monkeypatch
         Hoard().take()
         return []
 
-    monkeypatch.setattr("tasks.plot.write_plots", hoard)
+    monkeypatch.setattr("tasks.phases.write_plots", hoard)
     config = small_flow_config(tmp_path, generations=1)
     ended = train(limited(config))
     assert ended.name == GUARD_NAME

@@ -12,7 +12,7 @@ from prefect import State
 
 import flows.training
 import tasks.artifacts
-import tasks.plot
+import tasks.phases
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.checkpoint.names import holdout_name
@@ -37,7 +37,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No back-off, no drawing: neither is what most tests are about."""
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
-    monkeypatch.setattr(tasks.plot, "write_plots", lambda *_: [])
+    monkeypatch.setattr(tasks.phases, "write_plots", lambda *_: [])
 
 
 def train(config: Config, name: str = "run") -> State[Any]:
@@ -79,7 +79,7 @@ def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -
 def test_a_run_completes_with_its_records_plots_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
-    monkeypatch.setattr(tasks.plot, "write_plots", write_plots)
+    monkeypatch.setattr(tasks.phases, "write_plots", write_plots)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     status = status_of(str(tmp_path), "run")
@@ -225,7 +225,7 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
     assert chosen is not None
     assert chosen.name == "run"
     draw = Mock(return_value=[])
-    monkeypatch.setattr(tasks.plot, "write_plots", draw)
+    monkeypatch.setattr(tasks.phases, "write_plots", draw)
     for phase in ("evaluate", "train", "evolve"):
         monkeypatch.setattr(phases, phase, _interrupted)
     ended = train_flow(config, resume=True, return_state=True)
@@ -252,9 +252,9 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
     def failing(*args: object) -> None:  # noqa: ARG001
         raise ValueError("no ink")
 
-    monkeypatch.setattr(tasks.plot, "write_plots", failing)
+    monkeypatch.setattr(tasks.phases, "write_plots", failing)
     seen: list[State[Any]] = []
-    plot = tasks.plot.plot
+    plot = tasks.phases.plot
 
     def watched(*args: Any, **options: Any) -> State[Any]:
         seen.append(plot(*args, **options))
@@ -276,7 +276,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
 
     monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
     monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
-    monkeypatch.setattr(tasks.plot, "write_plots", write_plots)
+    monkeypatch.setattr(tasks.phases, "write_plots", write_plots)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     assert records(config) == expected

@@ -7,13 +7,7 @@ from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.artifacts import artifact_key
-from tasks.checkpoint import checkpoint
-from tasks.evaluate import evaluate
-from tasks.evolve import evolve
-from tasks.holdout import holdout
-from tasks.phase import run_name
-from tasks.plot import plot
-from tasks.train import train
+from tasks.phases import checkpoint, evaluate, evolve, holdout, plot, run_name, train
 
 PHASES: list[Task[..., Any]] = [evaluate, train, evolve, checkpoint, holdout]
 
