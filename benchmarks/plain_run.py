@@ -52,7 +52,7 @@ def run_generation(state: TrainingState, directory: RunDirectory, plotted: bool)
 def _save(state: TrainingState, directory: RunDirectory) -> None:
     directory.save(snapshot(state), compression=state.config.replay.compression)
     settings = state.config.checkpoint
-    directory.apply_retention(settings.keep_last, settings.keep_every)
+    directory.clean(settings.keep_last, settings.keep_every)
 
 
 def _plot(state: TrainingState, directory: RunDirectory) -> None:

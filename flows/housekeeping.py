@@ -16,6 +16,7 @@ from eigen_core.checkpoint import (
     RunDirectory,
     RunLockedError,
     RunPlace,
+    no_such_run,
     read_champion,
     write_champion,
 )
@@ -26,7 +27,7 @@ from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
-from flows.runs import configured_place, is_running, newest_generation, no_such_run, runs_in
+from flows.runs import configured_place, is_running, newest_generation, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -165,7 +166,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     place = RunPlace.of(CheckpointConfig(store=store), name)
     contents = place.stored
     if not contents.exists():
-        raise no_such_run(place)
+        raise no_such_run(place.store, place.name)
     damages = contents.verify(deep=deep)
     manifests = contents.manifests().manifests
     unreferenced = contents.unreferenced()

@@ -13,13 +13,13 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field, JsonValue
 
-from eigen_core.checkpoint import RunContents, RunPlace, unsealed
-from eigen_core.checkpoint.sealed import sealed
+from eigen_core.checkpoint import RunContents, RunPlace, parse_checksummed
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.memory import HostLimits, MemoryReport, write_report
 from eigen_core.records import Record
-from eigen_core.store import LocalStore, MissingObjectError, Store, StoreUnavailableError, is_remote, run_root
+from eigen_core.store import LocalStore, MissingObjectError, StoreUnavailableError, is_remote, run_root
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class BlockedError(Exception):
 
 
 class Journal(Generic[R]):
-    """The newest records of a kind, in a sealed JSON file.
+    """The newest records of a kind, in a JSON file with a checksum.
 
     What cannot be read counts as empty: a journal only keeps a run from being tried in vain.
 
@@ -72,7 +72,7 @@ class Journal(Generic[R]):
 
         A store that does not answer is logged: they are then known on this machine alone.
         """
-        content = sealed({"records": [entry.model_dump(mode="json") for entry in records]})
+        content = checksummed({"records": [entry.model_dump(mode="json") for entry in records]})
         for contents in place.contents():
             try:
                 contents.store.put(contents.object_name(self._name), content)
@@ -82,7 +82,7 @@ class Journal(Generic[R]):
     def _read_in(self, contents: RunContents) -> list[R]:
         name = contents.object_name(self._name)
         try:
-            rows = _sealed_document(contents.store, name)["records"]
+            rows = parse_checksummed(contents.store.read(name, _MOST_BYTES))["records"]
             if not isinstance(rows, list):
                 raise ValueError("it holds no records")
             return [self._kind.model_validate(row) for row in rows]
@@ -265,7 +265,7 @@ def own_settings(place: RunPlace, local: str) -> OwnSettings | None:
     if not place.remote:
         return None
     try:
-        document = _sealed_document(_own_store(place.store.url, local), f"{place.name}.json")
+        document = parse_checksummed(_own_store(place.store.url, local).read(f"{place.name}.json", _MOST_BYTES))
         return OwnSettings.model_validate({"data": document["data"]})
     except MissingObjectError:
         return None
@@ -282,17 +282,9 @@ def remember_own_settings(config: Config, name: str) -> None:
     """
     settings = config.checkpoint
     if is_remote(settings.store):
-        content = sealed(OwnSettings(data=config.market.data).model_dump(mode="json"))
+        content = checksummed(OwnSettings(data=config.market.data).model_dump(mode="json"))
         _own_store(settings.store, settings.local).put(f"{name}.json", content)
 
 
 def _own_store(store: str, local: str) -> LocalStore:
     return LocalStore(run_root(store, local) / ".own")
-
-
-def _sealed_document(store: Store, name: str) -> dict[str, JsonValue]:
-    """Return the fields of a sealed file; raise `ValueError` with what is wrong with it."""
-    document = unsealed(store.read(name, _MOST_BYTES))
-    if isinstance(document, str):
-        raise ValueError(document)
-    return document

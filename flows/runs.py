@@ -1,6 +1,5 @@
 """Opening, continuing and describing the runs of a store. No Prefect in here."""
 
-import heapq
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,10 @@ from eigen_core.checkpoint import (
     create_run,
     is_live,
     list_runs,
+    newest_of,
+    no_such_run,
+    parse_checksummed,
     read_status,
-    unsealed,
 )
 from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
 from eigen_core.config import Config, merge
@@ -283,11 +284,7 @@ def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
     name = holdout_name(generation)
     for contents in place.contents():
         try:
-            content, damage = contents.attachments.read(name)
-            document = damage or unsealed(content)
-            if isinstance(document, str):
-                raise ValueError(document)
-            result = HoldoutResult.model_validate({key: document[key] for key in document if key != "checksum"})
+            result = HoldoutResult.model_validate(parse_checksummed(contents.attachments.read(name)))
             if result.generation != generation:
                 raise ValueError(f"is of generation {result.generation}")
         except MissingObjectError:
@@ -360,15 +357,8 @@ def _begun(place: RunPlace) -> RunContents:
     """Return the contents with the configuration with which the run began."""
     found = next((contents for contents in place.contents() if contents.exists()), None)
     if found is None:
-        raise no_such_run(place)
+        raise no_such_run(place.store, place.name)
     return found
-
-
-def no_such_run(place: RunPlace) -> InputError:
-    """Return the error for a run that is missing, which names those that are there."""
-    runs = list_runs(place.store)
-    there = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
-    return InputError(f"There is no run '{place.name}' in {place.store.url}: {there}.")
 
 
 def newest_generation(place: RunPlace) -> tuple[RunContents, Manifest] | None:
@@ -378,11 +368,7 @@ def newest_generation(place: RunPlace) -> tuple[RunContents, Manifest] | None:
 
 def _newest_first(place: RunPlace) -> Iterator[tuple[RunContents, Manifest]]:
     """Yield all manifests and where they are, the newest first; none is read long before it is its turn."""
-
-    def of(contents: RunContents) -> Iterator[tuple[RunContents, Manifest]]:
-        return ((contents, manifest) for group in contents.newest_first() for manifest in group.manifests)
-
-    return heapq.merge(*map(of, place.contents()), key=lambda pair: (-pair[1].generation, -pair[1].epoch))
+    return ((contents, found) for contents, found in newest_of(place.contents()) if isinstance(found, Manifest))
 
 
 def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:

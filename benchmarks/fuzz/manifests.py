@@ -1,4 +1,4 @@
-"""The newest manifest, or what it names, is changed and sealed again, so that every checksum is right.
+"""The newest manifest, or what it names, is changed and given new checksums, so that every checksum is right.
 
 Left out is what no reader can know: values of moments, targets and the champion's weights that might have been, and
 what a history says of older generations beside what their records must agree in.
@@ -16,9 +16,8 @@ import torch
 
 from benchmarks.fuzz.cases import Outcome
 from benchmarks.fuzz.small_run import GENERATIONS, copied, resumed
-from eigen_core.checkpoint.content import json_sha256
+from eigen_core.checkpoint.checksums import checksummed, json_sha256
 from eigen_core.checkpoint.names import blob_name, manifest_name
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.checkpoint.tensor_files import tensor_facts, tensor_file
 
 _VALUES: list[Any] = [None, True, -1, 0, 1, 2.5, 99, 1e30, 10**9, 10**14, 10**20, -0.5, "", "x", "0" * 64, [], {}, [[]]]
@@ -64,7 +63,7 @@ class _Run:
 
     def seal(self) -> None:
         """Write the manifest under the name that it has now."""
-        content = sealed(self.fields)
+        content = checksummed(self.fields)
         self._manifest.unlink()
         generation = self.fields.get("generation")
         number = generation if type(generation) is int and 0 <= generation < 10**18 else GENERATIONS

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.names import holdout_name
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.generation import (
@@ -92,7 +92,7 @@ def small_run() -> SmallRun:
     for generation in range(1, GENERATIONS + 1):
         _advance(state)
         run.save(snapshot(state))
-        run.contents.attachments.put(holdout_name(generation), sealed({"generation": generation}))
+        run.contents.attachments.put(holdout_name(generation), checksummed({"generation": generation}))
     run.contents.attachments.put("plots/notes.txt", b"a picture")
     _advance(state)
     return SmallRun(store, panel, _end(state))

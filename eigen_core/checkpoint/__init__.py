@@ -1,10 +1,12 @@
 """Checkpoints: a generation is either completely in the store, checksummed part by part, or not there at all."""
 
-from eigen_core.checkpoint.content import tensors_sha256
-from eigen_core.checkpoint.contents import Listing, RunContents, list_runs
+from eigen_core.checkpoint.checksums import parse_checksummed, tensors_sha256
+from eigen_core.checkpoint.contents import Listing, RunContents
+from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenerationError, UnfitSnapshotError
 from eigen_core.checkpoint.export import ExportedChampion, read_champion, write_champion
 from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import LeaseHeldError, LeaseLostError, is_live
+from eigen_core.checkpoint.location import RunPlace, list_runs, newest_of, no_such_run
 from eigen_core.checkpoint.lock import RunLock, RunLockedError
 from eigen_core.checkpoint.manifest import (
     Compression,
@@ -14,19 +16,18 @@ from eigen_core.checkpoint.manifest import (
     ShardEntry,
     TensorFacts,
     Versions,
-    manifest_schema,
 )
 from eigen_core.checkpoint.retention import CleanReport, KeepRule
 from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
-from eigen_core.checkpoint.sealed import unsealed
-from eigen_core.checkpoint.session import RunPlace, RunSession, create_run, open_session
-from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError, Ring, Snapshot, UnfitSnapshotError
+from eigen_core.checkpoint.session import RunSession, create_run, open_session
+from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.upload_status import UploadStatus, read_status
 
 __all__ = [
     "CleanReport",
     "Compression",
     "Damage",
+    "DamagedFileError",
     "DamagedGenerationError",
     "ExportedChampion",
     "FileEntry",
@@ -55,11 +56,12 @@ __all__ = [
     "create_run",
     "is_live",
     "list_runs",
-    "manifest_schema",
+    "newest_of",
+    "no_such_run",
     "open_session",
+    "parse_checksummed",
     "read_champion",
     "read_status",
     "tensors_sha256",
-    "unsealed",
     "write_champion",
 ]

@@ -7,14 +7,13 @@ what a killed process leaves is at worst not listed. Such files, as those of old
 import hashlib
 import zlib
 from collections.abc import Iterable
-from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from eigen_core.checkpoint.checksums import checksummed, parse_checksummed
+from eigen_core.checkpoint.damage import Damage, DamagedFileError
 from eigen_core.checkpoint.manifest import FORMAT_VERSION, Natural, Sha256
 from eigen_core.checkpoint.names import ATTACHMENTS_NAME, HOLDOUT, PLOTS
-from eigen_core.checkpoint.sealed import sealed, unsealed
-from eigen_core.checkpoint.snapshot import Damage
 from eigen_core.store import MissingObjectError, Store
 
 _LIMIT = 64 << 20
@@ -24,19 +23,20 @@ _PNG_END = b"IEND"
 _WORD = 4
 
 
-def attachment_damage(name: str, content: bytes) -> str | None:
-    """Return what is wrong with a sealed JSON document or a PNG image, or None; other files have nothing to go by.
+def check_attachment(name: str, content: bytes) -> None:
+    """Check a JSON document by its checksum, or a PNG image by its own; other files have nothing to go by.
 
     Args:
         name: its name, whose ending says what it is.
         content: all of it.
+
+    Raises:
+        DamagedFileError: it is damaged.
     """
     if name.endswith(".json"):
-        document = unsealed(content)
-        return document if isinstance(document, str) else None
-    if name.endswith(".png"):
-        return None if _is_whole_png(content) else "is not a whole PNG image"
-    return None
+        parse_checksummed(content)
+    if name.endswith(".png") and not _is_whole_png(content):
+        raise DamagedFileError("is not a whole PNG image")
 
 
 def _is_whole_png(content: bytes) -> bool:
@@ -76,14 +76,6 @@ class _List(BaseModel):
 
     format_version: int = Field(ge=1, le=FORMAT_VERSION)
     files: tuple[AttachmentEntry, ...]
-    checksum: str
-
-
-class Attachment(NamedTuple):
-    """The content of an attachment, and what is wrong with it."""
-
-    content: bytes
-    damage: str | None
 
 
 class Attachments:
@@ -98,14 +90,15 @@ class Attachments:
         self._store = store
         self._run = run
 
-    def read(self, name: str) -> Attachment:
-        """Return an attachment and what is wrong with it.
+    def read(self, name: str) -> bytes:
+        """Return the content of an attachment.
 
         Args:
             name: relative to the run's folder.
 
         Raises:
             MissingObjectError: there is none.
+            DamagedFileError: it is damaged, or not the one that is listed.
         """
         return self._read(name, self._entries())
 
@@ -132,10 +125,10 @@ class Attachments:
 
     def damages(self) -> list[Damage]:
         """Return what is wrong with the list, what it names, and what else is there."""
-        listed = self._listed()
-        if isinstance(listed, str):
-            return [Damage(None, ATTACHMENTS_NAME, listed, ATTACHMENTS_NAME), *self._damages({})]
-        return self._damages(listed)
+        try:
+            return self._damages(self._listed())
+        except DamagedFileError as error:
+            return [Damage(None, ATTACHMENTS_NAME, str(error), ATTACHMENTS_NAME), *self._damages({})]
 
     def _damages(self, listed: dict[str, AttachmentEntry]) -> list[Damage]:
         prefix = f"{self._run}/"
@@ -143,45 +136,48 @@ class Attachments:
         damages = []
         for name in sorted({found.name.removeprefix(prefix) for found in stored} | listed.keys()):
             try:
-                what = self._read(name, listed).damage
+                self._read(name, listed)
+            except DamagedFileError as error:
+                damages.append(Damage(None, name, str(error), name))
             except MissingObjectError:
-                what = "is missing" if name in listed else None
-            if what is not None:
-                damages.append(Damage(None, name, what, name))
+                if name in listed:
+                    damages.append(Damage(None, name, "is missing", name))
         return damages
 
-    def _read(self, name: str, listed: dict[str, AttachmentEntry]) -> Attachment:
+    def _read(self, name: str, listed: dict[str, AttachmentEntry]) -> bytes:
         full, entry = f"{self._run}/{name}", listed.get(name)
         stored = self._store.stat(full)
         if stored is None:
             raise MissingObjectError(f"{self._store.url} has no {full}")
         if stored.bytes > _LIMIT:
-            return Attachment(b"", f"has {stored.bytes:,} bytes, more than any of its kind")
+            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than any of its kind")
         content = self._store.read(full, _LIMIT)
         if entry is not None and hashlib.sha256(content).hexdigest() != entry.sha256:
-            return Attachment(content, f"is not the file that {ATTACHMENTS_NAME} lists")
-        return Attachment(content, attachment_damage(name, content))
+            raise DamagedFileError(f"is not the file that {ATTACHMENTS_NAME} lists")
+        check_attachment(name, content)
+        return content
 
     def _entries(self) -> dict[str, AttachmentEntry]:
-        listed = self._listed()
-        return {} if isinstance(listed, str) else listed
+        try:
+            return self._listed()
+        except DamagedFileError:
+            return {}
 
-    def _listed(self) -> dict[str, AttachmentEntry] | str:
-        """Return the list, empty if there is none, or what is wrong with it."""
+    def _listed(self) -> dict[str, AttachmentEntry]:
+        """Return the list, empty if there is none.
+
+        Raises:
+            DamagedFileError: it is damaged.
+        """
         try:
             content = self._store.read(f"{self._run}/{ATTACHMENTS_NAME}", _LIMIT)
+            return {entry.name: entry for entry in _List.model_validate(parse_checksummed(content)).files}
         except MissingObjectError:
             return {}
-        document = unsealed(content)
-        if isinstance(document, str):
-            return document
-        try:
-            return {entry.name: entry for entry in _List.model_validate(document).files}
         except ValidationError as error:
-            return f"has an unexpected form ({error.errors()[0]['msg']})"
+            raise DamagedFileError(f"has an unexpected form ({error.errors()[0]['msg']})") from error
 
     def _write(self, entries: Iterable[AttachmentEntry]) -> None:
-        files: list[JsonValue] = [
-            entry.model_dump(mode="json") for entry in sorted(entries, key=lambda entry: entry.name)
-        ]
-        self._store.put(f"{self._run}/{ATTACHMENTS_NAME}", sealed({"format_version": FORMAT_VERSION, "files": files}))
+        files = tuple(sorted(entries, key=lambda entry: entry.name))
+        fields = _List(format_version=FORMAT_VERSION, files=files).model_dump(mode="json")
+        self._store.put(f"{self._run}/{ATTACHMENTS_NAME}", checksummed(fields))

@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from eigen_core.checkpoint.content import CHUNK_BYTES
+from eigen_core.checkpoint.checksums import CHUNK_BYTES
+from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.names import blob_name
 from eigen_core.store.files import make_folder, sync_folder
 from eigen_core.store.interface import HIDDEN
@@ -155,27 +156,30 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def blob_damage(path: Path, size: int, sha256: str, read: Callable[[int], None] | None = None) -> str | None:
-    """Return what is wrong with a blob's file, or None.
+def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None) -> None:
+    """Compare a blob's file with its size (bytes) and with the SHA-256 that is its name.
 
     Args:
         path: the file.
         size: bytes that it must have.
-        sha256: SHA-256 that it must have.
         read: called with the number of further bytes that were read.
+
+    Raises:
+        DamagedFileError: it differs, or cannot be read.
     """
     try:
         with opened(path) as file:
-            there = os.fstat(file.fileno()).st_size
-            if there != size:
-                return f"has {there:,} bytes instead of {size:,}"
-            return None if _sha256(file, read) == sha256 else "does not match its SHA-256"
-    except FileNotFoundError:
-        return "is missing"
-    except IsADirectoryError:
-        return "is not a file"
+            found = os.fstat(file.fileno()).st_size
+            if found != size:
+                raise DamagedFileError(f"has {found:,} bytes instead of {size:,}")
+            if _sha256(file, read) != path.name:
+                raise DamagedFileError("does not match its SHA-256")
+    except FileNotFoundError as error:
+        raise DamagedFileError("is missing") from error
+    except IsADirectoryError as error:
+        raise DamagedFileError("is not a file") from error
     except OSError as error:
-        return f"cannot be read ({error.strerror})"
+        raise DamagedFileError(f"cannot be read ({error.strerror})") from error
 
 
 def _sha256(file: BinaryIO, read: Callable[[int], None] | None) -> str:

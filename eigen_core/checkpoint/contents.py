@@ -4,7 +4,6 @@ import logging
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -12,10 +11,12 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.attachments import Attachments
-from eigen_core.checkpoint.blobs import blob_damage
+from eigen_core.checkpoint.blobs import check_blob
 from eigen_core.checkpoint.bytes_done import BytesDone
+from eigen_core.checkpoint.checksums import parse_checksummed
+from eigen_core.checkpoint.damage import Damage, DamagedFileError
 from eigen_core.checkpoint.lease import is_live
-from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, FileEntry, Manifest, parse_manifest
+from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, Manifest, parse_manifest, reading_part
 from eigen_core.checkpoint.names import (
     BLOBS,
     CONFIG_NAME,
@@ -32,8 +33,6 @@ from eigen_core.checkpoint.retention import (
     kept_manifests,
     missing_generations,
 )
-from eigen_core.checkpoint.sealed import unsealed
-from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
 from eigen_core.checkpoint.tensor_files import parse_document
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
@@ -105,27 +104,30 @@ class RunContents:
 
     def begun_config(self) -> dict[str, JsonValue] | Damage:
         """Return the configuration that the run began with, or what is wrong with the file that holds it."""
-        content = self._read(CONFIG_NAME, _CONFIG_LIMIT)
-        document = unsealed(content) if isinstance(content, bytes) else content
-        if isinstance(document, str):
-            return Damage(None, CONFIG_NAME, document, CONFIG_NAME)
-        config = document.get("config")
-        if not isinstance(config, dict):
-            return Damage(None, CONFIG_NAME, "does not hold a configuration", CONFIG_NAME)
+        try:
+            config = parse_checksummed(self._read(CONFIG_NAME, _CONFIG_LIMIT)).get("config")
+            if not isinstance(config, dict):
+                raise DamagedFileError("does not hold a configuration")
+        except DamagedFileError as error:
+            return Damage(None, CONFIG_NAME, str(error), CONFIG_NAME)
         return config
 
-    def _read(self, relative: str, limit: int) -> bytes | str:
-        """Return the content of a small object, or what keeps it from being one."""
+    def _read(self, relative: str, limit: int) -> bytes:
+        """Return the content of a small object.
+
+        Raises:
+            DamagedFileError: there is none, or it is too large.
+        """
         name = self.object_name(relative)
         try:
             return self.store.read(name, limit)
-        except MissingObjectError:
-            return _MISSING
-        except StoreUnavailableError:
+        except MissingObjectError as error:
+            raise DamagedFileError(_MISSING) from error
+        except StoreUnavailableError as error:
             stored = self.store.stat(name)
             if stored is None or stored.bytes <= limit:
                 raise
-            return f"has {stored.bytes:,} bytes, more than any of its kind"
+            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than any of its kind") from error
 
     def manifest_names(self) -> list[str]:
         """Return the names of all manifests, relative to the run's folder, newest generation first."""
@@ -159,36 +161,37 @@ class RunContents:
         Raises:
             InputError: it was written by a newer version of Eigen.
         """
-        generation = generation_of(name)
-        content = self._read(name, MANIFEST_LIMIT)
-        parsed = parse_manifest(content) if isinstance(content, bytes) else content
-        if isinstance(parsed, str):
-            return Damage(generation, "manifest", parsed, name)
-        if parsed.name != name:
-            return Damage(generation, "manifest", f"is that of {parsed.name}", name)
-        return parsed
+        try:
+            manifest = parse_manifest(self._read(name, MANIFEST_LIMIT))
+            if manifest.name != name:
+                raise DamagedFileError(f"is that of {manifest.name}")
+        except DamagedFileError as error:
+            return Damage(generation_of(name), "manifest", str(error), name)
+        return manifest
 
     def manifests(self) -> Listing:
         """Return all manifests, newest first, and those that are damaged."""
         listing = Listing([], [])
-        for group in self.newest_first():
-            listing.manifests.extend(group.manifests)
-            listing.damages.extend(group.damages)
+        for found in self.newest_first():
+            if isinstance(found, Manifest):
+                listing.manifests.append(found)
+            else:
+                listing.damages.append(found)
         return listing
 
-    def newest_first(self) -> Iterator[Listing]:
-        """Yield the manifests of one generation after another, the newest first; none is read before it is its turn."""
+    def newest_first(self) -> Iterator[Manifest | Damage]:
+        """Yield the manifests, or what is wrong with them, the newest first; of a generation the damaged ones first.
+
+        A generation's manifests are read when it is their turn.
+        """
         for _, names in groupby(self.manifest_names(), generation_of):
             # One that is gone since it was listed was removed with its generation.
-            read = [found for found in map(self.manifest, names) if not _is_gone(found)]
-            yield Listing(
-                sorted((found for found in read if isinstance(found, Manifest)), key=age_of, reverse=True),
-                [found for found in read if isinstance(found, Damage)],
-            )
+            found = [one for one in map(self.manifest, names) if isinstance(one, Manifest) or one.what != _MISSING]
+            yield from sorted(found, key=newness, reverse=True)
 
     def newest_manifest(self) -> Manifest | None:
         """Return the newest manifest that is whole, None if there is none; nothing else is looked at."""
-        return next((found for group in self.newest_first() for found in group.manifests), None)
+        return next((found for found in self.newest_first() if isinstance(found, Manifest)), None)
 
     def document(self, manifest: Manifest, stem: str) -> JsonValue:
         """Return one of a generation's documents, verified against its manifest.
@@ -198,48 +201,49 @@ class RunContents:
             KeyError: the manifest lists no such document.
         """
         entry = manifest.entry(f"{stem}.json")
-        with self.blob_file(entry.sha256, entry.bytes) as file:
-            content = parse_document(file.read_bytes()) if isinstance(file, Path) else file
-        if isinstance(content, str):
-            raise self.damaged(manifest, entry, content)
-        return content[0]
-
-    def damaged(self, manifest: Manifest, entry: FileEntry, what: str) -> DamagedGenerationError:
-        """Return the error for what is wrong with one file of a generation."""
-        damage = Damage(manifest.generation, entry.name, what, blob_name(entry.sha256))
-        return DamagedGenerationError(f"Run '{self.name}' is damaged: {damage}.", [damage])
+        blob = blob_name(entry.sha256)
+        with reading_part(manifest, entry.name, blob), self.blob_file(blob, entry.bytes) as path:
+            return parse_document(path.read_bytes())
 
     @contextmanager
-    def blob_file(self, sha256: str, size: int, read: Progress | None = None) -> Iterator[Path | str]:
-        """Give a file with a blob's verified content, or say what is wrong with the blob.
+    def blob_file(self, blob: str, size: int, read: Progress | None = None) -> Iterator[Path]:
+        """Give a file with a blob's verified content.
 
         One that is elsewhere is fetched into a temporary file.
 
         Args:
-            sha256, size: SHA-256 and size (bytes) that it must have.
+            blob: its name, relative to the run's folder.
+            size: the size that it must have (bytes).
             read: called with the number of further bytes that were read.
+
+        Raises:
+            DamagedFileError: it is missing or damaged.
         """
-        name = self.object_name(blob_name(sha256))
+        name = self.object_name(blob)
         if isinstance(self.store, LocalStore):
             path = self.store.path(name)
-            yield blob_damage(path, size, sha256, read) or path
+            check_blob(path, size, read)
+            yield path
             return
-        with tempfile.TemporaryDirectory(prefix="eigen-") as folder:
-            path = Path(folder, "blob")
-            yield self._fetched(name, size, path) or blob_damage(path, size, sha256, read) or path
-
-    def _fetched(self, name: str, size: int, path: Path) -> str | None:
-        """Fetch an object unless it cannot be the right one; return what is wrong with it."""
         stored = self.store.stat(name)
-        if stored is None:
-            return "is missing"
-        if stored.bytes != size:
-            return f"has {stored.bytes:,} bytes instead of {size:,}"
+        if stored is not None and stored.bytes != size:
+            raise DamagedFileError(f"has {stored.bytes:,} bytes instead of {size:,}")
+        with tempfile.TemporaryDirectory(prefix="eigen-") as folder:
+            path = Path(folder, blob.rpartition("/")[2])
+            self.fetch(blob, path)
+            check_blob(path, size, read)
+            yield path
+
+    def fetch(self, blob: str, path: Path, moved: Progress | None = None) -> None:
+        """Copy a blob to a file.
+
+        Raises:
+            DamagedFileError: there is none.
+        """
         try:
-            self.store.fetch(name, path)
-        except MissingObjectError:
-            return "is missing"
-        return None
+            self.store.fetch(self.object_name(blob), path, moved)
+        except MissingObjectError as error:
+            raise DamagedFileError(_MISSING) from error
 
     def damages(self, manifest: Manifest, *, deep: bool = False) -> list[Damage]:
         """Return what is wrong with a generation: sizes, with `deep` also the SHA-256 of all that it refers to."""
@@ -297,7 +301,7 @@ class RunContents:
         return [
             Damage(manifest.generation, part, wrong[name], name)
             for manifest in manifests
-            for part, name in parts_of(manifest)
+            for part, name in manifest.parts.items()
             if name in wrong
         ]
 
@@ -313,20 +317,12 @@ class RunContents:
         wrong = {}
         progress = BytesDone("verify", sum(blobs.values()))
         for name, size in blobs.items():
-            with self.blob_file(name.rsplit("/", 1)[1], size, progress.add) as file:
-                if isinstance(file, str):
-                    wrong[name] = file
+            try:
+                with self.blob_file(name, size, progress.add):
+                    pass
+            except DamagedFileError as error:
+                wrong[name] = str(error)
         return wrong
-
-    def apply_retention(
-        self,
-        keep_last: int,
-        keep_every: int,
-        champion_generation: int | None = None,
-        protected: Collection[int] = frozenset(),
-    ) -> CleanReport:
-        """Do `clean` without a grace period: for the run's own writer, which has no generation half written."""
-        return self.clean(keep_last, keep_every, champion_generation, protected, grace_seconds=0.0)
 
     def clean(
         self,
@@ -335,7 +331,7 @@ class RunContents:
         champion_generation: int | None = None,
         protected: Collection[int] = frozenset(),
         *,
-        grace_seconds: float = GRACE_SECONDS,
+        grace_seconds: float = 0.0,
         unnamed_grace_seconds: float = 0.0,
         dry_run: bool = False,
         confirm: Callable[[], None] | None = None,
@@ -352,7 +348,8 @@ class RunContents:
                 manifest says.
             protected: generations that stay in any case.
             grace_seconds: blobs that are younger, by the store's clock, stay.
-            unnamed_grace_seconds: so do those that no manifest names, not even one that is removed.
+            unnamed_grace_seconds: the same for those that no manifest names, not even one that is removed, if it is
+                longer.
             dry_run: remove nothing.
             confirm: called once it is known what can go; what it raises keeps everything.
         """
@@ -365,19 +362,25 @@ class RunContents:
         kept = kept_manifests(
             read,
             {self._relative(stored): stored.bytes for stored in blobs},
-            (keep_last, keep_every, champion_generation, protected),
+            keep_last,
+            keep_every,
+            champion_generation,
+            protected,
         )
-        needed = {blob for name in kept if (found := read[name]) is not None for blob in found.blobs}
         gone_manifests = [stored for stored in listed if self._relative(stored) not in kept]
+        named = {name: found.blobs.keys() for name, found in read.items() if found is not None}
+        needed = set().union(*(held for name, held in named.items() if name in kept))
         unneeded = [stored for stored in blobs if self._relative(stored) not in needed]
-        named = {blob for found in read.values() if found is not None for blob in found.blobs}
-        unneeded = [
-            *self._older([stored for stored in unneeded if self._relative(stored) in named], grace_seconds),
-            *self._older(
-                [stored for stored in unneeded if self._relative(stored) not in named],
-                max(grace_seconds, unnamed_grace_seconds),
-            ),
-        ]
+        longer_grace = max(grace_seconds, unnamed_grace_seconds)
+        if unneeded and longer_grace > 0:
+            now = self.store.time()
+            grace = dict.fromkeys(set().union(*named.values()), grace_seconds)
+            unneeded = [
+                stored
+                for stored in unneeded
+                if (seconds := grace.get(self._relative(stored), longer_grace)) <= 0
+                or (now - stored.modified).total_seconds() >= seconds
+            ]
         if confirm is not None:
             confirm()
         if not dry_run:
@@ -392,13 +395,6 @@ class RunContents:
             blobs=tuple(self._relative(stored) for stored in unneeded),
             bytes_freed=sum(stored.bytes for stored in (*gone_manifests, *unneeded)),
         )
-
-    def _older(self, blobs: list[StoredObject], seconds: float) -> list[StoredObject]:
-        """Return the blobs that are at least so old, by the store's clock."""
-        if not blobs or seconds <= 0:
-            return blobs
-        born_before = self.store.time() - timedelta(seconds=seconds)
-        return [stored for stored in blobs if stored.modified <= born_before]
 
     def _summary(self, stored: StoredObject) -> ManifestSummary | None:
         """Sum a manifest up, None if it is damaged or unfit; one that has not changed is not read again."""
@@ -416,23 +412,8 @@ class RunContents:
         return self._known[stored]
 
 
-def parts_of(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield what a generation consists of: what it is called, and the blob's name."""
-    for entry in manifest.files:
-        yield entry.name, blob_name(entry.sha256)
-    for shard in manifest.shards:
-        yield shard_title(shard.first), blob_name(shard.sha256)
-
-
-def shard_title(first: int) -> str:
-    """Return what a shard is called in reports."""
-    return f"replay shard {first}"
-
-
-def list_runs(store: Store) -> list[str]:
-    """Return the names of the runs in a store, sorted."""
-    return [name for name in store.folders("") if RunContents(store, name).exists()]
-
-
-def _is_gone(found: Manifest | Damage) -> bool:
-    return isinstance(found, Damage) and found.what == _MISSING
+def newness(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
+    """Return what is higher for a manifest that `RunContents.newest_first` yields earlier."""
+    if isinstance(found, Damage):
+        return found.generation or 0, True, (0, "", found.path)
+    return found.generation, False, age_of(found)

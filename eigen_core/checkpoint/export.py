@@ -13,10 +13,11 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from eigen_core.checkpoint.content import canonical_json
+from eigen_core.checkpoint.checksums import canonical_json
 from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.snapshot import Damage, DamagedGenerationError
+from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenerationError
+from eigen_core.checkpoint.manifest import Manifest, reading_part
+from eigen_core.checkpoint.names import blob_name
 from eigen_core.checkpoint.tensor_files import read_tensors, tensor_file
 from eigen_core.config.stored import current_values
 from eigen_core.errors import InputError
@@ -57,15 +58,16 @@ def write_champion(contents: RunContents, path: Path, manifest: Manifest | None 
         _write(contents, path, manifest)
         return manifest
     damages: list[Damage] = []
-    for group in contents.newest_first():
-        damages += group.damages
-        for found in group.manifests:
-            try:
-                _write(contents, path, found)
-            except DamagedGenerationError as error:
-                damages += error.damages
-            else:
-                return found
+    for found in contents.newest_first():
+        if isinstance(found, Damage):
+            damages.append(found)
+            continue
+        try:
+            _write(contents, path, found)
+        except DamagedGenerationError as error:
+            damages += error.damages
+        else:
+            return found
     if damages:
         raise DamagedGenerationError(f"Run '{contents.name}' has no whole champion: {damages[0]}.", damages)
     raise InputError(f"Run '{contents.name}' has no champion yet: it has not completed a generation.")
@@ -77,12 +79,11 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         facts = contents.document(manifest, CHAMPION)
     except KeyError as error:
         raise InputError(f"Generation {manifest.generation} of run '{contents.name}' holds no champion.") from error
-    with contents.blob_file(entry.sha256, entry.bytes) as file:
-        tensors = read_tensors(file, entry.tensors or ()) if isinstance(file, Path) else file
-    if isinstance(tensors, str):
-        raise contents.damaged(manifest, entry, tensors)
-    if "weights" not in tensors or not isinstance(facts, dict):
-        raise contents.damaged(manifest, entry, "does not hold a champion's weights, or its facts say nothing of them")
+    blob = blob_name(entry.sha256)
+    with reading_part(manifest, entry.name, blob), contents.blob_file(blob, entry.bytes) as file:
+        tensors = read_tensors(file, entry.tensors or ())
+        if "weights" not in tensors or not isinstance(facts, dict):
+            raise DamagedFileError("does not hold a champion's weights, or its facts say nothing of them")
     metadata = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,

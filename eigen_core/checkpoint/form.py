@@ -6,9 +6,10 @@ from typing import Self
 
 import torch
 
+from eigen_core.checkpoint.damage import Damage
 from eigen_core.checkpoint.manifest import Manifest, RingEntry, TensorFacts
 from eigen_core.checkpoint.ring_files import ring_columns
-from eigen_core.checkpoint.snapshot import Damage, Ring
+from eigen_core.checkpoint.snapshot import Ring
 from eigen_core.checkpoint.tensor_files import tensor_facts
 
 _HEADER_LIMIT = 1 << 20

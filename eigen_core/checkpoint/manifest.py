@@ -1,22 +1,21 @@
 """The manifest of a generation: all that it consists of, with sizes and checksums, and a checksum of its own."""
 
-import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib import resources
 from itertools import pairwise
 from math import prod
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from eigen_core import __version__
 from eigen_core.arithmetic import Arithmetic
-from eigen_core.checkpoint.content import json_sha256
+from eigen_core.checkpoint.checksums import checksummed, json_sha256, parse_checksummed
+from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenerationError, in_words
 from eigen_core.checkpoint.names import blob_name, manifest_name
-from eigen_core.checkpoint.sealed import sealed, unsealed
 from eigen_core.checkpoint.snapshot import STEM, Snapshot
 from eigen_core.errors import InputError
 
@@ -115,6 +114,11 @@ class ShardEntry(_Part):
     def stop(self) -> int:
         """Number of the row after its last one."""
         return self.first + self.count
+
+    @property
+    def title(self) -> str:
+        """What it is called in reports."""
+        return f"replay shard {self.first}"
 
 
 class RingEntry(_Part):
@@ -231,6 +235,12 @@ class Manifest(_Part):
         return files | {blob_name(shard.sha256): shard.bytes for shard in self.shards}
 
     @property
+    def parts(self) -> dict[str, str]:
+        """What the generation consists of: what each part is called in reports -> its blob's name."""
+        files = {entry.name: blob_name(entry.sha256) for entry in self.files}
+        return files | {shard.title: blob_name(shard.sha256) for shard in self.shards}
+
+    @property
     def bytes(self) -> int:
         """Size of all that it refers to (bytes)."""
         return sum(self.blobs.values())
@@ -272,24 +282,23 @@ def compose_manifest(
     }
     if snapshot.computed_by is not None:
         fields["computed_by"] = snapshot.computed_by.model_dump(mode="json")
-    return Manifest.model_validate_json(sealed(fields))
+    return Manifest.model_validate_json(checksummed(fields))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Return the one spelling of a manifest's file."""
     # What was left out stays out, so that a manifest which was read keeps its checksum.
-    return sealed(manifest.model_dump(mode="json", exclude={"checksum"}, exclude_unset=True))
+    return checksummed(manifest.model_dump(mode="json", exclude={"checksum"}, exclude_unset=True))
 
 
-def parse_manifest(content: bytes) -> Manifest | str:
-    """Return the manifest in a file's content, or what is wrong with it.
+def parse_manifest(content: bytes) -> Manifest:
+    """Return the manifest in a file's content.
 
     Raises:
-        InputError: the manifest is whole, but written by a newer version of Eigen.
+        DamagedFileError: it is damaged.
+        InputError: it is whole, but written by a newer version of Eigen.
     """
-    document = unsealed(content)
-    if isinstance(document, str):
-        return document
+    document = parse_checksummed(content)
     version = document.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise InputError(
@@ -299,10 +308,28 @@ def parse_manifest(content: bytes) -> Manifest | str:
     try:
         return Manifest.model_validate_json(content, strict=True)
     except ValidationError as error:
-        return f"has an unexpected form ({error.errors()[0]['msg']})"
+        raise DamagedFileError(f"has an unexpected form ({error.errors()[0]['msg']})") from error
 
 
-def manifest_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a manifest, as it is in the package."""
-    schema: dict[str, Any] = json.loads(resources.files(__package__).joinpath("manifest.schema.json").read_bytes())
-    return schema
+def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
+    """Return the error for a generation that is not what its manifest says."""
+    return DamagedGenerationError(
+        f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): load another one.",
+        damages,
+    )
+
+
+@contextmanager
+def reading_part(manifest: Manifest, part: str, path: str) -> Iterator[None]:
+    """Turn what prevents a part of a generation from being read into a `DamagedGenerationError`.
+
+    Args:
+        manifest: the generation's.
+        part: what the part is called in reports.
+        path: where it is stored, relative to the run's folder.
+    """
+    try:
+        yield
+    except (DamagedFileError, OSError) as error:
+        what = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
+        raise damaged_generation(manifest, [Damage(manifest.generation, part, what, path)]) from error

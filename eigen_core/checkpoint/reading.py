@@ -1,4 +1,4 @@
-"""From a manifest and verified blobs on this machine back to a snapshot."""
+"""From a manifest and blobs on this machine back to a snapshot."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import blob_damage
+from eigen_core.checkpoint.blobs import check_blob, opened
 from eigen_core.checkpoint.bytes_done import BytesDone
-from eigen_core.checkpoint.contents import parts_of, shard_title
-from eigen_core.checkpoint.manifest import FileEntry, Manifest, RingEntry
+from eigen_core.checkpoint.damage import Damage, DamagedFileError
+from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, damaged_generation, reading_part
 from eigen_core.checkpoint.names import blob_name
-from eigen_core.checkpoint.ring_files import read_ring
-from eigen_core.checkpoint.snapshot import Damage, Ring, Snapshot
+from eigen_core.checkpoint.ring_files import empty_ring, in_threads
+from eigen_core.checkpoint.shards import read_shard, rows_as_bytes
+from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.tensor_files import parse_document, read_tensors
 
 _WORKERS = 2
@@ -22,71 +23,72 @@ PathOf = Callable[[str], Path]
 """Gives the file of the blob with a SHA-256."""
 
 
-def read_snapshot(manifest: Manifest, path_of: PathOf) -> Snapshot | list[Damage]:
-    """Return the snapshot that a manifest describes, or all that is wrong with it.
+def read_snapshot(manifest: Manifest, path_of: PathOf) -> Snapshot:
+    """Return the snapshot that a manifest describes. Nothing is parsed before everything is verified.
 
-    Nothing is parsed before everything is verified.
+    Raises:
+        DamagedGenerationError: it is damaged.
     """
-    damages = verified(manifest, dict(parts_of(manifest)), path_of)
-    if damages:
-        return damages
+    verify_parts(manifest, manifest.parts, path_of)
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     documents: dict[str, JsonValue | bytes] = {}
     for entry in manifest.files:
-        stem = Path(entry.name).stem
-        content = _read_file(entry, path_of(entry.sha256))
-        if isinstance(content, str):
-            damages.append(Damage(manifest.generation, entry.name, content, blob_name(entry.sha256)))
-        elif isinstance(content, dict):
-            tensors[stem] = content
-        else:
-            documents[stem] = content[0]
-    ring = None if manifest.ring is None or damages else _read_ring(manifest, manifest.ring, path_of)
-    if isinstance(ring, list):
-        damages += ring
-    if damages or isinstance(ring, list):
-        return damages
+        stem, path = Path(entry.name).stem, path_of(entry.sha256)
+        with reading_part(manifest, entry.name, blob_name(entry.sha256)):
+            if entry.tensors is not None:
+                tensors[stem] = read_tensors(path, entry.tensors)
+            else:
+                documents[stem] = parse_document(path.read_bytes())
+    ring = None if manifest.ring is None else read_ring(manifest, manifest.ring, path_of)
     return Snapshot(manifest.generation, tensors, documents, manifest.champion_generation, ring, manifest.computed_by)
 
 
-def verified(manifest: Manifest, parts: dict[str, str], path_of: PathOf) -> list[Damage]:
-    """Return what is wrong with parts of a generation: sizes and SHA-256 of their blobs.
+def verify_parts(manifest: Manifest, parts: dict[str, str], path_of: PathOf) -> None:
+    """Compare the blobs of parts of a generation with their sizes and SHA-256.
 
     Args:
         manifest: the generation's.
-        parts: what each is called -> its blob's name, as `parts_of` gives them.
+        parts: some of the manifest's parts.
         path_of: the file of a blob.
+
+    Raises:
+        DamagedGenerationError: it names all that is wrong.
     """
     sizes = manifest.blobs
     blobs = sorted(set(parts.values()), key=lambda name: -sizes[name])
     progress = BytesDone("load", sum(sizes[name] for name in blobs))
 
-    def check(name: str) -> str | None:
-        sha256 = name.rsplit("/", 1)[1]
-        return blob_damage(path_of(sha256), sizes[name], sha256, progress.add)
+    def damage_of(name: str) -> str | None:
+        try:
+            check_blob(path_of(name.rpartition("/")[2]), sizes[name], progress.add)
+        except DamagedFileError as error:
+            return str(error)
+        return None
 
     with ThreadPoolExecutor(_WORKERS) as threads:
-        wrong = dict(zip(blobs, threads.map(check, blobs), strict=True))
+        wrong = dict(zip(blobs, threads.map(damage_of, blobs), strict=True))
     found = ((part, name, wrong[name]) for part, name in parts.items())
-    return [Damage(manifest.generation, part, what, name) for part, name, what in found if what is not None]
+    damages = [Damage(manifest.generation, part, what, name) for part, name, what in found if what is not None]
+    if damages:
+        raise damaged_generation(manifest, damages)
 
 
-def _read_file(entry: FileEntry, path: Path) -> dict[str, torch.Tensor] | tuple[JsonValue] | str:
-    if entry.tensors is not None:
-        return read_tensors(path, entry.tensors)
-    try:
-        return parse_document(path.read_bytes())
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
+def read_ring(manifest: Manifest, entry: RingEntry, path_of: PathOf) -> Ring:
+    """Return the ring that verified shards make up.
 
+    Raises:
+        DamagedGenerationError: a shard is damaged, or there is not enough memory.
+    """
+    with reading_part(manifest, "replay", manifest.name):
+        ring = empty_ring(entry)
+    memory = {name: rows_as_bytes(column) for name, column in ring.columns.items()}
 
-def _read_ring(manifest: Manifest, entry: RingEntry, path_of: PathOf) -> Ring | list[Damage]:
-    ring = read_ring(entry, path_of)
-    if isinstance(ring, Ring):
-        return ring
-    return [
-        Damage(manifest.generation, "replay", what, manifest.name)
-        if shard is None
-        else Damage(manifest.generation, shard_title(shard.first), what, blob_name(shard.sha256))
-        for shard, what in ring
-    ]
+    def read(shard: ShardEntry) -> None:
+        with (
+            reading_part(manifest, shard.title, blob_name(shard.sha256)),
+            opened(path_of(shard.sha256)) as file,
+        ):
+            read_shard(file, entry, shard, memory)
+
+    in_threads(read, entry.shards)
+    return ring

@@ -110,16 +110,20 @@ def age_of(manifest: Manifest) -> tuple[int, str, str]:
 
 
 def kept_manifests(
-    read: dict[str, ManifestSummary | None], sizes: dict[str, int], rule: tuple[int, int, int | None, Collection[int]]
+    read: dict[str, ManifestSummary | None],
+    sizes: dict[str, int],
+    keep_last: int,
+    keep_every: int,
+    champion_generation: int | None,
+    protected: Collection[int],
 ) -> set[str]:
     """Return the names of the manifests that stay.
 
     Args:
         read: name -> what the manifest says, None where it is damaged.
         sizes: blobs that are there, with their sizes (bytes).
-        rule: `keep_last`, `keep_every`, `champion_generation` and `protected` of `RunContents.clean`.
+        keep_last, keep_every, champion_generation, protected: see `RunContents.clean`.
     """
-    keep_last, keep_every, champion_generation, protected = rule
     best: dict[int, ManifestSummary] = {}
     for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
         if all(sizes.get(blob) == size for blob, size in found.blobs.items()):

@@ -7,12 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
-from eigen_core.checkpoint.blobs import BlobFolder, HashingFile, opened
+from eigen_core.checkpoint.blobs import BlobFolder, HashingFile
 from eigen_core.checkpoint.bytes_done import BytesDone
+from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.manifest import DATA_TYPES, TORCH_TYPES, Compression, RingEntry, ShardEntry, TensorFacts
-from eigen_core.checkpoint.shards import Bytes, ShardError, read_shard, write_shard
+from eigen_core.checkpoint.shards import write_shard
 from eigen_core.checkpoint.snapshot import Ring
 from eigen_core.memory import unwritten_zeros
 
@@ -108,7 +107,7 @@ def write_ring(
             first=first, count=count, bytes=size, sha256=sha256, raw_bytes=raw_bytes, compression=compression
         )
 
-    written = _in_threads(write, ranges)
+    written = in_threads(write, ranges)
     entry = RingEntry(
         capacity=ring.capacity,
         size=ring.size,
@@ -126,12 +125,11 @@ def _has_size(path: Path, size: int) -> bool:
         return False
 
 
-def read_ring(entry: RingEntry, path_of: Callable[[str], Path]) -> Ring | list[tuple[ShardEntry | None, str]]:
-    """Return the ring that verified shards make up, or what is wrong with which shard (None: with the ring itself).
+def empty_ring(entry: RingEntry) -> Ring:
+    """Return a ring as a manifest describes it, all of whose rows are still zeros.
 
-    Args:
-        entry: what the manifest says.
-        path_of: the file of the blob with a SHA-256.
+    Raises:
+        DamagedFileError: there is not enough memory for it.
     """
     try:
         columns = {
@@ -139,29 +137,11 @@ def read_ring(entry: RingEntry, path_of: Callable[[str], Path]) -> Ring | list[t
             for column in entry.columns
         }
     except MemoryError as error:
-        return [(None, f"needs more memory than there is ({error})")]
-    memory = {name: _as_bytes(column) for name, column in columns.items()}
-
-    def read(shard: ShardEntry) -> tuple[ShardEntry, str] | None:
-        try:
-            with opened(path_of(shard.sha256)) as file:
-                read_shard(file, entry, shard, memory)
-        except ShardError as error:
-            return shard, str(error)
-        except OSError as error:
-            return shard, f"cannot be read ({error.strerror})"
-        return None
-
-    wrong = [found for found in _in_threads(read, entry.shards) if found is not None]
-    return [*wrong] if wrong else Ring(columns, entry.size, entry.written)
+        raise DamagedFileError(f"needs more memory than there is ({error})") from error
+    return Ring(columns, entry.size, entry.written)
 
 
-def _as_bytes(column: torch.Tensor) -> Bytes:
-    flat: Bytes = column.reshape(-1).view(torch.uint8).numpy()
-    return flat.reshape(len(column), flat.size // len(column))
-
-
-def _in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Do the work for each item, a few at a time; the first error is raised once all that began has ended."""
     with ThreadPoolExecutor(_WORKERS) as threads:
         return list(threads.map(work, items))

@@ -15,8 +15,11 @@ import torch
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.blobs import BlobFolder, HashingFile
-from eigen_core.checkpoint.contents import GRACE_SECONDS, RunContents, list_runs
+from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.damage import Damage, DamagedGenerationError, UnfitSnapshotError, in_words
 from eigen_core.checkpoint.form import SnapshotForm
+from eigen_core.checkpoint.location import newest_of, no_such_run
 from eigen_core.checkpoint.lock import RunLock
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
@@ -26,22 +29,17 @@ from eigen_core.checkpoint.manifest import (
     RingEntry,
     ShardEntry,
     compose_manifest,
+    damaged_generation,
     manifest_bytes,
+    reading_part,
 )
 from eigen_core.checkpoint.names import CONFIG_NAME, LEASES, LOCK_NAME, PLOTS, blob_name, generation_of
-from eigen_core.checkpoint.reading import read_snapshot, verified
+from eigen_core.checkpoint.reading import read_snapshot, verify_parts
 from eigen_core.checkpoint.retention import CleanReport
 from eigen_core.checkpoint.ring_files import ring_columns, write_ring
-from eigen_core.checkpoint.sealed import sealed
-from eigen_core.checkpoint.snapshot import (
-    Damage,
-    DamagedGenerationError,
-    Ring,
-    Snapshot,
-    UnfitSnapshotError,
-    in_words,
-)
+from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.tensor_files import document_bytes, read_tensors, tensor_facts, tensor_file
+from eigen_core.checkpoint.transfer import fetch_generation
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
 from eigen_core.store.files import explained, leftovers
@@ -144,9 +142,7 @@ class RunDirectory:
         store = LocalStore(root)
         contents = RunContents(store, name)
         if not contents.exists():
-            runs = list_runs(store)
-            there = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
-            raise InputError(f"There is no run '{name}' in {store.folder}: {there}.")
+            raise no_such_run(store, name)
         return cls(store.folder, name, contents.config())
 
     @property
@@ -281,17 +277,16 @@ class RunDirectory:
         Raises:
             DamagedGenerationError: it is damaged, or of another form, which is seen before any of it is read.
         """
-        snapshot = (form.damages(manifest) if form is not None else []) or read_snapshot(manifest, self.blob_path)
-        if isinstance(snapshot, list):
-            raise self._damaged(manifest, snapshot)
+        _require_form(manifest, form)
+        snapshot = read_snapshot(manifest, self.blob_path)
         self._base = manifest
         return LoadedGeneration(snapshot, manifest, [])
 
     def load_newest(
         self,
         form: SnapshotForm | None = None,
-        take: Callable[[Snapshot], None] | None = None,
-        bring: Callable[[], None] | None = None,
+        restore: Callable[[Snapshot], None] | None = None,
+        stored: RunContents | None = None,
     ) -> LoadedGeneration | None:
         """Read the newest generation that is whole, as `load` does. Damaged ones are logged, returned and skipped.
 
@@ -299,62 +294,60 @@ class RunDirectory:
 
         Args:
             form: see `load`.
-            take: called with the snapshot; a generation for which it raises `UnfitSnapshotError` counts as damaged.
-            bring: called before a generation is chosen; it may add some, and to `contents.unfit`.
+            restore: called with the snapshot; a generation for which it raises `UnfitSnapshotError` counts as damaged.
+            stored: the run in a store elsewhere; what is newer there is fetched first, and what is damaged here.
 
         Raises:
             InputError: all generations are damaged, or the newest was written by a newer version of Eigen.
+            StoreUnavailableError: the store does not answer.
         """
         damages: list[Damage] = []
-        while True:
-            if bring is not None:
-                bring()
-            manifest = self._newest_fit(damages)
-            if manifest is None:
-                break
-            try:
-                loaded = self._taken(manifest, form, take)
-            except DamagedGenerationError as error:
-                self.contents.unfit.add(manifest.name)
-                self._skip(error.damages, damages)
-            else:
-                self._say_what_is_unreferenced(manifest.generation)
-                return loaded._replace(damages=damages)
+        names_stored = set() if stored is None else set(stored.manifest_names())
+        for contents, found in newest_of([self.contents, *([] if stored is None else [stored])]):
+            if isinstance(found, Damage):
+                self._skip(contents, [found], damages)
+            elif found.name not in self.contents.unfit:
+                try:
+                    loaded = self._restored(found, form, restore, stored if found.name in names_stored else None)
+                except DamagedGenerationError as error:
+                    self.contents.unfit.add(found.name)
+                    self._skip(contents, error.damages, damages)
+                else:
+                    self._log_unreferenced(found.generation)
+                    return loaded._replace(damages=damages)
         if damages:
             raise DamagedGenerationError(
-                f"Run '{self.name}' has no generation that is whole ({in_words(damages)}): "
-                f"restore {self.path} from a backup, or start a run under another name.",
+                f"Run '{self.name}' in {(stored or self.contents).store.url} has no generation that is whole "
+                f"({in_words(damages)}): restore it from a backup, or start a run under another name.",
                 damages,
             )
         return None
 
-    def _newest_fit(self, damages: list[Damage]) -> Manifest | None:
-        """Return the newest manifest that nothing is known against; add what is wrong with newer ones to `damages`."""
-        for group in self.contents.newest_first():
-            self._skip([damage for damage in group.damages if damage not in damages], damages)
-            for manifest in group.manifests:
-                if manifest.name not in self.contents.unfit:
-                    return manifest
-        return None
-
-    def _taken(
-        self, manifest: Manifest, form: SnapshotForm | None, take: Callable[[Snapshot], None] | None
+    def _restored(
+        self,
+        manifest: Manifest,
+        form: SnapshotForm | None,
+        restore: Callable[[Snapshot], None] | None,
+        stored: RunContents | None,
     ) -> LoadedGeneration:
+        if stored is not None:
+            _require_form(manifest, form)
+            fetch_generation(stored, self.contents, manifest)
         loaded = self.load(manifest, form)
         try:
-            if take is not None:
-                take(loaded.snapshot)
+            if restore is not None:
+                restore(loaded.snapshot)
         except UnfitSnapshotError as error:
             damage = Damage(manifest.generation, error.file, error.what, manifest.name)
-            raise self._damaged(manifest, [damage]) from error
+            raise damaged_generation(manifest, [damage]) from error
         return loaded
 
-    def _skip(self, found: list[Damage], damages: list[Damage]) -> None:
+    def _skip(self, contents: RunContents, found: list[Damage], damages: list[Damage]) -> None:
         for damage in found:
-            logger.warning("Run '%s' is damaged: %s; this generation is skipped.", self.name, damage)
-        damages += found
+            logger.warning("Run '%s' in %s is damaged: %s; it is skipped.", self.name, contents.store.url, damage)
+        damages += [damage for damage in found if damage not in damages]
 
-    def _say_what_is_unreferenced(self, newest: int) -> None:
+    def _log_unreferenced(self, newest: int) -> None:
         if unreferenced := self.contents.unreferenced():
             logger.warning(
                 "Run '%s': beside generation %d and older ones there are %d files (%s) of no generation: one was "
@@ -373,35 +366,10 @@ class RunDirectory:
             KeyError: the manifest lists no such file.
         """
         entry = manifest.entry(f"{stem}.safetensors")
-        damages = verified(manifest, {entry.name: blob_name(entry.sha256)}, self.blob_path)
-        tensors = damages or read_tensors(self.blob_path(entry.sha256), entry.tensors or ())
-        if isinstance(tensors, str):
-            tensors = [Damage(manifest.generation, entry.name, tensors, blob_name(entry.sha256))]
-        if isinstance(tensors, list):
-            raise self._damaged(manifest, tensors)
-        return tensors
-
-    def _damaged(self, manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
-        return DamagedGenerationError(
-            f"Run '{self.name}' has a damaged generation {manifest.generation} ({in_words(damages)}): "
-            "load another one.",
-            damages,
-        )
-
-    def apply_retention(
-        self,
-        keep_last: int,
-        keep_every: int,
-        champion_generation: int | None = None,
-        protected: Collection[int] = frozenset(),
-    ) -> CleanReport:
-        """Remove what need not stay, as `RunContents.apply_retention` does, while no other process writes.
-
-        Raises:
-            InputError: the folder cannot be written to.
-            RunLockedError: another process is writing to the run.
-        """
-        return self.clean(keep_last, keep_every, champion_generation, protected, grace_seconds=0.0)
+        blob = blob_name(entry.sha256)
+        verify_parts(manifest, {entry.name: blob}, self.blob_path)
+        with reading_part(manifest, entry.name, blob):
+            return read_tensors(self.blob_path(entry.sha256), entry.tensors or ())
 
     def clean(
         self,
@@ -409,9 +377,6 @@ class RunDirectory:
         keep_every: int,
         champion_generation: int | None = None,
         protected: Collection[int] = frozenset(),
-        *,
-        grace_seconds: float = GRACE_SECONDS,
-        dry_run: bool = False,
     ) -> CleanReport:
         """Remove what need not stay, as `RunContents.clean` does, while no other process writes.
 
@@ -420,9 +385,7 @@ class RunDirectory:
             RunLockedError: another process is writing to the run.
         """
         with self._writing():
-            return self.contents.clean(
-                keep_last, keep_every, champion_generation, protected, grace_seconds=grace_seconds, dry_run=dry_run
-            )
+            return self.contents.clean(keep_last, keep_every, champion_generation, protected)
 
 
 def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
@@ -431,7 +394,7 @@ def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
     Raises:
         ValueError: the configuration holds NaN or infinity.
     """
-    return sealed(
+    return checksummed(
         {
             "format_version": FORMAT_VERSION,
             "run": name,
@@ -439,6 +402,12 @@ def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
             "config": dict(config),
         }
     )
+
+
+def _require_form(manifest: Manifest, form: SnapshotForm | None) -> None:
+    damages = form.damages(manifest) if form is not None else []
+    if damages:
+        raise damaged_generation(manifest, damages)
 
 
 def _fill(file: HashingFile, chunks: Iterable[bytes | memoryview]) -> None:

@@ -4,84 +4,30 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.attachments import Attachments
-from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.location import RunPlace
 from eigen_core.checkpoint.manifest import Compression
 from eigen_core.checkpoint.names import ATTACHMENTS, ATTACHMENTS_NAME, CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
 from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved, config_content
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.transfer import fetch_newest
 from eigen_core.checkpoint.upload_status import UploadStatus
 from eigen_core.checkpoint.uploads import Uploader
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import (
-    LocalStore,
     MissingObjectError,
     ObjectExistsError,
-    Store,
     StoreUnavailableError,
-    check_run_name,
-    is_remote,
-    open_store,
-    run_root,
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RunPlace:
-    """Where a run is kept.
-
-    Attributes:
-        name: the run.
-        store: where it is kept; for a folder the run directory lies in it.
-        root: folder of this machine that holds the run directory.
-        remote: the store is elsewhere.
-    """
-
-    name: str
-    store: Store
-    root: Path
-    remote: bool
-
-    @classmethod
-    def of(cls, settings: CheckpointConfig, name: str) -> "RunPlace":
-        """The place that the settings name.
-
-        Raises:
-            InputError: they name none, or no run can have this name.
-        """
-        url = settings.store
-        check_run_name(name)
-        return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
-
-    @property
-    def local(self) -> RunContents:
-        """What is on this machine."""
-        return RunContents(LocalStore(self.root), self.name)
-
-    @property
-    def stored(self) -> RunContents:
-        """What is in the store."""
-        return RunContents(self.store, self.name) if self.remote else self.local
-
-    def exists(self) -> bool:
-        """Whether the run was begun, here or in the store."""
-        return self.local.exists() or (self.remote and self.stored.exists())
-
-    def contents(self) -> list[RunContents]:
-        """All places that may hold the run's generations, this machine first."""
-        return [self.local, self.stored] if self.remote else [self.local]
 
 
 class RunSession:
@@ -116,24 +62,20 @@ class RunSession:
         return self._lease.epoch
 
     def load_newest(
-        self, form: SnapshotForm | None = None, take: Callable[[Snapshot], None] | None = None
+        self, form: SnapshotForm | None = None, restore: Callable[[Snapshot], None] | None = None
     ) -> LoadedGeneration | None:
         """Read the newest generation that is whole, here or in the store; None if there is none.
 
         What is only in the store is fetched first. Damaged generations are logged and skipped.
 
         Args:
-            form, take: see `RunDirectory.load_newest`.
+            form, restore: see `RunDirectory.load_newest`.
 
         Raises:
             InputError: all are damaged.
             StoreUnavailableError: the store does not answer.
         """
-
-        def bring() -> None:
-            fetch_newest(self.place.stored, self.directory, form)
-
-        return self.directory.load_newest(form, take, bring if self.place.remote else None)
+        return self.directory.load_newest(form, restore, self.place.stored if self.place.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression) -> Saved:
         """Commit a generation on this machine and send it on its way to the store.
@@ -151,7 +93,7 @@ class RunSession:
         saved = self.directory.save(snapshot, config, self.epoch, compression)
         settings = self._settings
         if self._uploader is None:
-            self.directory.apply_retention(settings.keep_last, settings.keep_every, snapshot.champion_generation)
+            self.directory.clean(settings.keep_last, settings.keep_every, snapshot.champion_generation)
         else:
             self._uploader.add(saved.manifest)
         return saved
@@ -189,7 +131,7 @@ class RunSession:
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
         """Keep what the champion did on the holdout days after `generation`."""
         name = holdout_name(generation)
-        self._attachments.put(name, sealed(dict(result)))
+        self._attachments.put(name, checksummed(dict(result)))
         self._send([name])
 
     @property

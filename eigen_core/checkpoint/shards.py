@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.blobs import HashingFile
-from eigen_core.checkpoint.content import canonical_json
+from eigen_core.checkpoint.checksums import canonical_json
+from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.manifest import Compression, RingEntry, ShardEntry, TensorFacts
 from eigen_core.checkpoint.snapshot import Ring, slot_ranges
 
@@ -43,10 +44,6 @@ _ZSTD_WINDOW = 8 << 20
 """Largest window (bytes) that a reader sets aside; that of level 1 is half a megabyte."""
 
 Bytes = NDArray[np.uint8]
-
-
-class ShardError(Exception):
-    """A shard cannot be read. The message is the rest of a sentence that starts with its name."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +93,13 @@ def _planes(ring: Ring, head: _Head) -> Iterator[memoryview]:
             if stop - start != planes.shape[1]:
                 planes = np.empty((column.nbytes, stop - start), dtype=np.uint8)
             for row, slots in slot_ranges(ring.capacity, start, stop):
-                rows = _row_bytes(ring.columns[column.name][slots])
+                rows = rows_as_bytes(ring.columns[column.name][slots])
                 planes[:, row - start : row - start + len(rows)] = rows.T
             if column.nbytes:
                 yield planes.reshape(-1).data
 
 
-def _row_bytes(rows: torch.Tensor) -> Bytes:
+def rows_as_bytes(rows: torch.Tensor) -> Bytes:
     """Return rows `[count, ...]` as bytes `[count, bytes of a row]`; contiguous ones on the CPU are not copied."""
     flat = rows.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
     return flat.reshape(len(rows), flat.size // len(rows))
@@ -141,7 +138,7 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
         columns: name -> the ring's memory as bytes `[capacity, bytes of a row]`.
 
     Raises:
-        ShardError: its content is not what the manifest says.
+        DamagedFileError: its content is not what the manifest says.
     """
     stream = _reader(file)
     try:
@@ -156,9 +153,9 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
                     rows = planes[:, row - start : row - start + (slots.stop - slots.start)]
                     columns[column.name][slots] = rows.T
         if stream.readinto(memoryview(bytearray(1))):
-            raise ShardError("holds more than its manifest says")
+            raise DamagedFileError("holds more than its manifest says")
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
-        raise ShardError(f"cannot be decompressed ({error})") from error
+        raise DamagedFileError(f"cannot be decompressed ({error})") from error
 
 
 def _read_head(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Head:
@@ -167,7 +164,7 @@ def _read_head(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Head:
     _read_exactly(stream, memoryview(start))
     length = int.from_bytes(start[len(_MAGIC) :], "little")
     if start[: len(_MAGIC)] != _MAGIC or length > _HEADER_LIMIT:
-        raise ShardError("is no shard of a replay buffer")
+        raise DamagedFileError("is no shard of a replay buffer")
     header = bytearray(length)
     _read_exactly(stream, memoryview(header))
     try:
@@ -175,14 +172,14 @@ def _read_head(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Head:
     except (ValueError, TypeError, KeyError, RecursionError):
         block = None
     if type(block) is not int or not 1 <= block <= shard.count:
-        raise ShardError("has an unexpected header")
+        raise DamagedFileError("has an unexpected header")
     head = _Head(shard.first, shard.count, block, entry.columns)
     if head.spelled() != bytes(start + header):
-        raise ShardError("has an unexpected header")
+        raise DamagedFileError("has an unexpected header")
     if block > 1 and block * entry.row_bytes > _LARGEST_BLOCK_BYTES:
-        raise ShardError("has blocks that are too large")
+        raise DamagedFileError("has blocks that are too large")
     if len(start) + length + shard.count * entry.row_bytes != shard.raw_bytes:
-        raise ShardError("has another size than its rows")
+        raise DamagedFileError("has another size than its rows")
     return head
 
 
@@ -194,7 +191,7 @@ def _read_exactly(stream: _Reader, buffer: memoryview) -> None:
     while len(buffer):
         count = stream.readinto(buffer)
         if not count:
-            raise ShardError("ends too early")
+            raise DamagedFileError("ends too early")
         buffer = buffer[count:]
 
 

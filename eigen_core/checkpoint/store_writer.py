@@ -4,18 +4,15 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from eigen_core.checkpoint.blobs import blob_damage
+from eigen_core.checkpoint.blobs import check_blob
 from eigen_core.checkpoint.contents import GRACE_SECONDS, RunContents
+from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.names import BLOBS, generation_of
 from eigen_core.store import Progress, StoreUnavailableError, created
 
 logger = logging.getLogger(__name__)
-
-
-class DamagedFileError(Exception):
-    """A file on this machine is not what its manifest says: it must not get into the store."""
 
 
 class StoreWriter:
@@ -95,7 +92,6 @@ class StoreWriter:
             keep_last,
             keep_every,
             champion_generation,
-            grace_seconds=0.0,
             unnamed_grace_seconds=GRACE_SECONDS,
             confirm=self._lease.check,
         )
@@ -103,9 +99,10 @@ class StoreWriter:
     def _write_blob(self, name: str, size: int, listed: bool) -> None:
         path = self._folder / name
         # What is damaged on this machine must not replace what may be whole in the store.
-        damage = blob_damage(path, size, name.rpartition("/")[2])
-        if damage is not None:
-            raise DamagedFileError(f"{path} {damage}")
+        try:
+            check_blob(path, size)
+        except DamagedFileError as error:
+            raise DamagedFileError(f"{path} {error}") from error
         target = self._target.object_name(name)
         if not (listed and self._store.holds(target, path)):
             self._store.put_file(target, path, self._moved)

@@ -8,7 +8,8 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from eigen_core.checkpoint.content import canonical_json, tensor_chunks
+from eigen_core.checkpoint.checksums import canonical_json, tensor_chunks
+from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.manifest import DATA_TYPES, TensorFacts
 
 _ALIGNMENT = 8
@@ -62,22 +63,24 @@ def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | N
     return len(content).to_bytes(8, "little") + content
 
 
-def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor] | str:
-    """Return the tensors of a verified safetensors file, on the CPU, or what is wrong with it.
+def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a verified safetensors file, on the CPU.
 
     They are read, not mapped: nothing that happens to the file later reaches them.
+
+    Raises:
+        DamagedFileError: it does not hold the tensors that are expected.
+        OSError: it cannot be read.
     """
     try:
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
-    except SafetensorError:
-        return "is not a safetensors file"
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
+    except SafetensorError as error:
+        raise DamagedFileError("is not a safetensors file") from error
     if {name: (DATA_TYPES.get(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()} != {
         facts.name: (facts.dtype, facts.shape) for facts in expected
     }:
-        return "does not hold the tensors that the manifest lists"
+        raise DamagedFileError("does not hold the tensors that the manifest lists")
     return tensors
 
 
@@ -93,12 +96,17 @@ def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
         raise ValueError(f"{file} cannot be written as JSON: {error}") from error
 
 
-def parse_document(content: bytes) -> tuple[JsonValue] | str:
-    """Return the document of verified JSON text in a tuple of one, or what is wrong with it."""
+def parse_document(content: bytes) -> JsonValue:
+    """Return the document of verified JSON text.
+
+    Raises:
+        DamagedFileError: it is not JSON.
+    """
     try:
-        return (json.loads(content, parse_constant=_refuse_constant),)
-    except (ValueError, RecursionError):
-        return "is not JSON"
+        document: JsonValue = json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError("is not JSON") from error
+    return document
 
 
 def _refuse_constant(name: str) -> None:

@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import Self
 
 from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.names import generation_of
 from eigen_core.checkpoint.run import RunDirectory
-from eigen_core.checkpoint.store_writer import DamagedFileError, StoreWriter
+from eigen_core.checkpoint.store_writer import StoreWriter
 from eigen_core.checkpoint.upload_pace import RateLimit, Speedometer, pause_after
 from eigen_core.checkpoint.upload_queue import UploadQueue
 from eigen_core.checkpoint.upload_status import UploaderState, UploadStatus, now, write_status
@@ -371,7 +372,7 @@ class Uploader:
         try:
             here = {generation_of(name) for name in self._directory.contents.manifest_names()}
             needed = frozenset(number for number in here if number is not None and number not in safe)
-            self._directory.apply_retention(self._config.keep_local, 0, 0, needed)
+            self._directory.clean(self._config.keep_local, 0, 0, needed)
         except (StoreUnavailableError, InputError) as error:
             logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._directory.path, error)
 

@@ -15,8 +15,8 @@ import tasks.artifacts
 import tasks.phases
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.names import holdout_name
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord
@@ -193,7 +193,7 @@ def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Pa
     assert train(config).name == FINISHED_NAME
     # A whole document that is not the one that was written is not believed.
     path = tmp_path / "run" / holdout_name(2)
-    path.write_bytes(sealed({**status.holdout.model_dump(mode="json"), "champion_rewards": [1e6]}))
+    path.write_bytes(checksummed({**status.holdout.model_dump(mode="json"), "champion_rewards": [1e6]}))
     assert status_of(str(tmp_path), "run").state == "unfinished"
     assert train(config).is_completed()
     assert status_of(str(tmp_path), "run").holdout == status.holdout

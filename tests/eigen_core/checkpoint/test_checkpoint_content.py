@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_core.checkpoint import tensors_sha256
-from eigen_core.checkpoint.content import CHUNK_BYTES
+from eigen_core.checkpoint.checksums import CHUNK_BYTES
 
 
 def test_equal_content_has_equal_hashes() -> None:

@@ -22,10 +22,18 @@ from checkpoint_samples import (
 )
 from matplotlib.figure import Figure
 
-from eigen_core.checkpoint import Damage, DamagedGenerationError, KeepRule, LoadedGeneration, RunContents, RunDirectory
-from eigen_core.checkpoint.attachments import attachment_damage
+from eigen_core.checkpoint import (
+    Damage,
+    DamagedFileError,
+    DamagedGenerationError,
+    KeepRule,
+    LoadedGeneration,
+    RunContents,
+    RunDirectory,
+)
+from eigen_core.checkpoint.attachments import check_attachment
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.names import CONFIG_NAME, generation_of, holdout_name
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
 from eigen_core.store import LocalStore
@@ -210,7 +218,7 @@ def test_damage_of_any_file_is_found_and_gone_around(
 def _attach(run: RunDirectory) -> None:
     """Give a run what the training puts beside its generations."""
     store = LocalStore(run.root)
-    store.put(f"run/{holdout_name(3)}", sealed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
+    store.put(f"run/{holdout_name(3)}", checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
     image = io.BytesIO()
     figure = Figure(figsize=(1, 1))
     figure.add_subplot().plot([1, 2, 3])
@@ -347,9 +355,10 @@ def test_nothing_is_parsed_before_everything_is_verified(run: RunDirectory, monk
 def test_an_image_is_whole_or_not(run: RunDirectory) -> None:
     _attach(run)
     content = (run.path / "plots" / "fitness.png").read_bytes()
-    assert attachment_damage("plots/fitness.png", content) is None
+    check_attachment("plots/fitness.png", content)
     for position in range(0, len(content), 37):
         flipped = content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
         for wrong in (flipped, content[:position], content + b"x"):
-            assert attachment_damage("plots/fitness.png", wrong) == "is not a whole PNG image"
-    assert attachment_damage("plots/notes.txt", b"anything") is None
+            with pytest.raises(DamagedFileError, match="is not a whole PNG image"):
+                check_attachment("plots/fitness.png", wrong)
+    check_attachment("plots/notes.txt", b"anything")

@@ -83,7 +83,7 @@ def _short_run(store: Path, acknowledge: int) -> None:
         done("again")
         run.save(sample(3))
         done("3")
-        run.apply_retention(keep_last=2, keep_every=0, champion_generation=0)
+        run.clean(keep_last=2, keep_every=0, champion_generation=0)
         done("removed")
 
 
@@ -137,7 +137,7 @@ def _check_after_kill(store: Path, done: list[str]) -> None:
         loaded = RunDirectory.open(store, "run").load_newest()
         assert loaded is not None
         assert_same(loaded.snapshot, sample(found + 1))
-        run.apply_retention(1, 0, 0)
+        run.clean(1, 0, 0)
         assert files_of(run) == {"config.json", "lock", loaded.manifest.name, *loaded.manifest.blobs}
 
 
@@ -157,7 +157,7 @@ def test_killed_at_random_instants_of_a_long_run(tmp_path: Path) -> None:
                     generation += 1
                     mine.save(sample(generation, size=2_000))
                     os.write(writing, f"{generation}\n".encode())
-                    mine.apply_retention(keep_last=3, keep_every=10, champion_generation=1)
+                    mine.clean(keep_last=3, keep_every=10, champion_generation=1)
 
         child = in_fork(work)
         os.close(writing)
@@ -246,7 +246,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_was_there(
                     assert newest is not None
                     assert_same(newest.snapshot, sample(2, seconds=1.0))
                 assert work_in_progress(run) == []
-                run.apply_retention(2, 0, 0, protected={1, 2})
+                run.clean(2, 0, 0, protected={1, 2})
                 for manifest in run.contents.manifests().manifests:
                     if manifest.generation == 3:
                         (run.path / manifest.name).unlink()

@@ -46,7 +46,7 @@ def test_a_second_process_is_refused_by_name_until_the_first_is_killed(tmp_path:
         with pytest.raises(RunLockedError, match=message):
             run.save(sample(1))
         with pytest.raises(RunLockedError, match=message):
-            run.apply_retention(1, 0, 0)
+            run.clean(1, 0, 0)
         assert generations_of(run) == []
     finally:
         os.kill(child, signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_a_save_and_a_removal_by_another_thread_wait_for_each_other(
 
     def clean() -> None:
         blobs_are_there.wait(10)
-        reports.append(run.apply_retention(1, 0, 0))
+        reports.append(run.clean(1, 0, 0))
 
     monkeypatch.setattr(run_module, "compose_manifest", composed_later)
     thread = threading.Thread(target=clean)

@@ -16,8 +16,8 @@ import torch
 from checkpoint_samples import assert_same, manifest_of, new_run, sample
 
 from eigen_core.checkpoint import KeepRule, RunDirectory, read_champion, write_champion
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.names import manifest_name
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.errors import InputError
 
 
@@ -98,7 +98,7 @@ def plant(run: RunDirectory, part: str, content: bytes, listed: bool) -> None:
 def replace_manifest(run: RunDirectory, fields: dict[str, Any]) -> None:
     """Put a manifest with these fields and the right checksum in the place of generation 2's."""
     (run.path / manifest_of(run, 2).name).unlink()
-    content = sealed(fields)
+    content = checksummed(fields)
     (run.path / manifest_name(2, json.loads(content)["checksum"])).write_bytes(content)
 
 
@@ -224,14 +224,14 @@ def test_a_shard_has_at_most_as_many_rows_as_the_ring_has_slots(run: RunDirector
     fields = manifest_of(run, 3).model_dump(mode="json", exclude={"checksum"})
     ring = {**fields["ring"], "shards": [{**SHARD, "first": 0, "count": 51}]}
     (run.path / manifest_of(run, 3).name).unlink()
-    content = sealed({**fields, "ring": ring})
+    content = checksummed({**fields, "ring": ring})
     (run.path / manifest_name(3, json.loads(content)["checksum"])).write_bytes(content)
     assert "a shard has more rows than the ring has slots" in str(run.contents.verify()[0])
 
 
 def test_a_huge_generation_costs_no_time(run: RunDirectory) -> None:
     fields = manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"})
-    content = sealed({**fields, "generation": 10**14})
+    content = checksummed({**fields, "generation": 10**14})
     (run.path / manifest_name(10**14, json.loads(content)["checksum"])).write_bytes(content)
     missing = run.contents.missing_generations([KeepRule(10**14, 5)])
     assert [damage.generation for damage in missing] == list(range(3, 1004))

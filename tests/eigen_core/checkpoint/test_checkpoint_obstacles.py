@@ -10,10 +10,10 @@ from checkpoint_samples import CONFIG, blob_of, generations_of, manifest_of, new
 from matplotlib.figure import Figure
 from obstacles import OBSTACLES, replace_by
 
-from eigen_core.checkpoint import DamagedGenerationError, RunDirectory
+from eigen_core.checkpoint import DamagedFileError, DamagedGenerationError, RunDirectory
 from eigen_core.checkpoint.attachments import Attachments
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.names import ATTACHMENTS_NAME, holdout_name
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore
 
@@ -37,7 +37,7 @@ def picture(word: str) -> bytes:
 def attach(run: RunDirectory) -> Attachments:
     """Put beside a run's generations what its training does."""
     attachments = run.contents.attachments
-    attachments.put(holdout_name(3), sealed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
+    attachments.put(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
     attachments.put("plots/fitness.png", picture("fitness"))
     return attachments
 
@@ -55,7 +55,7 @@ def test_an_older_generation_is_used_and_the_newest_made_again(run: RunDirectory
         assert {damage.path for damage in reopened.contents.verify()} == {path.relative_to(run.path).as_posix()}
     with reopened.lock():
         reopened.save(sample(3))
-        reopened.apply_retention(keep_last=1, keep_every=0, champion_generation=1)
+        reopened.clean(keep_last=1, keep_every=0, champion_generation=1)
     loaded = RunDirectory.open(run.root, "run").load_newest()
     assert loaded is not None
     assert loaded.snapshot.generation == 3
@@ -100,7 +100,7 @@ def test_an_attachment_that_is_no_file_is_named(run: RunDirectory, obstacle: str
 
 OTHERS: Mapping[str, bytes] = {
     "plots/fitness.png": picture("another"),
-    holdout_name(3): sealed({"generation": 3, "champion_rewards": [9.0]}),
+    holdout_name(3): checksummed({"generation": 3, "champion_rewards": [9.0]}),
 }
 
 
@@ -110,7 +110,8 @@ def test_a_whole_file_in_the_place_of_another_is_named(run: RunDirectory, name: 
     (run.path / name).write_bytes(OTHERS[name])
     (damage,) = run.contents.verify()
     assert str(damage) == f"{name} is not the file that {ATTACHMENTS_NAME} lists"
-    assert attachments.read(name).damage == f"is not the file that {ATTACHMENTS_NAME} lists"
+    with pytest.raises(DamagedFileError, match=f"is not the file that {ATTACHMENTS_NAME} lists"):
+        attachments.read(name)
     (run.path / name).unlink()
     (damage,) = run.contents.verify()
     assert str(damage) == f"{name} is missing"
@@ -133,8 +134,8 @@ def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_dam
     [
         (b"", "is not JSON"),
         (b"{}", "has no checksum"),
-        (sealed({"format_version": 1, "files": [{"name": 1}]}), "has an unexpected form"),
-        (sealed({"format_version": 2, "files": []}), "has an unexpected form"),
+        (checksummed({"format_version": 1, "files": [{"name": 1}]}), "has an unexpected form"),
+        (checksummed({"format_version": 2, "files": []}), "has an unexpected form"),
     ],
 )
 def test_a_damaged_list_is_named_and_made_anew(run: RunDirectory, content: bytes, what: str) -> None:

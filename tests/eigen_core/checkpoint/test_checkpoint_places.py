@@ -99,7 +99,7 @@ def test_a_file_that_gets_too_large_is_a_sentence_and_leaves_nothing(tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert generations_of(run) == [1]
     assert work_in_progress(run) == []
-    run.apply_retention(1, 0)
+    run.clean(1, 0)
     assert files_of(run) == before
 
 

@@ -26,7 +26,7 @@ DAY = 86_400.0
 
 
 def removed(run: RunDirectory, keep_last: int, keep_every: int, champion_generation: int | None) -> list[int]:
-    return list(run.apply_retention(keep_last, keep_every, champion_generation).generations)
+    return list(run.clean(keep_last, keep_every, champion_generation).generations)
 
 
 def whole_files(run: RunDirectory) -> set[str]:
@@ -51,7 +51,7 @@ def test_the_last_every_fifth_and_the_champions_stay(tmp_path: Path) -> None:
     assert files_of(run) == whole_files(run)
     assert run.contents.verify() == []
     with pytest.raises(ValueError, match="keep_last is 0"):
-        run.apply_retention(0, 0, 0)
+        run.clean(0, 0, 0)
 
 
 @pytest.mark.parametrize("part", ["manifest", "population.safetensors", "0"])
@@ -88,10 +88,10 @@ def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> 
     for seconds in (1.0, 2.0):
         run.save(sample(2, seconds=seconds))
     run.save(sample(3))
-    report = run.apply_retention(1, 0, 0, protected={2})
+    report = run.clean(1, 0, 0, protected={2})
     assert report.generations == (1,)
     assert len(run.contents.manifests().manifests) == 3
-    report = run.apply_retention(2, 0, 0)
+    report = run.clean(2, 0, 0)
     assert (report.generations, len(report.manifests), len(report.blobs)) == ((), 1, 1)
     newest = run.contents.manifests().manifests
     assert [manifest.generation for manifest in newest] == [3, 2]
@@ -102,7 +102,7 @@ def test_shards_that_newer_generations_need_stay(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     for generation in range(1, 30):
         run.save(Snapshot(generation, {}, {}, 0, ring_of(7 * generation)))
-        run.apply_retention(1, 0)
+        run.clean(1, 0)
         newest = RunDirectory.open(tmp_path, "run").load_newest()
         assert newest is not None
         assert newest.damages == []
@@ -115,9 +115,9 @@ def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path
         run.save(sample(generation))
     before = files_of(run)
     sizes = {name: (run.path / name).stat().st_size for name in before}
-    planned = run.clean(1, 0, 0, grace_seconds=0.0, dry_run=True)
+    planned = run.contents.clean(1, 0, 0, dry_run=True)
     assert files_of(run) == before
-    done = run.clean(1, 0, 0, grace_seconds=0.0)
+    done = run.contents.clean(1, 0, 0)
     gone = before - files_of(run)
     assert planned == done
     assert gone == {*done.manifests, *done.blobs}
@@ -135,12 +135,12 @@ def test_blobs_without_a_manifest_stay_for_the_grace_period(tmp_path: Path) -> N
     past = time.time() - 2 * DAY
     os.utime(old, (past, past))
     for dry_run in (True, False):
-        report = run.clean(3, 0, grace_seconds=DAY, dry_run=dry_run)
+        report = run.contents.clean(3, 0, grace_seconds=DAY, dry_run=dry_run)
         assert (report.blobs, report.bytes_freed) == ((f"blobs/bb/{'b' * 64}",), 11)
     assert young.exists()
     assert not old.exists()
     assert not list(run.path.glob("clock*"))
-    run.clean(3, 0, grace_seconds=0.0)
+    run.contents.clean(3, 0)
     assert not young.exists()
     assert run.contents.verify() == []
 
@@ -172,7 +172,7 @@ def test_a_grace_period_of_its_own_is_for_what_no_manifest_named(tmp_path: Path)
     store, contents = elsewhere(run)
     store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
     newer, older = contents.manifests().manifests
-    freed = contents.clean(1, 0, 0, grace_seconds=0.0, unnamed_grace_seconds=DAY).blobs
+    freed = contents.clean(1, 0, 0, unnamed_grace_seconds=DAY).blobs
     assert set(freed) == older.blobs.keys() - newer.blobs.keys()
     assert store.stat("run/blobs/aa/" + "a" * 64) is not None
 
@@ -201,7 +201,7 @@ def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
         run.save(sample(generation))
     store, contents = elsewhere(run)
     store.done.clear()
-    report = contents.apply_retention(1, 0, 0)
+    report = contents.clean(1, 0, 0)
     deleted = [name.removeprefix("run/") for operation, name in store.done if operation == "delete"]
     assert deleted == [*report.manifests, *report.blobs]
     assert report.generations == (1, 2)
@@ -214,7 +214,7 @@ def test_a_manifest_is_read_once_however_often_old_ones_are_removed(tmp_path: Pa
         run.save(sample(generation))
     store, contents = elsewhere(run)
     for _ in range(3):
-        contents.apply_retention(2, 0)
+        contents.clean(2, 0)
     assert len([name for operation, name in store.done if operation == "read"]) == 3
 
 

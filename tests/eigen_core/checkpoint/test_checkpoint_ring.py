@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from eigen_core.checkpoint import Ring, RingEntry, RunDirectory, Saved, ShardEntry, Snapshot, ring_files
 from eigen_core.checkpoint.manifest import Compression
+from eigen_core.checkpoint.reading import read_ring
 from eigen_core.checkpoint.ring_files import plan_shards, ring_columns
 from eigen_core.memory import unwritten_zeros
 from eigen_core.memory.process import own_resident_bytes
@@ -82,9 +83,9 @@ def test_any_history_of_a_ring_ends_in_the_ring_itself(capacity: int, events: li
                 generation += 1
                 save(run, generation, ring_of(written, capacity))
                 saved = {generation: written}
-                run.apply_retention(1, 0)
+                run.clean(1, 0)
             elif event == "clean":
-                run.apply_retention(2, 0)
+                run.clean(2, 0)
                 saved = {number: saved[number] for number in sorted(saved)[-2:]}
             if saved:
                 ring = RunDirectory.open(Path(folder), "run").load_newest()
@@ -145,13 +146,12 @@ def test_each_kind_of_compression_keeps_the_ring_and_kinds_mix(tmp_path: Path, k
 
 def test_the_compression_is_seen_from_the_content_alone(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    entry = ring_entry(save(run, 1, ring_of(30), "gzip"))
+    saved = save(run, 1, ring_of(30), "gzip")
+    entry = ring_entry(saved)
     lying = entry.model_copy(
         update={"shards": tuple(shard.model_copy(update={"compression": "zstd"}) for shard in entry.shards)}
     )
-    ring = ring_files.read_ring(lying, run.blob_path)
-    assert isinstance(ring, Ring)
-    assert_same_ring(ring, ring_of(30))
+    assert_same_ring(read_ring(saved.manifest, lying, run.blob_path), ring_of(30))
 
 
 TYPES = [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]

@@ -18,10 +18,9 @@ from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
 
 from eigen_core.checkpoint import RunPlace, create_run, lease, open_session
+from eigen_core.checkpoint.damage import Damage
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.names import CONFIG_NAME, MANIFESTS, WITHDRAWN
-from eigen_core.checkpoint.snapshot import Damage
-from eigen_core.checkpoint.transfer import fetch_newest
 from eigen_core.config import CheckpointConfig
 from eigen_core.store import StoreUnavailableError
 
@@ -119,9 +118,7 @@ class LateHolder:
         """Go on with the run on the second machine, from the store alone, to its end."""
         self.memory.pass_time(1_000)
         self.second = Machine(self._folder / "second", self.memory, KEEP_TWO)
-        newest = fetch_newest(self.second.target, self.second.directory).manifest
-        assert newest is not None
-        loaded = self.second.directory.load_newest()
+        loaded = self.second.directory.load_newest(stored=self.second.target)
         assert loaded is not None
         for generation in range(loaded.manifest.generation + 1, LAST + 1):
             self.second.train(generation)
@@ -136,8 +133,7 @@ class LateHolder:
         assert newest is not None
         assert (newest.generation, newest.epoch) == (LAST, self.second.lease.epoch)
         third = new_directory(self._folder / "third")
-        fetch_newest(target, third)
-        loaded = third.load_newest()
+        loaded = third.load_newest(stored=target)
         assert loaded is not None
         assert loaded.damages == []
         undisturbed = snapshot_of(LAST)

@@ -118,7 +118,7 @@ def test_a_store_that_gives_up_in_mid_run_loses_no_generation(store: MemoryStore
 
     store.before = fail_second_read
     with pytest.raises(StoreUnavailableError):
-        contents.apply_retention(3, 0)
+        contents.clean(3, 0)
     store.away, store.before = False, None
     assert store.content == before
 
@@ -134,7 +134,7 @@ def test_a_manifest_that_is_misread_once_costs_nothing(store: MemoryStore, monke
         return content[:-1] if next(wrong, False) else content
 
     monkeypatch.setattr(store, "read", misread)
-    assert contents.apply_retention(3, 0).manifests == ()
+    assert contents.clean(3, 0).manifests == ()
     assert store.content == before
 
 

@@ -1,4 +1,4 @@
-"""Manifests that are sealed again after a change, and what is no file in the place of files, drawn at random."""
+"""Manifests that get new checksums after a change, and what is no file in the place of files, drawn at random."""
 
 from pathlib import Path
 

@@ -25,8 +25,8 @@ from eigen_core.checkpoint import (
     create_run,
     is_live,
     open_session,
+    parse_checksummed,
     read_status,
-    unsealed,
 )
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.config import CheckpointConfig
@@ -191,7 +191,7 @@ def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig)
         session.keep_holdout(3, {"generation": 3})
         session.finish()
     assert place.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
-    document = unsealed(place.store.read(f"{RUN}/holdout/000003.json", 1_000))
+    document = parse_checksummed(place.store.read(f"{RUN}/holdout/000003.json", 1_000))
     assert isinstance(document, dict)
     assert document["generation"] == 3
     assert (place.root / RUN / "holdout/000003.json").is_file()

@@ -10,11 +10,10 @@ from gcs_emulator import GcsEmulator
 from memory_store import MemoryStore
 from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_generations
 
-from eigen_core.checkpoint import Ring, Snapshot, SnapshotForm, UnfitSnapshotError
-from eigen_core.checkpoint.content import tensors_sha256
+from eigen_core.checkpoint import LoadedGeneration, Ring, Snapshot, SnapshotForm, UnfitSnapshotError
+from eigen_core.checkpoint.checksums import tensors_sha256
 from eigen_core.checkpoint.names import BLOBS, MANIFESTS
 from eigen_core.checkpoint.run import RunDirectory
-from eigen_core.checkpoint.transfer import fetch_newest
 from eigen_core.config import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
@@ -43,6 +42,13 @@ def _fetched(memory: MemoryStore) -> list[str]:
     return [name.removeprefix(f"{RUN}/") for name in memory.written("read") if f"/{BLOBS}" in name]
 
 
+def fetch_newest(there: Machine, here: RunDirectory) -> LoadedGeneration:
+    """Load the newest generation of a run from its store and its run directory."""
+    loaded = here.load_newest(stored=there.target)
+    assert loaded is not None
+    return loaded
+
+
 def _assert_same(directory: RunDirectory, generation: int) -> None:
     loaded = directory.load_newest()
     assert loaded is not None
@@ -57,9 +63,8 @@ def _assert_same(directory: RunDirectory, generation: int) -> None:
 
 
 def test_the_newest_generation_arrives_bit_for_bit_and_nothing_else(there: Machine, here: RunDirectory) -> None:
-    fetched = fetch_newest(there.target, here)
-    assert fetched.manifest is not None
-    assert (fetched.manifest.generation, fetched.damages, fetched.bytes) == (3, [], fetched.manifest.bytes)
+    fetched = fetch_newest(there, here)
+    assert (fetched.manifest.generation, fetched.damages) == (3, [])
     assert sorted(_fetched(there.memory)) == sorted(fetched.manifest.blobs)
     assert whole_generations(here.contents) == [3]
     _assert_same(here, 3)
@@ -67,24 +72,23 @@ def test_the_newest_generation_arrives_bit_for_bit_and_nothing_else(there: Machi
 
 def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
     there.lease.release()
-    fetch_newest(there.target, here)
+    fetch_newest(there, here)
     other = Machine(tmp_path / "here", there.memory, KEEP_ALL, again=True)
     other.directory.load_newest()
     other.train(4, 5)
     other.drain()
     sent = other.memory.written("put_file")
     assert len(sent) == 2 * 3, "nothing of the generation that was fetched is sent back"
-    fetch_newest(there.target, there.directory)
+    fetch_newest(there, there.directory)
     _assert_same(there.directory, 5)
 
 
 def test_what_is_here_already_is_not_fetched(there: Machine, here: RunDirectory) -> None:
-    fetch_newest(there.target, here)
+    fetch_newest(there, here)
     for directory in (here, there.directory):
         there.memory.done.clear()
-        again = fetch_newest(there.target, directory)
-        assert again.manifest is not None
-        assert (again.manifest.generation, again.bytes, _fetched(there.memory)) == (3, 0, [])
+        again = fetch_newest(there, directory)
+        assert (again.manifest.generation, _fetched(there.memory)) == (3, [])
 
 
 def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: RunDirectory) -> None:
@@ -96,20 +100,18 @@ def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: R
     there.uploader.add(there.directory.save(of_another_form, epoch=there.lease.epoch).manifest)
     there.drain()
     there.memory.done.clear()
-    taken = []
+    restored = []
 
-    def take(snapshot: Snapshot) -> None:
-        taken.append(snapshot.generation)
+    def restore(snapshot: Snapshot) -> None:
+        restored.append(snapshot.generation)
         if snapshot.generation > 2:
             raise UnfitSnapshotError("replay", "holds reward from nan to 1")
 
-    def bring() -> None:
-        fetch_newest(there.target, here, form)
-
-    loaded = here.load_newest(form, take, bring)
+    loaded = here.load_newest(form, restore, there.target)
     assert loaded is not None
-    assert (loaded.manifest.generation, taken) == (2, [4, 3, 2])
+    assert (loaded.manifest.generation, restored) == (2, [4, 3, 2])
     assert [str(damage).partition(" (")[0] for damage in loaded.damages] == [
+        "generation 5: history.json is not in the manifest",
         "generation 4: replay holds reward from nan to 1",
         "generation 3: replay holds reward from nan to 1",
     ]
@@ -127,8 +129,7 @@ def test_a_newer_generation_here_is_left_alone(there: Machine) -> None:
     there.memory.away = True
     there.train(4)
     there.memory.away = False
-    fetched = fetch_newest(there.target, there.directory)
-    assert fetched.manifest is not None
+    fetched = fetch_newest(there, there.directory)
     assert (fetched.manifest.generation, _fetched(there.memory)) == (4, [])
 
 
@@ -137,44 +138,38 @@ def test_of_one_generation_the_higher_epoch_is_newer(there: Machine, here: RunDi
     other = Machine(tmp_path / "other", there.memory, KEEP_ALL)
     other.train(3)
     other.drain()
-    fetched = fetch_newest(there.target, here)
-    assert fetched.manifest is not None
+    fetched = fetch_newest(there, here)
     assert (fetched.manifest.generation, fetched.manifest.epoch) == (3, 2)
-    fetched = fetch_newest(there.target, there.directory)
-    assert fetched.manifest is not None
+    fetched = fetch_newest(there, there.directory)
     assert fetched.manifest.epoch == 2
 
 
 def test_shared_blobs_are_fetched_once(there: Machine, here: RunDirectory) -> None:
-    fetch_newest(there.target, here)
+    fetch_newest(there, here)
     old = set(here.contents.manifests().manifests[0].blobs)
     there.train(4)
     there.drain()
     there.memory.done.clear()
-    fetched = fetch_newest(there.target, here)
-    assert fetched.manifest is not None
+    fetched = fetch_newest(there, here)
     assert set(_fetched(there.memory)) == set(fetched.manifest.blobs) - old
-    assert fetched.bytes < fetched.manifest.bytes
 
 
 def test_a_damaged_blob_here_is_made_good(there: Machine, here: RunDirectory) -> None:
-    manifest = fetch_newest(there.target, here).manifest
-    assert manifest is not None
+    manifest = fetch_newest(there, here).manifest
     name = manifest.entry("population.safetensors").sha256
     here.blob_path(name).write_bytes(_flip(here.blob_path(name).read_bytes()))
     there.memory.done.clear()
-    fetch_newest(there.target, here)
+    fetch_newest(there, here)
     assert _fetched(there.memory) == [f"{BLOBS}{name[:2]}/{name}"]
     _assert_same(here, 3)
 
 
 def test_a_damaged_manifest_here_is_made_good(there: Machine, here: RunDirectory) -> None:
-    manifest = fetch_newest(there.target, here).manifest
-    assert manifest is not None
+    manifest = fetch_newest(there, here).manifest
     path = here.path / manifest.name
     content = path.read_bytes()
     path.write_bytes(_flip(content))
-    fetch_newest(there.target, here)
+    fetch_newest(there, here)
     assert path.read_bytes() == content
 
 
@@ -204,8 +199,7 @@ def test_damage_of_any_part_in_the_store_is_reported_and_the_next_older_one_is_u
         there.memory.content, there.memory.modified = dict(content), dict(modified)
         _damage(there.memory, f"{RUN}/{name}", how)
         here = new_directory(tmp_path / f"{number}")
-        fetched = fetch_newest(there.target, here)
-        assert fetched.manifest is not None
+        fetched = fetch_newest(there, here)
         assert fetched.manifest.generation == 2
         removed_manifest = name == newest.name and how(b"???") is None
         assert {damage.path for damage in fetched.damages} == (set() if removed_manifest else {name})
@@ -219,7 +213,7 @@ def test_damage_that_shows_in_the_sizes_costs_no_download(there: Machine, here: 
     newest, older, _ = there.target.manifests().manifests
     for name in set(newest.blobs) - set(older.blobs):
         _damage(there.memory, f"{RUN}/{name}", lambda content: content[:-1])
-    fetched = fetch_newest(there.target, here)
+    fetched = fetch_newest(there, here)
     assert sorted(_fetched(there.memory)) == sorted(older.blobs)
     assert len(fetched.damages) == len(set(newest.blobs) - set(older.blobs))
 
@@ -228,13 +222,13 @@ def test_without_any_whole_generation_a_sentence_and_no_new_beginning(there: Mac
     for name in [name for name in there.memory.content if MANIFESTS in name]:
         _damage(there.memory, name, _flip)
     with pytest.raises(InputError, match=r"has no generation that is whole \(generation 3: manifest"):
-        fetch_newest(there.target, here)
-    assert fetch_newest(there.target, there.directory).manifest is not None, "but this machine has them"
+        fetch_newest(there, here)
+    assert fetch_newest(there, there.directory).manifest.generation == 3, "but this machine has them"
 
 
 def test_a_run_without_generations_brings_nothing(tmp_path: Path, here: RunDirectory) -> None:
     empty = Machine(tmp_path / "empty")
-    assert fetch_newest(empty.target, here) == (None, [], 0)
+    assert here.load_newest(stored=empty.target) is None
 
 
 def test_a_store_that_goes_away_at_any_request_leaves_this_machine_as_it_was_or_whole(
@@ -250,14 +244,14 @@ def test_a_store_that_goes_away_at_any_request_leaves_this_machine_as_it_was_or_
 
         there.memory.before = leave
         try:
-            fetch_newest(there.target, here)
+            fetch_newest(there, here)
         except StoreUnavailableError:
             assert whole_generations(here.contents) == []
         else:
             break
         finally:
             there.memory.before, there.memory.away = None, False
-        fetch_newest(there.target, here)
+        fetch_newest(there, here)
         assert whole_generations(here.contents) == [3]
         requests += 1
     assert requests > 5
@@ -271,9 +265,9 @@ def test_progress_reaches_the_number_of_bytes(there: Machine, here: RunDirectory
             steps.append((name, done, total))
 
     with progress_to(Listener()):
-        fetched = fetch_newest(there.target, here)
+        fetched = fetch_newest(there, here)
     downloads = [step for step in steps if step[0] == "download"]
-    assert downloads[-1] == ("download", fetched.bytes, fetched.bytes)
+    assert downloads[-1] == ("download", fetched.manifest.bytes, fetched.manifest.bytes)
     assert [done for _, done, _ in downloads] == sorted(done for _, done, _ in downloads)
 
 
@@ -284,5 +278,5 @@ def test_from_a_bucket(tmp_path: Path, gcs_emulator: GcsEmulator, monkeypatch: p
     there.train(1, 2)
     there.drain()
     here = new_directory(tmp_path / "here")
-    fetch_newest(there.target, here)
+    fetch_newest(there, here)
     _assert_same(here, 2)

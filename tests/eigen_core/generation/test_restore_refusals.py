@@ -268,7 +268,7 @@ def test_retention_does_not_count_on_a_generation_that_was_passed_over(saved: li
     assert loaded is not None
     assert loaded.manifest.generation == 2
     run.save(snapshot(advance(state, 1)))
-    run.apply_retention(keep_last=1, keep_every=0, champion_generation=3)
+    run.clean(keep_last=1, keep_every=0, champion_generation=3)
     reopened = RunDirectory.open(tmp_path, "run").load_newest(form, partial(restore, fresh()))
     assert reopened is not None
     assert reopened.manifest.generation == 3

@@ -13,8 +13,8 @@ from training_cases import advance, content_of, small_state
 
 from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
+from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
-from eigen_core.checkpoint.sealed import sealed
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
@@ -80,7 +80,7 @@ def reseal(run: RunDirectory, manifest: Manifest, **fields: Any) -> None:
     """Replace a manifest by one that says something else; what is None is left out."""
     (run.path / manifest.name).unlink()
     changed = {**manifest.model_dump(mode="json", exclude={"checksum"}), **fields}
-    content = sealed({name: value for name, value in changed.items() if (name, value) != ("computed_by", None)})
+    content = checksummed({name: value for name, value in changed.items() if (name, value) != ("computed_by", None)})
     found = parse_manifest(content)
     assert isinstance(found, Manifest)
     assert manifest_bytes(found) == content

@@ -29,7 +29,7 @@ def _saved(config: Config, root: Path) -> tuple[list[int], int, Scale]:
             advance(state, 1)
             written.append(directory.save(snapshot(state), compression=config.replay.compression).written_bytes)
             settings = config.checkpoint
-            directory.apply_retention(settings.keep_last, settings.keep_every, 1)
+            directory.clean(settings.keep_last, settings.keep_every, 1)
     return written, _blob_bytes(directory.path / "blobs"), Scale.of(config, PanelFacts.of(panel))
 
 

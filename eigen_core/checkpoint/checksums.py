@@ -1,4 +1,4 @@
-"""Hashes of content: equal content has equal hashes, whatever file it is written to."""
+"""Checksums: equal content has equal ones, whatever file it is written to, and JSON documents that carry their own."""
 
 import hashlib
 import json
@@ -7,8 +7,12 @@ from collections.abc import Iterator, Mapping
 import torch
 from pydantic import JsonValue
 
+from eigen_core.checkpoint.damage import DamagedFileError
+
 CHUNK_BYTES = 8 << 20
 """Bytes hashed and written at a time."""
+
+_CHECKSUM = "checksum"
 
 
 def canonical_json(document: JsonValue) -> bytes:
@@ -23,6 +27,42 @@ def canonical_json(document: JsonValue) -> bytes:
 def json_sha256(document: JsonValue) -> str:
     """Return the SHA-256 of a document's canonical spelling, in hexadecimal."""
     return hashlib.sha256(canonical_json(document)).hexdigest()
+
+
+def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
+    """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON.
+
+    Raises:
+        ValueError: the document holds NaN or infinity, or has a field `checksum` already.
+    """
+    if _CHECKSUM in fields:
+        raise ValueError("the field 'checksum' is added here")
+    return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
+
+
+def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
+    """Return the fields of a document that `checksummed` wrote, without the checksum.
+
+    Raises:
+        DamagedFileError: a byte of it differs from what `checksummed` would write.
+    """
+    try:
+        document = json.loads(content)
+        if not isinstance(document, dict) or _CHECKSUM not in document:
+            raise DamagedFileError("has no checksum")
+        fields = {name: value for name, value in document.items() if name != _CHECKSUM}
+        whole = json_sha256(fields) == document[_CHECKSUM] and _file_content(document) == content
+    except DamagedFileError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError("is not JSON") from error
+    if not whole:
+        raise DamagedFileError("does not match its own checksum")
+    return fields
+
+
+def _file_content(document: JsonValue) -> bytes:
+    return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
 def tensor_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
