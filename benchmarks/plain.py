@@ -17,7 +17,7 @@ from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
 from eigen_core.networks.encoders.tcn import receptive_dilations
 from eigen_core.replay import Replay
 from eigen_core.task.market_transitions import TransitionBatch, picked
-from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
+from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
 _MASKED = -1e9
 _SHARPNESS = 30.0
@@ -76,7 +76,7 @@ class PlainAgent(nn.Module):
         self.valid = torch.tensor(panel.valid)
         self.assets = panel.assets
         self.pool = nn.ParameterDict({"queries": nn.Parameter(torch.empty(network.embedding, network.queries))})
-        width, context = network.head_width, network.embedding * network.queries + PLACE_VALUES
+        width, context = network.head_width, network.embedding * network.queries + EPISODE_TIME_VALUES
         self.critic0 = nn.ModuleDict(
             {
                 "asset": nn.Linear(network.embedding + values + 2, width),
@@ -108,23 +108,25 @@ class PlainAgent(nn.Module):
         context = (torch.softmax(scores, -1) @ embeddings).flatten(1)
         return embeddings[:, : self.assets], context, valid[:, : self.assets]
 
-    def act(self, sight: tuple[Tensor, Tensor, Tensor], portfolio: Tensor, place: Tensor) -> Tensor:
+    def act(self, market: tuple[Tensor, Tensor, Tensor], portfolio: Tensor, episode_time: Tensor) -> Tensor:
         """Actions `[batch, assets, 2]`."""
-        assets, context, _ = sight
-        shared = self.actor["context"](torch.cat([context, place], -1))
+        assets, context, _ = market
+        shared = self.actor["context"](torch.cat([context, episode_time], -1))
         hidden = relu(self.actor["asset"](assets) + shared[:, None] + self.actor["portfolio"](portfolio))
         raw = torch.sigmoid(self.actor["action"](relu(self.actor["hidden"](hidden))))
         trading = self.trading
         low = raw.new_tensor([0.0, trading.min_target])
         return low + raw * raw.new_tensor([trading.max_coefficient or 1.0, trading.max_target - trading.min_target])
 
-    def value(self, sight: tuple[Tensor, Tensor, Tensor], portfolio: Tensor, place: Tensor, actions: Tensor) -> Tensor:
+    def value(
+        self, market: tuple[Tensor, Tensor, Tensor], portfolio: Tensor, episode_time: Tensor, actions: Tensor
+    ) -> Tensor:
         """Values of actions: `[batch]`."""
-        assets, context, tradable = sight
+        assets, context, tradable = market
         trading = self.trading
         coefficient = actions[..., :1] / (trading.max_coefficient or 1.0)
         target = (actions[..., 1:] - trading.min_target) / (trading.max_target - trading.min_target)
-        shared = self.critic0["context"](torch.cat([context, place], -1))
+        shared = self.critic0["context"](torch.cat([context, episode_time], -1))
         hidden = self.critic0["asset"](torch.cat([assets, coefficient, target, portfolio], -1)) + shared[:, None]
         hidden = relu(self.critic0["hidden"](relu(hidden)))
         selection = torch.softmax((_SHARPNESS * coefficient[..., 0]).masked_fill(~tradable, _MASKED), -1)
@@ -186,25 +188,27 @@ class PlainDdpg:
 
     def _step(self, batch: TransitionBatch, first_day: int, block_days: int) -> None:
         agent, target, learner = self.agent, self.target, self.config.learner
-        place, next_place = self._place(batch.steps), self._place(batch.steps + 1)
+        episode_time, next_time = self._episode_time(batch.steps), self._episode_time(batch.steps + 1)
         with torch.no_grad():
             next_days = (batch.days + 1).clamp_max(first_day + block_days - 1)
-            sight = target.see(next_days, first_day, block_days)
-            actions = target.act(sight, batch.next_portfolios, next_place)
-            value = target.value(sight, batch.next_portfolios, next_place, actions)
+            market = target.see(next_days, first_day, block_days)
+            actions = target.act(market, batch.next_portfolios, next_time)
+            value = target.value(market, batch.next_portfolios, next_time, actions)
             goal = self._scaled(batch.rewards) + (~batch.terminal).float() * learner.gamma * value
 
-        sight = agent.see(batch.days, first_day, block_days)
-        loss = (agent.value(sight, batch.portfolios, place, batch.actions) - goal).square().mean()
+        market = agent.see(batch.days, first_day, block_days)
+        loss = (agent.value(market, batch.portfolios, episode_time, batch.actions) - goal).square().mean()
         self.critic_optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.critic_parameters, learner.gradient_clip)
         self.critic_optimizer.step()
 
-        detached = sight[0].detach(), sight[1].detach(), sight[2]
+        detached = market[0].detach(), market[1].detach(), market[2]
         for parameter in self.critic_parameters:
             parameter.requires_grad_(False)
-        value = agent.value(detached, batch.portfolios, place, agent.act(detached, batch.portfolios, place))
+        value = agent.value(
+            detached, batch.portfolios, episode_time, agent.act(detached, batch.portfolios, episode_time)
+        )
         self.actor_optimizer.zero_grad()
         torch.autograd.backward(-value.mean())
         nn.utils.clip_grad_norm_(self.actor_parameters, learner.gradient_clip)
@@ -220,6 +224,6 @@ class PlainDdpg:
         scaled, clip = rewards * self.config.learner.reward_scale, self.config.learner.reward_clip
         return scaled if clip is None else scaled.clamp(-clip, clip)
 
-    def _place(self, steps: Tensor) -> Tensor:
+    def _episode_time(self, steps: Tensor) -> Tensor:
         trading = self.config.trading
         return torch.stack([steps.float() / trading.episode_days, (steps < trading.trading_days).float()], -1)

@@ -25,7 +25,7 @@ else:
 
 
 def chosen(choices: Mapping[str, str], name: str) -> object:
-    """Return the class that `name` stands for; its module is loaded now, since it may bring torch."""
+    """Return the class that `name` stands for; its module is loaded now, since it may import torch."""
     module, _, found = choices[name].partition(":")
     value: object = getattr(import_module(module), found)
     return value

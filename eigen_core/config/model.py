@@ -32,7 +32,7 @@ class Config(Section):
     """Everything that determines a run. What is not given comes from the preset, then from the defaults."""
 
     preset: Text = "quickstart"
-    """Preset whose values stand in for those not given; `eigen presets` lists them."""
+    """Preset that gives the values not given here; `eigen presets` lists them."""
     task: TaskName = "market"
     """What agents play."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
@@ -61,7 +61,7 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_from_preset(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic hands over whatever was given
+    def _fill_from_preset(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes any value
         if not isinstance(values, dict):
             return values
         preset = values.get("preset", cls.model_fields["preset"].default)
@@ -82,7 +82,7 @@ class Config(Section):
         if self.network.encoder == "filter_bank" and too_long:
             raise ValueError(
                 f"network.scales has {too_long[0]} days but market.window is {self.market.window}: "
-                "a filter may not see further back than the window"
+                "a filter may not reach further back than the window"
             )
         if self.market.validation_days < self.trading.episode_days:
             raise ValueError(

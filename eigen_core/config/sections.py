@@ -33,16 +33,16 @@ class MarketConfig(Section):
     """Price file or folder: a long CSV/Parquet, a wide CSV of closes, or a folder with one file a symbol. Empty: the
     bundled 20 S&P 500 stocks, 1990-2022."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
-    """Symbols that agents see but cannot trade (an index, a rate)."""
+    """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic"] = "returns"
     """Feature set: `returns` is free of the price level; `classic` is the nine price-level features of the replaced
     system."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
-    """Days an agent sees before and including today (days)."""
+    """Days that an agent observes, today included (days)."""
     validation_days: Count = 252
     """Days kept for choosing the champion (days)."""
     holdout_days: CountOrZero = 251
-    """Last days of the data, touched once at the end (days)."""
+    """Last days of the data, used once, at the end (days)."""
 
 
 class TradingConfig(Section):
@@ -63,8 +63,8 @@ class TradingConfig(Section):
     max_target: Positive = 0.50
     """Largest sale target, as a fraction of the fill price."""
     fill: Literal["next_open", "next_close", "same_close"] = "next_open"
-    """Price of an order: the next day's open (its close where there is no open), its close, or the close just seen (the
-    classic rule, which nobody can trade)."""
+    """Price of an order: the next day's open (its close where there is no open), its close, or the close of the
+    decision's day (the classic rule, at which no order can be filled any more)."""
     credit: Literal["decision", "realized", "marked"] = "decision"
     """Day to which a trade's reward is booked: the decision's, the closing's (the classic rule), or day by day as the
     position is marked to market."""
@@ -85,7 +85,7 @@ class TradingConfig(Section):
     no_trade_penalty: NonNegative = 10_000.0
     """Taken from the reward of an episode without a trade, on its last day (reward)."""
     observe_portfolio: bool = True
-    """Agents see their portfolio (held, days held, unrealised gain, coefficient) and the day's place in the episode."""
+    """Agents observe their portfolio (held, days held, unrealised gain, coefficient) and the time in the episode."""
 
     @property
     def episode_days(self) -> int:
@@ -242,7 +242,7 @@ class EvolutionConfig(Section):
     mutation_std_limit: NonNegative = 0.05
     """Bound of the grown standard deviation."""
     reinject_champion: bool = True
-    """The champion takes the weakest elite's place unless it is an elite itself."""
+    """The champion replaces the weakest elite unless it is an elite itself."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
@@ -302,7 +302,7 @@ class CheckpointConfig(Section):
     keep_every: CountOrZero = 5
     """Every so many generations one is kept for good; 0: none."""
     local: Text = "runs"
-    """Folder on this machine for what is on its way to a store elsewhere."""
+    """Folder on this machine for what is being uploaded to a store elsewhere."""
     keep_local: Count = 2
     """Newest generations that also stay on this machine when the store is elsewhere."""
     queue_generations: Count = 8
@@ -314,7 +314,7 @@ class CheckpointConfig(Section):
     finish_seconds: Annotated[float, Field(gt=0.0, le=1e6)] = 900.0
     """How long a run's end waits for the last upload (seconds)."""
     lease_seconds: Annotated[float, Field(ge=10, le=1e6)] = 90.0
-    """A run whose process has not been heard of for so long may be taken over from another machine (seconds)."""
+    """Time after which a run whose process does not renew its lease may be taken over by another machine (seconds)."""
 
 
 class MemoryConfig(Section):
@@ -323,13 +323,13 @@ class MemoryConfig(Section):
     limit_gb: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
     """Most that the run may take on the host, if less than the machine allows (GB); null: no limit of its own."""
     soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
-    """Share of the limit at which caches are given back and a warning is written."""
+    """Share of the limit at which caches are freed and a warning is written."""
     hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
     """Share of the limit at which the phase under way is aborted; the last checkpoint stays good."""
     sample_seconds: Annotated[float, Field(ge=0.001, le=60)] = 0.2
-    """Time between two looks at the memory (seconds)."""
+    """Time between two measurements of the memory (seconds)."""
     trace: bool = False
-    """Follow where Python allocates, for the report of a guard that aborted; costs time and memory."""
+    """Record where Python allocates, for the report of a guard that aborted; costs time and memory."""
 
     @model_validator(mode="after")
     def _soft_comes_first(self) -> Self:

@@ -1,4 +1,4 @@
-"""The last look: the champion on days that nothing in training, validation or selection has seen."""
+"""The champion on the holdout days, which training, validation and selection do not use."""
 
 import numpy as np
 import torch

@@ -42,7 +42,7 @@ class SavedPopulation:
     """A population that can be read again.
 
     Attributes:
-        generation: generation at whose end it stood.
+        generation: generation at whose end it was saved.
         load: returns it, on the state's device.
     """
 

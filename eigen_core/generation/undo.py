@@ -1,4 +1,4 @@
-"""What a train phase that fails half-way goes back to: the population as the last generation left it."""
+"""The population that a train phase returns to when it fails half-way: that of the last generation."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ def remember_saved(state: TrainingState, load: Callable[[], Mapping[str, Tensor]
 
 @contextmanager
 def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list[slice]]]:
-    """Give the population that a train phase may write to, and can leave half-written, and the groups that learn.
+    """Yield the population that a train phase may write to, and can leave half-written, and the groups that learn.
 
     It is a copy where the memory allows it. Where it does not, it is the state's own, which the next call reads again
     from the checkpoint if this one failed: the commit of what was learned sets `half_learned` to False. Groups are

@@ -1,4 +1,4 @@
-"""What is done with what was played."""
+"""How agents learn from stored transitions."""
 
 from typing import cast
 

@@ -188,7 +188,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
         return encodings, losses, values_seen, norms
 
     def _actor_step(self, group: Population, encodings: list[Encoded], counts: list[int]) -> tuple[Tensor, Tensor]:
-        """Climb the first critic's value, with the encodings of the critic step."""
+        """Ascend the gradient of the first critic's value, with the encodings of the critic step."""
         task = self._task
         rows = group.weights[:, self._actor].clone().requires_grad_()
         critic = task.critic_layout.views(group.weights[:, self._critic])

@@ -1,4 +1,4 @@
-"""What is done with what was played: a learner says what it keeps of each agent, and lets groups of agents learn."""
+"""The interface of learners: what a learner keeps of each agent, and how groups of agents learn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -53,17 +53,17 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     if found is None:
         panel, report = _build(config, source, fingerprint)
         cache.store(panel, report)
-        # What is handed out is always what was stored: mapped, not a second copy in memory.
+        # What is returned is always what was stored: mapped, not a second copy in memory.
         found = cache.load(fingerprint, market) or (panel, report)
         del panel, report
-        _give_back_memory()
+        _release_memory()
     panel, report = found
     config.require_days(panel.days)
     return panel, replace(report, source=str(source.path), ignored_files=source.ignored)
 
 
-def _give_back_memory() -> None:
-    """Give back what reading and computing took: both allocators would keep it for as long as the process lives."""
+def _release_memory() -> None:
+    """Return freed memory to the system: both allocators would keep it until the process ends."""
     pyarrow.default_memory_pool().release_unused()
     release_free_memory()
 

@@ -17,7 +17,7 @@ Series = NDArray[np.float64]
 
 CARRIED_DAYS = 10
 """Days without a price for which a column's last features still stand; after them they are unknown. Without a bound, a
-series that has ended would look alive for ever; that it has ended is known only later."""
+series that has ended would seem to continue; that it has ended is known only later."""
 
 _RETURN_DAYS = (1, 5, 20, 60, 120)
 _VOLATILITY_DAYS = (20, 60)

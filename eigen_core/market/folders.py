@@ -1,4 +1,4 @@
-"""Whose prices the files of a folder hold that have one column of numbers alone."""
+"""The symbols of a folder's files that have a single column of numbers."""
 
 from collections import defaultdict
 from collections.abc import Sequence

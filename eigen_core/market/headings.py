@@ -75,7 +75,7 @@ def text_positions(names: Sequence[str]) -> set[int]:
 
 
 def read_headings(names: Sequence[str], kinds: Sequence[CellKind], where: str) -> Headings:
-    """Tell what the columns with these headings are.
+    """Return what the columns with these headings are.
 
     Args:
         names: headings, as they stand in the file.

@@ -96,7 +96,7 @@ def _times(instants: Instants) -> set[int]:
 
 
 def _reading(weekdays: set[int], instants: Instants, in_utc: bool) -> _Reading:
-    """Tell of which day the evening stamps of one symbol are, from their weekdays and times of day."""
+    """Return which day the evening stamps of one symbol belong to, by their weekdays and times of day."""
     if len(weekdays) == 7:
         return "own day"
     times = _times(instants)

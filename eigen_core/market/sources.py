@@ -230,14 +230,14 @@ def _days_of_rows(table: Table, codes: NDArray[np.intp]) -> tuple[Days, int]:
     if differing is not None:
         one, other = (str(np.timedelta64(stamps.seconds[row], "s").item()) for row in differing)
         raise InputError(
-            f"{table.place(differing[1])}: several rows of {days[differing[1]]}, at {one} and {other}: bars within a "
-            "day are not summed up to one; give one row a symbol and day."
+            f"{table.location(differing[1])}: several rows of {days[differing[1]]}, at {one} and {other}: bars within "
+            "a day are not summed up to one; give one row a symbol and day."
         )
     return days, moved
 
 
 def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np.intp], days: Days) -> None:
-    """Refuse rows of one symbol and day that a column tells apart which is not used: it may be part of the symbol."""
+    """Refuse rows of one symbol and day that differ in an unused column: it may be part of the symbol."""
     repeats = Repeats.of(codes, days)
     for position in table.headings.ignored:
         _refuse_other_fields(table, position)
@@ -245,14 +245,14 @@ def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np
         if differing is not None:
             one, other = (str(table.columns[position].iloc[row]) for row in differing)
             raise InputError(
-                f"{table.place(differing[1])}: '{names.iloc[differing[1]]}' has several rows on {days[differing[1]]}, "
-                f"with '{one}' and '{other}' under '{table.names[position]}': if that tells symbols apart, name the "
-                "column symbol; if not, leave one row a symbol and day."
+                f"{table.location(differing[1])}: '{names.iloc[differing[1]]}' has several rows on "
+                f"{days[differing[1]]}, with '{one}' and '{other}' under '{table.names[position]}': if these are "
+                "symbols, name the column symbol; if not, leave one row a symbol and day."
             )
 
 
 def _refuse_other_fields(table: Table, position: int) -> None:
-    """Refuse a column that says of a row that its price is another one than the close."""
+    """Refuse a column by which the prices of some rows are not closes."""
     if names_fields(table.names[position]):
         fields = [str(cell) for cell in table.columns[position].dropna().unique()]
         other = next((field for field in fields if not is_closing(plain(field))), None)

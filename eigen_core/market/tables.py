@@ -95,12 +95,12 @@ class Table:
             raise InputError(self._not_a_number(position, row, str(texts.iloc[row])))
         return numbers
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return file and row, for messages; `row` counts from 0."""
         return f"{self.where}, {self.row_word} {self.first_row + row:,}"
 
     def _cell(self, position: int, row: int) -> str:
-        return f"{self.place(row)}, column '{self.names[position]}'"
+        return f"{self.location(row)}, column '{self.names[position]}'"
 
     def _not_a_number(self, position: int, row: int, text: str) -> str:
         return (
@@ -131,7 +131,7 @@ def read_table(content: bytes, form: str, where: str) -> Table:
 
 
 def _decompressed(content: bytes, where: str) -> bytes:
-    """Return what is compressed in `content`, unless it is so much that it can be no prices."""
+    """Return `content` decompressed; refuse more than prices can be."""
     largest = max(_DECOMPRESSED_BYTES, _LARGEST_RATIO * len(content))
     chunks: list[bytes] = []
     length = 0
@@ -266,7 +266,7 @@ def _index_columns(schema: pa.Schema) -> list[int]:
 
 
 def _as_text(field: pa.Field) -> pa.Field:
-    """Return a field of text in place of one of bytes, as which some programs write text."""
+    """Return a text field for a field of bytes: some programs write text as bytes."""
     of_bytes = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
     return pa.field(field.name, pa.string() if of_bytes else field.type)
 

@@ -15,7 +15,7 @@ from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
-from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
+from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
 ACTION_VALUES = 2
 """Values of an asset's action: coefficient, sale target."""
@@ -64,7 +64,7 @@ class AgentNetwork:
         self._trading = config.trading
         self.block_bound = self._encoder.block_bound
         self.portfolio_values = PORTFOLIO_VALUES if config.trading.observe_portfolio else 0
-        self._place_values = PLACE_VALUES if config.trading.observe_portfolio else 0
+        self._time_values = EPISODE_TIME_VALUES if config.trading.observe_portfolio else 0
         self._critics = 2 if config.learner.twin_critics else 1
         critic = [*self._encoder.shapes, *self._pooling_shapes()]
         for index in range(self._critics):
@@ -89,7 +89,7 @@ class AgentNetwork:
 
     @property
     def _context_values(self) -> int:
-        return self._network.embedding * self._network.queries + self._place_values
+        return self._network.embedding * self._network.queries + self._time_values
 
     def _critic_shapes(self, name: str) -> list[ParameterShape]:
         width = self._network.head_width
@@ -133,17 +133,18 @@ class AgentNetwork:
         embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
         return self._embedding(parameters, embeddings, self._valid[days])
 
-    def _with_place(self, context: Tensor, place: Tensor) -> Tensor:
-        if not self._place_values:
+    def _with_time(self, context: Tensor, episode_time: Tensor) -> Tensor:
+        if not self._time_values:
             return context
-        return torch.cat([context, place.expand(*context.shape[:-1], PLACE_VALUES)], dim=-1)
+        return torch.cat([context, episode_time.expand(*context.shape[:-1], EPISODE_TIME_VALUES)], dim=-1)
 
-    def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, place: Tensor) -> Tensor:
-        """Compute the actor's part that depends on the market and the place, float32 `[..., days, 2]`, alone.
+    def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
+        """Compute the actor's part that depends on the market and the time in the episode, float32 `[..., days,
+        2]`, alone.
 
         Returns float32 `[agents, days, assets, width]`, for all days of an episode at once.
         """
-        shared = linear(parameters, "actor.context", self._with_place(market.context, place))
+        shared = linear(parameters, "actor.context", self._with_time(market.context, episode_time))
         return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
 
     def act(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> Tensor:
@@ -173,7 +174,12 @@ class AgentNetwork:
         return torch.cat([coefficient, target.clamp(trading.min_target, trading.max_target)], dim=-1)
 
     def values(
-        self, parameters: Parameters, market: MarketEmbedding, portfolio: Tensor | None, place: Tensor, actions: Tensor
+        self,
+        parameters: Parameters,
+        market: MarketEmbedding,
+        portfolio: Tensor | None,
+        episode_time: Tensor,
+        actions: Tensor,
     ) -> Tensor:
         """Values of actions, float32 `[agents, batch, assets, 2]`, by each critic: `[critics, agents, batch]`.
 
@@ -188,7 +194,7 @@ class AgentNetwork:
         if portfolio is not None:
             parts.append(portfolio)
         assets = torch.cat(parts, dim=-1)
-        context = self._with_place(market.context, place)
+        context = self._with_time(market.context, episode_time)
         selection = _softmax((_SELECTION_SHARPNESS * coefficient[..., 0]).masked_fill(~market.tradable, _MASKED))
         tradable = market.tradable.to(assets.dtype).expand_as(selection)
         even = tradable / tradable.sum(-1, keepdim=True).clamp_min(1.0)

@@ -1,4 +1,4 @@
-"""All sizes of a run in one place, and the bytes of the blocks that its phases compute with."""
+"""All sizes of a run, and the bytes of the blocks that its phases compute with."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from eigen_core.config import Config
 from eigen_core.networks import ACTION_VALUES
 from eigen_core.networks.encoders.tcn import receptive_dilations
 from eigen_core.planning.facts import PanelFacts, agent_parameters
-from eigen_core.trading import PLACE_VALUES, PORTFOLIO_VALUES
+from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
 SINGLE = 4
 """Bytes of a float32."""
@@ -65,9 +65,9 @@ class Scale:
 
     @property
     def context(self) -> int:
-        """Values of the market context, the place in the episode included."""
+        """Values of the market context, the time in the episode included."""
         network = self.config.network
-        return network.embedding * network.queries + (PLACE_VALUES if self.observed else 0)
+        return network.embedding * network.queries + (EPISODE_TIME_VALUES if self.observed else 0)
 
     @property
     def filters(self) -> int:

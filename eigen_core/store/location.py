@@ -121,7 +121,7 @@ def _scheme(store: str) -> str:
 def open_store(url: str) -> Store:
     """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`, without accessing it.
 
-    `Store.check` tells whether it can be used.
+    `Store.check` checks whether it can be used.
 
     Raises:
         InputError: the URL is none of these.

@@ -27,7 +27,7 @@ clock = time.monotonic
 
 
 class TransientError(StoreUnavailableError):
-    """A request failed in a way that a retry may mend."""
+    """A request failed in a way that a retry may overcome."""
 
 
 def retry(attempt: Callable[[float], _Result], seconds: float) -> _Result:

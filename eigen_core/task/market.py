@@ -28,7 +28,7 @@ from eigen_core.task.market_transitions import (
     stored_days,
     wrong_rows,
 )
-from eigen_core.trading import Prices, episode_places
+from eigen_core.trading import Prices, episode_times
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
 
@@ -101,7 +101,7 @@ class MarketTask:
         self.episode_steps = config.trading.episode_days
         self.fingerprint = panel.fingerprint
         self._config = config
-        self._episode_times = episode_places(config.trading, device)
+        self._episode_times = episode_times(config.trading, device)
 
     @staticmethod
     def open_data(config: Config) -> TaskData:

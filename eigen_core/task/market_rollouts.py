@@ -11,7 +11,7 @@ from eigen_core.config import Config
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.layout import Parameters
 from eigen_core.task.market_transitions import EpisodeBatch
-from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, episode_places, trade_whole_episodes
+from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, episode_times, trade_whole_episodes
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Evaluator:
         network: forward passes.
         prices: what trades are settled with.
         config: trading rules.
-        device: where everything lives.
+        device: where everything is computed.
     """
 
     def __init__(self, network: AgentNetwork, prices: Prices, config: Config, device: torch.device) -> None:
@@ -44,7 +44,7 @@ class Evaluator:
         self._prices = prices
         self._trading = config.trading
         self._device = device
-        self._places = episode_places(config.trading, device)[:-1]
+        self._episode_times = episode_times(config.trading, device)[:-1]
 
     @torch.no_grad()
     def roll_out(
@@ -81,7 +81,7 @@ class Evaluator:
         hidden = []
         for start in starts[0]:
             market = network.encode_block(critic, int(start), self._trading.episode_days)
-            hidden.append(network.prepare_actor(actor, market, self._places))
+            hidden.append(network.prepare_actor(actor, market, self._episode_times))
         return torch.stack(hidden, dim=1)
 
     def _step_by_step(

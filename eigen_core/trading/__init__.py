@@ -1,23 +1,23 @@
 """The trading environment: orders, accounting and rewards as arrays over episodes."""
 
 from eigen_core.trading.environment import (
-    PLACE_VALUES,
+    EPISODE_TIME_VALUES,
     PORTFOLIO_VALUES,
     TradingEnvironment,
-    episode_place,
-    episode_places,
+    episode_time,
+    episode_times,
 )
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary
 from eigen_core.trading.whole_episodes import trade_whole_episodes
 
 __all__ = [
-    "PLACE_VALUES",
+    "EPISODE_TIME_VALUES",
     "PORTFOLIO_VALUES",
     "EpisodeSummary",
     "Prices",
     "TradingEnvironment",
-    "episode_place",
-    "episode_places",
+    "episode_time",
+    "episode_times",
     "trade_whole_episodes",
 ]

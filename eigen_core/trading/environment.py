@@ -15,8 +15,8 @@ from eigen_core.trading.summary import EpisodeSummary, account
 
 PORTFOLIO_VALUES = 4
 """Values of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
-PLACE_VALUES = 2
-"""Values of a day's place in its episode: share of the days passed, whether positions may be opened."""
+EPISODE_TIME_VALUES = 2
+"""Values of a day's time in its episode: share of the days passed, whether positions may be opened."""
 GAIN_LIMIT = 5.0
 """Bound of the unrealised gain that is observed, as a fraction."""
 _LARGEST_HALF = float(torch.finfo(torch.float16).max)
@@ -24,10 +24,10 @@ _LARGEST_HALF = float(torch.finfo(torch.float16).max)
 _DECISION_STEP, _EXIT_STEP, _ENTRY, _COEFFICIENT, _VALUE, _MARK = range(6)
 
 
-def episode_place(step_index: int, trading: TradingConfig) -> tuple[float, float]:
-    """Return the place in the episode that agents see at step `step_index`.
+def episode_time(step_index: int, trading: TradingConfig) -> tuple[float, float]:
+    """Return the time in the episode that agents see at step `step_index`.
 
-    The share of the episode that is gone, and 1 while positions may be opened, else 0. Both are 0 if
+    The share of the episode that has passed, and 1 while positions may be opened, else 0. Both are 0 if
     `trading.observe_portfolio` is false.
     """
     if not trading.observe_portfolio:
@@ -35,10 +35,10 @@ def episode_place(step_index: int, trading: TradingConfig) -> tuple[float, float
     return step_index / trading.episode_days, 1.0 if step_index < trading.trading_days else 0.0
 
 
-def episode_places(trading: TradingConfig, device: torch.device) -> Tensor:
-    """Return `episode_place` of every step and of the end, float32 `[episode days + 1, 2]`."""
-    places = [episode_place(step, trading) for step in range(trading.episode_days + 1)]
-    return torch.tensor(places, dtype=torch.float32, device=device)
+def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
+    """Return `episode_time` of every step and of the end, float32 `[episode days + 1, 2]`."""
+    times = [episode_time(step, trading) for step in range(trading.episode_days + 1)]
+    return torch.tensor(times, dtype=torch.float32, device=device)
 
 
 def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class TradingEnvironment:
         self._summary: EpisodeSummary | None = None
 
     def reset(self, first_days: Tensor) -> None:
-        """Start episodes at `first_days`, int64 `[E]`; what is left of the former ones is dropped.
+        """Start episodes at `first_days`, int64 `[E]`; former ones are dropped.
 
         Raises:
             InputError: an episode would leave the prices.

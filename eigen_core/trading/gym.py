@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
-from eigen_core.trading.environment import PORTFOLIO_VALUES, TradingEnvironment, episode_place
+from eigen_core.trading.environment import PORTFOLIO_VALUES, TradingEnvironment, episode_time
 from eigen_core.trading.prices import Prices
 
 Observation = dict[str, Any]
@@ -22,9 +22,9 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
     """One episode over a panel, with the rules of `TradingEnvironment`.
 
     Observation, a dictionary of float32: `window` `[W, columns, features]`, the panel's features of the last W =
-    `market.window` days; `portfolio` `[assets, 4]` as in `TradingEnvironment.portfolio`; `place` `[2]`, the place in
-    the episode. The last two are zero if `trading.observe_portfolio` is false. The observation after the last step
-    repeats the last day's window.
+    `market.window` days; `portfolio` `[assets, 4]` as in `TradingEnvironment.portfolio`; `episode_time` `[2]`, the
+    time in the episode. The last two are zero if `trading.observe_portfolio` is false. The observation after the last
+    step repeats the last day's window.
 
     Action, float32 `[assets, 2]` in natural units: coefficient and sale target (a fraction) of each asset.
 
@@ -44,7 +44,7 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
             {
                 "window": spaces.Box(-infinity, infinity, window_shape, np.float32),
                 "portfolio": spaces.Box(-infinity, infinity, (panel.assets, PORTFOLIO_VALUES), np.float32),
-                "place": spaces.Box(0.0, 1.0, (2,), np.float32),
+                "episode_time": spaces.Box(0.0, 1.0, (2,), np.float32),
             }
         )
         limit = infinity if config.trading.max_coefficient is None else config.trading.max_coefficient
@@ -103,9 +103,9 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
     def _observation(self) -> Observation:
         day = self._day()
         window = self._panel.features[day - self._window + 1 : day + 1]
-        place = episode_place(self._environment.step_index, self._trading)
+        now = episode_time(self._environment.step_index, self._trading)
         return {
             "window": np.array(window, dtype=np.float32),
             "portfolio": self._environment.portfolio()[0].to(torch.float32).numpy(),
-            "place": np.array(place, dtype=np.float32),
+            "episode_time": np.array(now, dtype=np.float32),
         }

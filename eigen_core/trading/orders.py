@@ -15,7 +15,7 @@ PERCENT = 100.0
 
 @dataclass(frozen=True)
 class Trades:
-    """What becomes of orders once they are placed. Where `filled` is false, the rest has no meaning.
+    """How orders fill and close once they are placed. Where `filled` is false, the rest has no meaning.
 
     Attributes:
         filled: bool `[...]`, there was a price to fill the order.
@@ -34,7 +34,9 @@ class Trades:
 
 @dataclass(frozen=True)
 class Orders:
-    """What decisions ask for and would lead to. Where `placed` is false, only the first three have a meaning.
+    """The orders that decisions ask for, and how they would fill and close.
+
+    Where `placed` is false, only the first three have a meaning.
 
     Attributes:
         asset: int64 `[...]`, the asset with the highest coefficient.

@@ -1,4 +1,4 @@
-"""What is left of an episode when it is over."""
+"""The account of an episode that is over."""
 
 from dataclasses import dataclass
 

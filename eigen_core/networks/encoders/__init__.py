@@ -1,6 +1,6 @@
-"""Encoders: from the window that ends on a day to one embedding per column. They see market data only.
+"""Encoders: from the window that ends on a day to one embedding per column. They read market data only.
 
-All look back a bounded number of days (at most the window), so all days of a block are encoded in one pass, equal to
+All depend on a bounded number of days (at most the window), so all days of a block are encoded in one pass, equal to
 the bit to encoding window after window.
 """
 

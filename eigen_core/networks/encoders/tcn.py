@@ -73,7 +73,7 @@ class TcnEncoder:
     def _convolve_chunk(self, history: Tensor, parameters: Parameters) -> Tensor:
         if not torch.is_grad_enabled() or not self._config.column_chunk:
             return self._convolve(history, parameters)
-        # Recomputed in the backward pass, so that only one chunk's activations live at a time.
+        # Recomputed in the backward pass, so that only one chunk's activations are in memory at a time.
         embeddings: Tensor = torch.utils.checkpoint.checkpoint(
             self._convolve, history, parameters, use_reentrant=False, preserve_rng_state=False
         )

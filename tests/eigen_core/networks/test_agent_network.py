@@ -35,8 +35,8 @@ def test_the_number_of_assets_does_not_change_the_number_of_parameters(encoder: 
 def test_actions_are_in_their_bounds_and_noise_keeps_them_there() -> None:
     network, weights = network_and_weights()
     critic, actor = split(network, weights * 30.0)
-    sight = network.encode_block(critic, 20, 9)
-    actions = network.act(actor, network.prepare_actor(actor, sight, torch.zeros(9, 2)), torch.zeros(5, 9, 6, 4))
+    market = network.encode_block(critic, 20, 9)
+    actions = network.act(actor, network.prepare_actor(actor, market, torch.zeros(9, 2)), torch.zeros(5, 9, 6, 4))
     noisy = network.explore(actions, torch.linspace(-3.0, 3.0, actions.numel()).reshape(actions.shape))
     for some in (actions, noisy):
         assert some.shape == (5, 9, 6, 2)
@@ -68,11 +68,11 @@ def test_columns_without_a_price_are_in_no_pool() -> None:
         network = AgentNetwork(replace(panel, features=features), config, CPU)
         weights = initial_weights(network.layouts, 3, 1, CPU)
         critic, _ = split(network, weights)
-        sight = network.encode_block(critic, day, 1)
+        market = network.encode_block(critic, day, 1)
         actions = torch.full((3, 1, 6, 2), 0.3)
         actions[:, :, column, 0] = 0.0
         values.append(
-            (sight.context, network.values(critic, sight, torch.zeros(3, 1, 6, 4), torch.zeros(1, 2), actions))
+            (market.context, network.values(critic, market, torch.zeros(3, 1, 6, 4), torch.zeros(1, 2), actions))
         )
     torch.testing.assert_close(values[0][0], values[1][0], rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(values[0][1], values[1][1], rtol=1e-6, atol=1e-7)
@@ -81,22 +81,22 @@ def test_columns_without_a_price_are_in_no_pool() -> None:
 def test_the_value_of_an_action_listens_to_what_will_be_bought() -> None:
     network, weights = network_and_weights()
     critic, _ = split(network, weights)
-    sight = network.encode_block(critic, 30, 1)
+    market = network.encode_block(critic, 30, 1)
     actions = torch.zeros(5, 1, 6, 2)
     actions[:, :, 2, 0] = 3.0
     other = actions.clone()
     other[:, :, 2, 0], other[:, :, 4, 0] = 0.0, 3.0
-    portfolio, place = torch.zeros(5, 1, 6, 4), torch.zeros(1, 2)
-    first = network.values(critic, sight, portfolio, place, actions)
-    assert not torch.allclose(first, network.values(critic, sight, portfolio, place, other))
+    portfolio, episode_time = torch.zeros(5, 1, 6, 4), torch.zeros(1, 2)
+    first = network.values(critic, market, portfolio, episode_time, actions)
+    assert not torch.allclose(first, network.values(critic, market, portfolio, episode_time, other))
 
 
-def test_without_a_portfolio_in_sight_nothing_depends_on_place() -> None:
+def test_without_an_observed_portfolio_nothing_depends_on_the_episode_time() -> None:
     network, weights = network_and_weights(trading={"observe_portfolio": False})
     critic, actor = split(network, weights)
-    sight = network.encode_block(critic, 30, 4)
+    market = network.encode_block(critic, 30, 4)
     early, late = torch.zeros(4, 2), torch.ones(4, 2)
-    assert torch.equal(network.prepare_actor(actor, sight, early), network.prepare_actor(actor, sight, late))
+    assert torch.equal(network.prepare_actor(actor, market, early), network.prepare_actor(actor, market, late))
     assert network.portfolio_values == 0
 
 
@@ -106,11 +106,11 @@ def test_all_parameters_can_learn() -> None:
     critic_rows = weights[:, :size].clone().requires_grad_()
     actor_rows = weights[:, size:].clone().requires_grad_()
     critic, actor = network.critic_layout.views(critic_rows), network.actor_layout.views(actor_rows)
-    sight = network.encode_block(critic, 20, 30)
+    market = network.encode_block(critic, 20, 30)
     portfolio = torch.linspace(-1.0, 1.0, 5 * 30 * 6 * 4).reshape(5, 30, 6, 4)
-    place = torch.linspace(0.0, 1.0, 60).reshape(30, 2)
-    actions = network.act(actor, network.prepare_actor(actor, sight.detached(), place), portfolio)
-    torch.autograd.backward(network.values(critic, sight, portfolio, place, actions).square().sum())
+    episode_time = torch.linspace(0.0, 1.0, 60).reshape(30, 2)
+    actions = network.act(actor, network.prepare_actor(actor, market.detached(), episode_time), portfolio)
+    torch.autograd.backward(network.values(critic, market, portfolio, episode_time, actions).square().sum())
     for layout, rows in ((network.critic_layout, critic_rows), (network.actor_layout, actor_rows)):
         assert rows.grad is not None
         for name, gradient in layout.views(rows.grad).items():

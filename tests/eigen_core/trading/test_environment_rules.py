@@ -15,7 +15,7 @@ from trading_cases import panel_of, prices_of, random_panel
 from eigen_core.config import Config, TradingConfig
 from eigen_core.errors import InputError
 from eigen_core.trading import whole_episodes
-from eigen_core.trading.environment import TradingEnvironment, episode_place
+from eigen_core.trading.environment import TradingEnvironment, episode_time
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.whole_episodes import trade_whole_episodes
@@ -265,11 +265,11 @@ def test_the_first_of_equals_is_bought() -> None:
 
 def test_place_in_the_episode() -> None:
     trading = TradingConfig()
-    assert episode_place(0, trading) == (0.0, 1.0)
-    assert episode_place(124, trading) == (124 / 145, 1.0)
-    assert episode_place(125, trading) == (125 / 145, 0.0)
-    assert episode_place(145, trading) == (1.0, 0.0)
-    assert episode_place(60, TradingConfig(observe_portfolio=False)) == (0.0, 0.0)
+    assert episode_time(0, trading) == (0.0, 1.0)
+    assert episode_time(124, trading) == (124 / 145, 1.0)
+    assert episode_time(125, trading) == (125 / 145, 0.0)
+    assert episode_time(145, trading) == (1.0, 0.0)
+    assert episode_time(60, TradingConfig(observe_portfolio=False)) == (0.0, 0.0)
 
 
 def test_episodes_must_stay_inside_the_prices() -> None:

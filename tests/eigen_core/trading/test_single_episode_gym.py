@@ -41,7 +41,7 @@ def test_it_equals_the_environment() -> None:
         assert environment.observation_space.contains(observation)
         np.testing.assert_array_equal(observation["window"], panel.features[26 + step : 31 + step])
         np.testing.assert_array_equal(observation["portfolio"], many.portfolio()[0])
-        np.testing.assert_allclose(observation["place"], [step / steps, float(step < 20)], rtol=1e-6)
+        np.testing.assert_allclose(observation["episode_time"], [step / steps, float(step < 20)], rtol=1e-6)
         action = random.uniform(0.0, 2.0, (6, 2)).astype(np.float32)
         observation, reward, terminated, truncated, info = environment.step(action)
         values = torch.tensor(action).unsqueeze(0)
@@ -53,7 +53,7 @@ def test_it_equals_the_environment() -> None:
         assert info[name] == getattr(account, name).item()
     np.testing.assert_array_equal(observation["window"], panel.features[30 + steps - 5 : 30 + steps])
     assert not observation["portfolio"].any()
-    assert observation["place"].tolist() == [1.0, 0.0]
+    assert observation["episode_time"].tolist() == [1.0, 0.0]
 
 
 def test_random_days_lie_in_the_training_split_and_follow_the_seed() -> None:

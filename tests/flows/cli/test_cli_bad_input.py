@@ -58,7 +58,7 @@ SETTINGS: dict[str, tuple[list[str], str]] = {
     "octal generations": (["--generations", "010"], "'010' cannot be used"),
     "too many generations": (["--generations", str(10**30)], "a whole number from 1 to 1,000,000"),
     "capacity below minimum": (["--set", "replay.capacity=10"], "is below replay.minimum"),
-    "filter longer than the window": (["--set", "network.scales=[1,100]"], "may not see further back"),
+    "filter longer than the window": (["--set", "network.scales=[1,100]"], "may not reach further back"),
     "validation shorter than an episode": (["--set", "market.validation_days=9"], "shorter than an episode"),
     "no generations": (["--generations", "0"], "a whole number from 1 to"),
     "negative seed": (["--seed", "-1"], "a whole number of at least 0"),
