@@ -89,7 +89,7 @@ class RunSession:
         if self._uploader is None:
             self._lease.check()
         else:
-            self._uploader.wait_for_room()
+            self._uploader.wait_for_queue()
         saved = self.directory.save(snapshot, config, self.epoch, compression)
         settings = self._settings
         if self._uploader is None:

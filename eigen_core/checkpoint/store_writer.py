@@ -19,8 +19,8 @@ class StoreWriter:
     """Writes to one run in a store for the holder of its lease. It belongs to one thread.
 
     Attributes:
-        there: the blobs that were seen into the store: name, relative to the run -> size (bytes). Other threads may
-            look things up in it.
+        stored: the blobs that were uploaded or found in the store: name, relative to the run -> size (bytes). Other
+            threads may read it.
     """
 
     def __init__(self, folder: Path, target: RunContents, lease: Lease, moved: Progress) -> None:
@@ -31,7 +31,7 @@ class StoreWriter:
             lease: the right to write there.
             moved: called with the bytes of each block, and with 0 before a manifest; what it raises ends the upload.
         """
-        self.there: Mapping[str, int] = {}
+        self.stored: Mapping[str, int] = {}
         self._folder = folder
         self._target = target
         self._store = target.store
@@ -58,13 +58,13 @@ class StoreWriter:
             InputError, StoreUnavailableError: see `Store`.
         """
         listed = {found.name: found.bytes for found in self._store.objects(self._target.object_name(BLOBS))}
-        self.there = {
-            name: size for name, size in self.there.items() if listed.get(self._target.object_name(name)) == size
+        self.stored = {
+            name: size for name, size in self.stored.items() if listed.get(self._target.object_name(name)) == size
         }
         for name, size in manifest.blobs.items():
-            if name not in self.there:
+            if name not in self.stored:
                 self._write_blob(name, size, listed.get(self._target.object_name(name)) == size)
-                self.there = {**self.there, name: size}
+                self.stored = {**self.stored, name: size}
         self._moved(0)
         self._lease.announce(manifest.name)
         self._write_manifest(manifest)
@@ -80,7 +80,7 @@ class StoreWriter:
         self._lease.raise_if_lost()
         self._store.put_file(self._target.object_name(name), path, self._moved)
 
-    def retain(self, keep_last: int, keep_every: int, champion_generation: int) -> None:
+    def clean(self, keep_last: int, keep_every: int, champion_generation: int) -> None:
         """Remove the generations from the store that need not stay there.
 
         Raises:

@@ -7,61 +7,43 @@ _FIRST_REFUSED_PAUSE, _LONGEST_REFUSED_PAUSE = 30.0, 300.0
 _HURRIED_PAUSE = 5.0
 
 
-class RateLimit:
-    """Keeps a stream of bytes below a rate, on average from any moment on; what was not used is not saved up."""
+class UploadPace:
+    """Measures uploads and keeps them below a rate, on average from any moment on; unused time is not saved up.
 
-    def __init__(self, bytes_per_second: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
+    Attributes:
+        bytes: what was moved since the last upload began.
+        mb_per_second: rate of the last upload that moved something; 0 before any did (MB/s).
+    """
+
+    def __init__(self, limit: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
         """
         Args:
-            bytes_per_second: the rate; 0: no limit.
+            limit: the highest rate (MB/s); 0: none.
             clock: rising seconds.
             sleep: waits so many seconds.
         """
-        self._rate = bytes_per_second
+        self._limit = limit * 1e6
         self._clock = clock
         self._sleep = sleep
-        self._free = clock()
-
-    def spend(self, count: int) -> None:
-        """Wait until `count` bytes that were just moved fit the rate."""
-        if self._rate <= 0:
-            return
-        now = self._clock()
-        self._free = max(self._free, now) + count / self._rate
-        if self._free > now:
-            self._sleep(self._free - now)
-
-
-class Speedometer:
-    """The rate of the last upload that moved something."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._started = clock()
-        self._bytes = 0
-        self._rate = 0.0
+        self._free = self._started = clock()
+        self.bytes = 0
+        self.mb_per_second = 0.0
 
     def begin(self) -> None:
-        """A new upload begins."""
+        """Note that a new upload begins."""
         self._started = self._clock()
-        self._bytes = 0
+        self.bytes = 0
 
     def moved(self, count: int) -> None:
-        """`count` further bytes were moved."""
-        self._bytes += count
-        seconds = self._clock() - self._started
-        if seconds > 0:
-            self._rate = self._bytes / seconds
-
-    @property
-    def bytes(self) -> int:
-        """What was moved since the last upload began."""
-        return self._bytes
-
-    @property
-    def mb_per_second(self) -> float:
-        """Of the last upload that moved something; 0 before any did (MB/s)."""
-        return self._rate / 1e6
+        """Note that `count` further bytes were moved, and wait until that is within the rate."""
+        now = self._clock()
+        self.bytes += count
+        if now > self._started:
+            self.mb_per_second = self.bytes / (now - self._started) / 1e6
+        if self._limit > 0:
+            self._free = max(self._free, now) + count / self._limit
+            if self._free > now:
+                self._sleep(self._free - now)
 
 
 def pause_after(failures: int, *, refused: bool, hurried: bool) -> float:

@@ -1,5 +1,6 @@
 """Which committed generations wait for upload, which need not be uploaded any more, and whether more may wait."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -9,6 +10,8 @@ from eigen_core.checkpoint.retention import kept_generations
 from eigen_core.checkpoint.upload_status import GenerationUpload, UploadState
 from eigen_core.config import CheckpointConfig
 
+logger = logging.getLogger(__name__)
+
 _REMEMBERED = 20
 
 
@@ -17,23 +20,7 @@ class _Waiting:
     manifest: Manifest
     found: bool
     since: float
-    queued: datetime
-    uploading: bool = False
-    attempts: int = 0
-    error: str | None = None
-
-    def described(
-        self, state: UploadState, ended: datetime | None = None, error: str | None = None
-    ) -> GenerationUpload:
-        return GenerationUpload(
-            generation=self.manifest.generation,
-            state=state,
-            bytes=self.manifest.bytes,
-            attempts=self.attempts,
-            queued=self.queued,
-            ended=ended,
-            error=error or self.error,
-        )
+    upload: GenerationUpload
 
 
 @dataclass
@@ -46,7 +33,7 @@ class UploadQueue:
         stored: generations that have a manifest in the store.
         safe: generations whose copy on this machine is not needed any more: they are in the store as a whole, or
             retention would not keep them there.
-        done: how many generations were seen into the store.
+        done: how many generations were uploaded or found in the store.
     """
 
     config: CheckpointConfig
@@ -62,27 +49,26 @@ class UploadQueue:
 
         Args:
             manifest: its manifest.
-            found: it was there when the run was opened, rather than committed since.
+            found: it existed when the run was opened, rather than was committed since.
         """
-        self.safe.discard(manifest.generation)
-        self._ended = [ended for ended in self._ended if ended.generation != manifest.generation]
-        self._waiting[manifest.generation] = _Waiting(manifest, found, self.clock(), datetime.now(UTC))
+        generation = manifest.generation
+        self.safe.discard(generation)
+        self._ended = [ended for ended in self._ended if ended.generation != generation]
+        upload = GenerationUpload(generation=generation, bytes=manifest.bytes, queued=datetime.now(UTC))
+        self._waiting[generation] = _Waiting(manifest, found, self.clock(), upload)
 
     def begin(self) -> Manifest | None:
         """Return the generation that goes next, the oldest, and note that an attempt begins; None if none waits."""
         if not self._waiting:
             return None
         waiting = self._waiting[min(self._waiting)]
-        waiting.uploading = True
-        waiting.attempts += 1
+        _change(waiting, state="uploading", attempts=waiting.upload.attempts + 1)
         return waiting.manifest
 
     def put_off(self, manifest: Manifest, error: str) -> None:
         """Note that the attempt has ended without success; the generation goes on waiting."""
         if self._waits(manifest):
-            waiting = self._waiting[manifest.generation]
-            waiting.uploading = False
-            waiting.error = error
+            _change(self._waiting[manifest.generation], state="pending", error=error)
 
     def finish(self, manifest: Manifest) -> None:
         """Note that a generation is in the store as a whole."""
@@ -100,11 +86,12 @@ class UploadQueue:
         """
         waits = self._waits(manifest)
         if waits:
-            self._end(manifest.generation, "failed", error)
+            _change(self._waiting[manifest.generation], error=error)
+            self._end(manifest.generation, "failed")
         return waits
 
-    def survey(self, names: Iterable[tuple[int, str]]) -> list[int]:
-        """Take note of the generations in the store, and return those that need not be uploaded any more.
+    def note_stored(self, names: Iterable[tuple[int, str]]) -> None:
+        """Take note of the generations in the store, and drop those that need not be uploaded any more.
 
         A generation that was found on this machine and is in the store under another manifest, written by a process
         that had taken over, is not uploaded beside it.
@@ -120,45 +107,42 @@ class UploadQueue:
             if waiting.found and generation in self.stored and (generation, waiting.manifest.name) not in pairs
         ]
         self._drop(foreign)
-        return foreign + self.drop_unneeded()
+        self.drop_unneeded()
 
-    def drop_unneeded(self) -> list[int]:
-        """Drop the waiting generations that retention would not keep in the store anyway, and return them.
+    def drop_unneeded(self) -> None:
+        """Drop the waiting generations that retention would not keep in the store anyway.
 
         One that is being uploaded stays until its attempt has ended.
         """
         if not self._waiting:
-            return []
+            return
         present = sorted({*self.stored, *self._waiting}, reverse=True)
         champion = self._waiting[max(self._waiting)].manifest.champion_generation
         kept = kept_generations(present, present[: self.config.keep_last], self.config.keep_every, champion)
-        dropped = [number for number, waiting in sorted(self._waiting.items()) if number not in kept]
-        dropped = [number for number in dropped if not self._waiting[number].uploading]
-        self._drop(dropped)
-        return dropped
+        waiting = sorted(self._waiting.items())
+        self._drop([number for number, one in waiting if number not in kept and one.upload.state != "uploading"])
 
     def generations(self) -> list[int]:
         """Return the generations that wait, rising."""
         return sorted(self._waiting)
 
-    def waiting_bytes(self, there: Mapping[str, int]) -> int:
-        """Return the size of all blobs of waiting generations that are not `there` (name -> bytes), each once."""
+    def waiting_bytes(self, stored: Mapping[str, int]) -> int:
+        """Return the size of all blobs of waiting generations that are not `stored` (name -> bytes), each once."""
         blobs = {blob for waiting in self._waiting.values() for blob in waiting.manifest.blobs.items()}
-        return sum(size for name, size in blobs if there.get(name) != size)
+        return sum(size for name, size in blobs if stored.get(name) != size)
 
-    def has_room(self, there: Mapping[str, int]) -> bool:
+    def may_grow(self, stored: Mapping[str, int]) -> bool:
         """Whether one more generation may wait, however large it is; always if none does."""
         few = len(self._waiting) < self.config.queue_generations
-        return few and self.waiting_bytes(there) < self.config.queue_mb * 1e6
+        return few and self.waiting_bytes(stored) < self.config.queue_mb * 1e6
 
     def oldest_seconds(self) -> float | None:
         """Return for how long the generation has waited that has waited longest; None if none waits (seconds)."""
         return max((self.clock() - waiting.since for waiting in self._waiting.values()), default=None)
 
-    def describe(self) -> tuple[GenerationUpload, ...]:
+    def uploads(self) -> tuple[GenerationUpload, ...]:
         """Return the last generations that have left the queue, in that order, and then those that wait, rising."""
-        waiting = [waiting for _, waiting in sorted(self._waiting.items())]
-        return (*self._ended, *(entry.described("uploading" if entry.uploading else "pending") for entry in waiting))
+        return (*self._ended, *(waiting.upload for _, waiting in sorted(self._waiting.items())))
 
     def _waits(self, manifest: Manifest) -> bool:
         waiting = self._waiting.get(manifest.generation)
@@ -166,9 +150,16 @@ class UploadQueue:
 
     def _drop(self, generations: Iterable[int]) -> None:
         for generation in generations:
+            run = self._waiting[generation].manifest.run
+            logger.info("Run '%s': generation %d need not be uploaded any more", run, generation)
             self.safe.add(generation)
             self._end(generation, "dropped")
 
-    def _end(self, generation: int, state: UploadState, error: str | None = None) -> None:
-        ended = self._waiting.pop(generation).described(state, datetime.now(UTC), error)
-        self._ended = [*self._ended, ended][-_REMEMBERED:]
+    def _end(self, generation: int, state: UploadState) -> None:
+        waiting = self._waiting.pop(generation)
+        _change(waiting, state=state, ended=datetime.now(UTC))
+        self._ended = [*self._ended, waiting.upload][-_REMEMBERED:]
+
+
+def _change(waiting: _Waiting, **fields: object) -> None:
+    waiting.upload = waiting.upload.model_copy(update=fields)

@@ -1,5 +1,9 @@
 """How far the uploads of a run are, for logs, artifacts and, through a small file, for other processes."""
 
+import logging
+import math
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -7,6 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.store.files import replacing
+
+logger = logging.getLogger(__name__)
 
 STATUS_NAME = "uploads.json"
 """Name of the file in the run directory."""
@@ -27,16 +33,16 @@ class GenerationUpload(_Part):
     """How far one generation is."""
 
     generation: int
-    state: UploadState
+    state: UploadState = "pending"
     bytes: int
     """Size of all its files, those included that the store has already."""
-    attempts: int
+    attempts: int = 0
     """How often it was tried."""
     queued: datetime
     """When it was committed on this machine (UTC)."""
-    ended: datetime | None
+    ended: datetime | None = None
     """When it left the queue (UTC)."""
-    error: str | None
+    error: str | None = None
     """Why the last attempt failed."""
 
 
@@ -90,14 +96,37 @@ class UploadStatus(_Part):
         return f"uploads to {self.store}: {', '.join(parts)}"
 
 
-def write_status(folder: Path, status: UploadStatus) -> None:
-    """Replace the status in a run directory, in one step.
+class StatusFile:
+    """The status of uploads in a run directory, for other processes. Methods may be called from any thread.
 
-    Raises:
-        OSError: the file system refuses.
+    Args:
+        folder: the run directory.
+        clock: rising seconds.
     """
-    with replacing(folder / STATUS_NAME) as file:
-        file.write(status.model_dump_json(indent=2).encode() + b"\n")
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._written = -math.inf
+        self._is_refused = False
+
+    @property
+    def age_seconds(self) -> float:
+        """Time since it was written; infinite if it was not (seconds)."""
+        return self._clock() - self._written
+
+    def write(self, status: UploadStatus) -> None:
+        """Replace the status in one step. That it cannot be written is logged once, and uploads go on."""
+        with self._lock:
+            self._written = self._clock()
+            try:
+                with replacing(self._folder / STATUS_NAME) as file:
+                    file.write(status.model_dump_json(indent=2).encode() + b"\n")
+            except OSError as error:
+                if not self._is_refused:
+                    logger.warning("Run '%s': the state of its uploads cannot be written: %s", status.run, error)
+                self._is_refused = True
 
 
 def read_status(folder: Path) -> UploadStatus | None:

@@ -1,7 +1,7 @@
 """From the run directory to a store elsewhere, in the background: training never waits for the network.
 
-A generation that is committed on this machine is queued, and one thread copies it. As long as the store is away the
-thread tries again and training goes on, until too much waits; only then training waits too.
+A generation that is committed on this machine is queued, and one thread copies it. As long as the store does not answer
+the thread tries again and training goes on, until too much waits; only then training waits too.
 """
 
 import logging
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from eigen_core.checkpoint.contents import RunContents
@@ -21,9 +20,9 @@ from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.names import generation_of
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.store_writer import StoreWriter
-from eigen_core.checkpoint.upload_pace import RateLimit, Speedometer, pause_after
+from eigen_core.checkpoint.upload_pace import UploadPace, pause_after
 from eigen_core.checkpoint.upload_queue import UploadQueue
-from eigen_core.checkpoint.upload_status import UploaderState, UploadStatus, now, write_status
+from eigen_core.checkpoint.upload_status import StatusFile, UploaderState, UploadStatus, now
 from eigen_core.config import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
@@ -41,8 +40,8 @@ class UploadsEndedError(RuntimeError):
     """Nothing is uploaded any more: the thread that does it was closed, or died by an error of its own."""
 
 
-class _StoppedError(Exception):
-    """Uploads are closed: what is on its way is abandoned."""
+class _ClosedError(Exception):
+    """Uploads are closed: the one that was under way is abandoned."""
 
 
 class Uploader:
@@ -69,7 +68,7 @@ class Uploader:
             directory: the run on this machine.
             target: the run in the store.
             lease: the right to write there.
-            config: what is kept here and there, how much may wait and how fast it may go.
+            config: what is kept here and in the store, how much may wait and how fast it may go.
             clock: rising seconds.
             sleep: waits between two blocks; by default it is woken by `close`.
             warn_seconds: time between two warnings that something waits for uploads (seconds).
@@ -89,12 +88,12 @@ class Uploader:
         self._changed = threading.Condition()
         self._queue = UploadQueue(config, clock)
         self._files: dict[str, tuple[Path]] = {}
-        self._champion: int | None = None
-        self._surveyed = False
+        self._champion_to_keep: int | None = None
+        """The champion's generation if retention is to be applied in the store."""
         self._others_first = False
-        self._busy = False
-        self._hurry = False
-        self._kicks = 0
+        self._is_store_listed = False
+        self._is_hurried = False
+        self._skip_pause = False
         self._broken: BaseException | None = None
         self._state: UploaderState = "idle"
         self._failures = 0
@@ -104,20 +103,10 @@ class Uploader:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._writer = StoreWriter(directory.path, target, lease, self._moved)
-        self._speed = Speedometer(clock)
-        self._limit = RateLimit(config.upload_mb_per_second * 1e6, clock, sleep or self._closing.wait)
-        self._status_lock = threading.Lock()
-        self._status_at = -math.inf
-        self._status_refused = False
+        self._pace = UploadPace(config.upload_mb_per_second, clock, sleep or self._closing.wait)
+        self._status_file = StatusFile(directory.path, clock)
         for manifest in reversed(directory.contents.manifests().manifests):
             self._queue.add(manifest, found=True)
-
-    def start(self) -> None:
-        """Begin to upload in the background; once is enough."""
-        if self._thread is not None:
-            return
-        self._thread = threading.Thread(target=self._work, name=f"eigen-uploads-{self._name}", daemon=True)
-        self._thread.start()
 
     def add(self, manifest: Manifest) -> None:
         """Queue a generation that was committed in the run directory. This never waits for the store.
@@ -131,7 +120,7 @@ class Uploader:
         """
         with self._changed:
             self._queue.add(manifest)
-            self._drop(self._queue.drop_unneeded())
+            self._queue.drop_unneeded()
             self._changed.notify_all()
             self._raise_if_broken()
         self._clean_directory()
@@ -146,23 +135,16 @@ class Uploader:
             self._files[name] = (path,)
             self._changed.notify_all()
 
-    def wait_for_room(self) -> None:
+    def wait_for_queue(self) -> None:
         """Return once one more generation may be committed: at once, unless too many or too much wait for upload.
 
         Raises:
             LeaseLostError: another process has taken the run over.
             UploadsEndedError: nothing is uploaded any more.
         """
-        warned = -math.inf
         with self._changed:
-            while True:
-                self._raise_if_broken()
-                if self._queue.has_room(self._writer.there):
-                    return
-                if self._clock() - warned >= self._warn_seconds:
-                    warned = self._clock()
-                    logger.warning("Run '%s': training waits: %s", self._name, self.status().waiting)
-                self._changed.wait(self._warn_seconds)
+            self._wait(lambda: self._queue.may_grow(self._writer.stored), math.inf, "training waits", -math.inf)
+            self._raise_if_broken()
 
     def finish(self, seconds: float) -> None:
         """Wait until all that was added is in the store, and remove what this machine need not keep, as `add` does.
@@ -172,31 +154,37 @@ class Uploader:
             LeaseLostError: another process has taken the run over.
             UploadsEndedError: nothing is uploaded any more.
         """
-        deadline = self._clock() + seconds
-        warned = self._clock()
         with self._changed:
-            self._hurry = True
-            self._kicks += 1
+            self._is_hurried = self._skip_pause = True
             self._changed.notify_all()
-            while self._is_work() or self._busy:
-                self._raise_if_broken()
-                left = deadline - self._clock()
-                if left <= 0:
-                    break
-                if self._clock() - warned >= self._warn_seconds:
-                    warned = self._clock()
-                    logger.warning("Run '%s': its end waits: %s", self._name, self.status().waiting)
-                self._changed.wait(min(left, self._warn_seconds))
-            self._hurry = False
+            self._wait(self._is_all_done, seconds, "its end waits", self._clock())
+            self._is_hurried = False
             self._raise_if_missing(seconds)
         self._clean_directory()
 
+    def _wait(self, is_done: Callable[[], bool], seconds: float, what: str, warned: float) -> None:
+        """Wait until something is done, at most so many seconds, with warnings, the last of which was at `warned`.
+
+        Raises:
+            LeaseLostError, UploadsEndedError: see `finish`.
+        """
+        deadline = self._clock() + seconds
+        while not is_done():
+            self._raise_if_broken()
+            left = deadline - self._clock()
+            if left <= 0:
+                return
+            if self._clock() - warned >= self._warn_seconds:
+                warned = self._clock()
+                logger.warning("Run '%s': %s: %s", self._name, what, self.status().waiting)
+            self._changed.wait(min(left, self._warn_seconds))
+
     def close(self) -> None:
-        """Stop uploading; what is on its way is abandoned and leaves nothing in the store that counts."""
+        """Stop uploading; an upload under way is abandoned and leaves nothing in the store that counts."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
         with self._changed:
             if self._broken is None:
@@ -204,12 +192,11 @@ class Uploader:
         self._save_status()
 
     def __enter__(self) -> Self:
-        self.start()
+        self._thread = threading.Thread(target=self._work, name=f"eigen-uploads-{self._name}", daemon=True)
+        self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def status(self) -> UploadStatus:
@@ -222,15 +209,15 @@ class Uploader:
                 state=self._state,
                 updated=now(),
                 pending=len(self._queue.generations()),
-                pending_mb=self._queue.waiting_bytes(self._writer.there) / 1e6,
+                pending_mb=self._queue.waiting_bytes(self._writer.stored) / 1e6,
                 pending_files=len(self._files),
                 done=self._queue.done,
                 failed=self._failed,
-                mb_per_second=self._speed.mb_per_second,
+                mb_per_second=self._pace.mb_per_second,
                 oldest_seconds=self._queue.oldest_seconds(),
                 last_error=error,
                 last_error_at=error_at,
-                generations=self._queue.describe(),
+                generations=self._queue.uploads(),
             )
 
     def step(self) -> float:
@@ -244,22 +231,18 @@ class Uploader:
         with self._changed:
             if not self._is_work():
                 return NOTHING_TO_DO
-            self._busy = True
             self._state = "uploading"
         try:
             self._do_next()
-        except _StoppedError:
+        except _ClosedError:
             return NOTHING_TO_DO
         except (StoreUnavailableError, InputError) as error:
             return self._note_failure(error)
-        finally:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
         with self._changed:
             self._failures = 0
             self._state = "idle"
             self._last_error = None
+            self._changed.notify_all()
         self._save_status()
         return 0.0
 
@@ -267,8 +250,7 @@ class Uploader:
         try:
             self._save_status()
             while not self._closing.is_set():
-                kicks = self._kicks
-                self._rest(self.step(), kicks)
+                self._rest(self.step())
         except LeaseLostError as error:
             logger.error("%s", error)
             self._break(error, "lost")
@@ -277,13 +259,14 @@ class Uploader:
             self._break(error, "died")
             raise
 
-    def _rest(self, pause: float, kicks: int) -> None:
+    def _rest(self, pause: float) -> None:
         """Wait until there is work, or after a failure for a while, unless a caller begins to wait."""
         with self._changed:
             if pause == NOTHING_TO_DO:
                 self._changed.wait_for(lambda: self._closing.is_set() or self._is_work())
             elif pause > 0:
-                self._changed.wait_for(lambda: self._closing.is_set() or self._kicks != kicks, pause)
+                self._changed.wait_for(lambda: self._closing.is_set() or self._skip_pause, pause)
+                self._skip_pause = False
 
     def _break(self, error: BaseException, state: UploaderState) -> None:
         with self._changed:
@@ -294,16 +277,22 @@ class Uploader:
         self._save_status()
 
     def _is_work(self) -> bool:
-        return bool(self._queue.generations() or self._files or self._champion is not None)
+        return bool(self._queue.generations() or self._files or self._champion_to_keep is not None)
+
+    def _is_all_done(self) -> bool:
+        return self._state != "uploading" and not self._is_work()
 
     def _do_next(self) -> None:
         """Do the most urgent piece of work: generations first, but after each one all that came up beside it."""
-        if not self._surveyed:
-            self._survey()
+        if not self._is_store_listed:
+            names = self._writer.generations()
+            with self._changed:
+                self._is_store_listed = True
+                self._queue.note_stored(names)
         with self._changed:
-            others = self._champion is not None or bool(self._files)
-            manifest = None if others and self._others_first else self._queue.begin()
-            champion, file = self._champion, next(iter(self._files.items()), None)
+            champion, file = self._champion_to_keep, next(iter(self._files.items()), None)
+            wait = self._others_first and (champion is not None or file is not None)
+            manifest = None if wait else self._queue.begin()
         if manifest is not None:
             self._upload(manifest)
         elif champion is not None:
@@ -311,38 +300,30 @@ class Uploader:
         elif file is not None:
             self._upload_file(*file)
 
-    def _survey(self) -> None:
-        """See which generations the store has."""
-        names = self._writer.generations()
-        with self._changed:
-            self._surveyed = True
-            self._drop(self._queue.survey(names))
-
     def _upload(self, manifest: Manifest) -> None:
         self._save_status()
-        self._speed.begin()
+        self._pace.begin()
         started = self._clock()
         try:
             self._writer.write(manifest)
         except DamagedFileError as error:
-            self._give_up(manifest, f"{error}. It stays on this machine alone; verify the run.")
+            reason = f"{error}. It stays on this machine alone; verify the run."
+            with self._changed:
+                still_waited = self._queue.give_up(manifest, reason)
+            if still_waited:
+                name = f"Generation {manifest.generation} of run '{self._name}'"
+                logger.error("%s cannot be uploaded: %s", name, reason)
             return
-        except (StoreUnavailableError, InputError, LeaseLostError, _StoppedError) as error:
+        except (StoreUnavailableError, InputError, LeaseLostError, _ClosedError) as error:
             with self._changed:
                 self._queue.put_off(manifest, str(error))
             raise
         with self._changed:
             self._queue.finish(manifest)
-            self._champion = manifest.champion_generation
+            self._champion_to_keep = manifest.champion_generation
             self._others_first = True
-        moved, seconds = size(self._speed.bytes), self._clock() - started
+        moved, seconds = size(self._pace.bytes), self._clock() - started
         logger.info("Generation %d is in %s: %s in %.1f s", manifest.generation, self._url, moved, seconds)
-
-    def _give_up(self, manifest: Manifest, reason: str) -> None:
-        with self._changed:
-            if not self._queue.give_up(manifest, reason):
-                return
-        logger.error("Generation %d of run '%s' cannot be uploaded: %s", manifest.generation, self._name, reason)
 
     def _upload_file(self, name: str, file: tuple[Path]) -> None:
         try:
@@ -358,10 +339,10 @@ class Uploader:
                 del self._files[name]
 
     def _clean_store(self, champion_generation: int) -> None:
-        """Apply retention in the store; that it fails is no reason to wait: the next generation brings it again."""
-        self._champion = None
+        """Apply retention in the store; if it fails, it is applied again after the next generation."""
+        self._champion_to_keep = None
         try:
-            self._writer.retain(self._config.keep_last, self._config.keep_every, champion_generation)
+            self._writer.clean(self._config.keep_last, self._config.keep_every, champion_generation)
         except (StoreUnavailableError, InputError) as error:
             logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._url, error)
 
@@ -378,30 +359,25 @@ class Uploader:
 
     def _moved(self, count: int) -> None:
         """Called after each block, and before a manifest."""
-        self._speed.moved(count)
-        if self._clock() - self._status_at >= _STATUS_SECONDS:
+        if self._status_file.age_seconds >= _STATUS_SECONDS:
             self._save_status()
-        self._limit.spend(count)
+        self._pace.moved(count)
         if self._closing.is_set():
-            raise _StoppedError
+            raise _ClosedError
 
     def _note_failure(self, error: StoreUnavailableError | InputError) -> float:
         """Report a failed attempt and return how long to wait before the next one (seconds)."""
         with self._changed:
-            pause = pause_after(self._failures, refused=isinstance(error, InputError), hurried=self._hurry)
+            pause = pause_after(self._failures, refused=isinstance(error, InputError), hurried=self._is_hurried)
             self._failures += 1
             self._failed += 1
             self._state = "waiting"
             self._last_error = (str(error), now())
-            self._drop(self._queue.drop_unneeded())
+            self._queue.drop_unneeded()
+            self._changed.notify_all()
         logger.warning("Run '%s', next attempt in %.0f s: %s", self._name, pause, self.status().waiting)
         self._save_status()
         return pause
-
-    def _drop(self, generations: list[int]) -> None:
-        """Take note that some generations need not be uploaded any more."""
-        if generations:
-            logger.info("Run '%s': generations %s need not be uploaded any more", self._name, generations)
 
     def _raise_if_broken(self) -> None:
         self._lease.raise_if_lost()
@@ -424,20 +400,11 @@ class Uploader:
                 f"Run '{self._name}' is not wholly in {self._url} after {seconds:.0f} s. Only on this machine, in "
                 f"{self._directory.path}: {', '.join(missing)}. Resume the run here to upload them.{error}"
             )
-        last = max(self._queue.describe(), key=lambda upload: upload.generation, default=None)
+        last = max(self._queue.uploads(), key=lambda upload: upload.generation, default=None)
         if last is not None and last.state == "failed":
             raise StoreUnavailableError(
                 f"Generation {last.generation} of run '{self._name}' is not in {self._url}: {last.error}"
             )
 
     def _save_status(self) -> None:
-        """Tell other processes; that this fails is no reason to stop."""
-        status = self.status()
-        with self._status_lock:
-            self._status_at = self._clock()
-            try:
-                write_status(self._directory.path, status)
-            except OSError as error:
-                if not self._status_refused:
-                    logger.warning("Run '%s': the state of its uploads cannot be written: %s", self._name, error)
-                self._status_refused = True
+        self._status_file.write(self.status())

@@ -34,7 +34,7 @@ def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machin
     assert f"{RUN}/plots/large" not in machine.memory.content
     assert machine.memory.written("chunk") == [f"{RUN}/plots/large"], "no second block"
     assert machine.uploader.status().state == "ended"
-    for refused in (machine.uploader.wait_for_room, lambda: machine.uploader.finish(1), lambda: machine.train(1)):
+    for refused in (machine.uploader.wait_for_queue, lambda: machine.uploader.finish(1), lambda: machine.train(1)):
         with pytest.raises(UploadsEndedError, match="closed"):
             refused()
 
@@ -66,7 +66,7 @@ def _add_again_and_again(machine: Machine, uploader: Uploader) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda _machine, uploader: uploader.wait_for_room(),
+        lambda _machine, uploader: uploader.wait_for_queue(),
         lambda _machine, uploader: uploader.finish(60),
         _add_again_and_again,
     ],

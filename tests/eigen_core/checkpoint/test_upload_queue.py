@@ -49,13 +49,13 @@ def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
     machine.uploader._clock = time.monotonic
     machine.memory.away = True
     for generation in (1, 2, 3):
-        machine.uploader.wait_for_room()
+        machine.uploader.wait_for_queue()
         machine.train(generation)
         machine.uploader.step()
     passed = threading.Event()
 
     def wait() -> None:
-        machine.uploader.wait_for_room()
+        machine.uploader.wait_for_queue()
         passed.set()
 
     waiting = threading.Thread(target=wait, daemon=True)
@@ -70,11 +70,11 @@ def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
 
 def test_bytes_bound_the_queue_too_but_one_generation_always_fits(tmp_path: Path) -> None:
     machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"queue_mb": 1e-6, "queue_generations": 100}))
-    machine.uploader.wait_for_room()
+    machine.uploader.wait_for_queue()
     machine.train(1)
-    assert not machine.uploader._queue.has_room(machine.uploader._writer.there)
+    assert not machine.uploader._queue.may_grow(machine.uploader._writer.stored)
     machine.drain()
-    machine.uploader.wait_for_room()
+    machine.uploader.wait_for_queue()
 
 
 def test_a_blob_counts_once_and_not_at_all_once_it_is_there(machine: Machine) -> None:

@@ -119,7 +119,7 @@ def test_permission_revoked_is_reported_and_tried_again_slowly(
     machine.memory.refusal = REFUSED
     assert [machine.uploader.step() for _ in range(6)] == [30, 60, 120, 240, 300, 300]
     assert "you may not write there" in caplog.text
-    machine.uploader.wait_for_room()
+    machine.uploader.wait_for_queue()
     machine.memory.refusal = None
     machine.drain()
     assert machine.stored() == [1]
@@ -131,7 +131,7 @@ def test_a_lost_lease_stops_everything_before_the_manifest(machine: Machine) -> 
     with pytest.raises(LeaseLostError):
         machine.uploader.step()
     assert machine.stored() == []
-    for refused in (machine.uploader.wait_for_room, lambda: machine.uploader.finish(60), lambda: machine.train(2)):
+    for refused in (machine.uploader.wait_for_queue, lambda: machine.uploader.finish(60), lambda: machine.train(2)):
         with pytest.raises(LeaseLostError, match="taken over"):
             refused()
     machine.uploader.add_file("plots/x.png", machine.directory.path / "config.json")

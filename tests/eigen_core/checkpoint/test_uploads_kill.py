@@ -34,7 +34,7 @@ def _train(root: str, url: str, ready: Connection) -> None:
         newest = directory.load_newest()
         with Uploader(directory, RunContents(store, RUN), lease, CONFIG) as uploader:
             for generation in range(newest.manifest.generation + 1 if newest else 1, GENERATIONS + 1):
-                uploader.wait_for_room()
+                uploader.wait_for_queue()
                 uploader.add(commit(directory, generation, epoch=lease.epoch))
             uploader.finish(60)
 
