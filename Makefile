@@ -35,8 +35,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Files stay together: their tests share what is costly to set up.
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+# Files stay together: their tests share what is costly to set up. In their order the longest tests are not the last.
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test: lint
 	$(PYTEST) -m "not thorough and not slow"
