@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "warning", "failed"]
 
-_PYTHON = (3, 11)
+_PYTHON_FIRST, _PYTHON_LAST = (3, 11), (3, 13)
 _API_SECONDS = 15.0
 _SEE_DATA = "See to the data first."
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -84,8 +84,8 @@ class Doctor:
     def _python(self) -> Finding:
         have = ".".join(map(str, sys.version_info[:3]))
         found = f"Python {have} at {sys.executable}"
-        if sys.version_info[:2] != _PYTHON:
-            return Finding("python", "failed", found, "Make the environment anew with Python 3.11: make setup.")
+        if not _PYTHON_FIRST <= sys.version_info[:2] <= _PYTHON_LAST:
+            return Finding("python", "failed", found, "Make the environment anew with Python 3.11 to 3.13: make setup.")
         return Finding("python", "ok", found)
 
     def _torch(self) -> Finding:

@@ -20,7 +20,9 @@ class LeakingEpisode:
 
 limit_gb, kept = None, []
 if sys.argv[1] == "address space":
-    resource.setrlimit(resource.RLIMIT_AS, (address_space_bytes() + 400_000_000, resource.RLIM_INFINITY))
+    # The libraries of a torch for GPUs take gigabytes of addresses: 400 MB must be left below the guard's line.
+    limit = int((address_space_bytes() + 400_000_000) / 0.95)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 else:
     limit_gb = (host_bytes() + 300_000_000) / 1e9
 memory = MemoryConfig(limit_gb=limit_gb, sample_seconds=0.001, soft=0.5, hard=0.95, trace=sys.argv[1] == "own limit")
