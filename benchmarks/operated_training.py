@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from flows.operations.home import Home, Part
+from flows.operations.home import Component, Home
 from flows.prefect_environment import free_port
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
-_PARTS: tuple[Part, ...] = ("worker", "server")
+_PARTS: tuple[Component, ...] = ("worker", "server")
 _FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _POLL_SECONDS = 2.0
 _TRAINING_SECONDS = 1_200.0
@@ -110,6 +110,6 @@ class Operated:
             raise RuntimeError(f"eigen {arguments[0]}: {ended.stderr}\n{self._log('server')}")
         return ended.stdout
 
-    def _log(self, part: Part) -> str:
+    def _log(self, part: Component) -> str:
         path = self._home.log(part)
         return path.read_text(errors="replace")[-_TAIL:] if path.exists() else ""

@@ -21,7 +21,7 @@ from eigen_core.memory import MemoryGuard, host_limits
 _WATCHED_SECONDS = 30.0
 _GENERATIONS = 12
 _BLOCKS = 200
-# The guard's own bound (eigen_core/memory/baselines.py).
+# The guard's own bound (eigen_core/memory/objects.py).
 _COUNTING_SHARE = 0.002
 # As large as Prefect's embedded server.
 _CHILD = "block = bytearray(b'\\1') * 220_000_000; print('ready', flush=True); input()"

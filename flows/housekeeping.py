@@ -62,7 +62,6 @@ class Verification:
 
     Attributes:
         run: its name.
-        place: where it was looked at.
         deep: SHA-256 were compared, not just sizes.
         generations: generations with a manifest, rising.
         damages: all that is wrong.
@@ -71,7 +70,6 @@ class Verification:
     """
 
     run: str
-    place: str
     deep: bool
     generations: tuple[int, ...]
     damages: tuple[Damage, ...]
@@ -176,7 +174,6 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
         damages += contents.missing_generations(rules)
     return Verification(
         name,
-        contents.object_name(""),
         deep,
         tuple(sorted({manifest.generation for manifest in manifests})),
         tuple(damages),

@@ -25,7 +25,7 @@ from eigen_core.memory import (
     release_free_memory,
     report_markdown,
 )
-from eigen_core.memory.exhaustion import is_exhaustion
+from eigen_core.memory.allocation import is_exhaustion
 from eigen_core.planning import PHASES
 from eigen_core.records import PhaseMemory
 from eigen_core.reporting.memory_plot import plot_memory_curve

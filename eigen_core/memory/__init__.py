@@ -1,5 +1,7 @@
 """How much memory a run may take and takes: limits, guard, diagnosis."""
 
+from eigen_core.memory.allocation import unwritten_zeros
+from eigen_core.memory.course import PhaseUsage
 from eigen_core.memory.diagnosis import MemoryReport
 from eigen_core.memory.guard import MemoryGuard, MemoryGuardError
 from eigen_core.memory.limits import (
@@ -10,7 +12,6 @@ from eigen_core.memory.limits import (
     host_limits,
 )
 from eigen_core.memory.pages import report_markdown, write_report
-from eigen_core.memory.phases import PhaseUsage
 from eigen_core.memory.process import (
     peak_resident_bytes,
     release_free_memory,
@@ -18,7 +19,6 @@ from eigen_core.memory.process import (
     tune_allocator,
 )
 from eigen_core.memory.report_signal import install_report_signal
-from eigen_core.memory.unwritten import unwritten_zeros
 from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, headroom_bytes, host_bytes
 
 __all__ = [

@@ -7,12 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from eigen_core.memory.baselines import Baseline, Baselines, Start
 from eigen_core.memory.blocks import Block, find_blocks
-from eigen_core.memory.curve import Point
+from eigen_core.memory.course import PhaseUsage, Point
 from eigen_core.memory.limits import Pressure
-from eigen_core.memory.objects import ObjectCounts, count_objects, held_bytes, live_objects, type_name
-from eigen_core.memory.phases import PhaseUsage
+from eigen_core.memory.objects import (
+    Baseline,
+    Baselines,
+    ObjectCounts,
+    Start,
+    count_objects,
+    held_bytes,
+    live_objects,
+    type_name,
+)
 from eigen_core.memory.process import process_bytes
 from eigen_core.memory.usage import Usage
 from eigen_core.units import size

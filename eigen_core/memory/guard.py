@@ -16,14 +16,12 @@ from typing import Self
 import torch
 
 from eigen_core.config.sections import MemoryConfig
-from eigen_core.memory.baselines import Baselines
-from eigen_core.memory.curve import Curve, Point
+from eigen_core.memory.allocation import is_exhaustion, keep_reserve
+from eigen_core.memory.course import Curve, PhaseUsage, Point, expected_growth
 from eigen_core.memory.diagnosis import MemoryReport, Row, measured
-from eigen_core.memory.exhaustion import is_exhaustion
 from eigen_core.memory.limits import DeviceLimit, HostLimits, Limit, Pressure
-from eigen_core.memory.phases import PhaseUsage, expected_growth
+from eigen_core.memory.objects import Baselines
 from eigen_core.memory.process import release_free_memory
-from eigen_core.memory.reserve import keep_reserve
 from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
 from eigen_core.progress import checked_by
 
@@ -156,11 +154,6 @@ class MemoryGuard:
         """
         self._plan = tuple(dict(row) for row in rows)
         self._planned = (dict(host_bytes or {}), dict(device_bytes or {}))
-
-    @property
-    def curve(self) -> Curve:
-        """The memory since the guard was made."""
-        return self._curve
 
     @property
     def phases(self) -> tuple[PhaseUsage, ...]:

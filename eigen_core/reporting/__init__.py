@@ -3,7 +3,6 @@
 Figures are in `eigen_core.reporting.plots`, which loads matplotlib; nothing here does.
 """
 
-from eigen_core.reporting.frame import history_frame
 from eigen_core.reporting.overview import Overview, Progress
 from eigen_core.reporting.pages import (
     data_page,
@@ -16,6 +15,7 @@ from eigen_core.reporting.pages import (
 from eigen_core.reporting.tables import (
     champion_card,
     course_rows,
+    history_frame,
     holdout_sentence,
     in_words,
     markdown_card,

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from eigen_core.memory import MemoryReport
-from eigen_core.memory.curve import Point
+from eigen_core.memory.course import Point
 from eigen_core.records import PhaseMemory, Telemetry
 from eigen_core.reporting.style import (
     BLUE,

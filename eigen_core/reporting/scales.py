@@ -2,7 +2,7 @@
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from numpy.typing import ArrayLike
 
 from eigen_core.reporting.style import MUTED, Values
@@ -32,10 +32,8 @@ def scale_losses(axes: Axes, values: Values) -> str:
         return ""
     axes.set_yscale("log")
     axes.autoscale_view()
-    decades = 10.0 ** np.arange(np.floor(np.log10(values.min())), np.ceil(np.log10(values.max())) + 1)
     many = values.max() > 100.0 * values.min()
-    ticks = decades[:: -(-len(decades) // 7)] if many else np.outer(decades, (1.0, 2.0, 5.0)).ravel()
-    axes.yaxis.set_major_locator(FixedLocator(ticks.tolist()))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if many else (1.0, 2.0, 5.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     return "logarithmic"
 

@@ -1,9 +1,10 @@
 """The command line `eigen`.
 
-Torch and Prefect take seconds to import, so nothing here imports them before a command needs them.
+Torch and Prefect take seconds to import: a command imports them when it needs them.
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,21 +13,45 @@ from rich.console import Console
 
 from eigen_core import __version__
 from eigen_core.config.loading import load_config
-from flows.cli.common import EXIT_MEMORY, EXIT_OTHER, config_of, given_settings, print_json, sentences, store_of
+from flows.cli.common import (
+    EXIT_MEMORY,
+    EXIT_OTHER,
+    Assignments,
+    Data,
+    Device,
+    Generations,
+    Json,
+    Preset,
+    Run,
+    RunName,
+    Seed,
+    Store,
+    config_of,
+    given_settings,
+    sentences,
+    store_of,
+)
 from flows.cli.operations import operations
-from flows.cli.options import Assignments, Data, Device, Generations, Json, OwnData, Preset, RunName, Seed, Store
-from flows.cli.plan import planned_document, planned_run, print_planned, shape_of
-from flows.cli.store import cleaned_document, print_cleaned, print_verification, verification_document
-from flows.cli.tables import (
-    output_console,
-    presets_document,
-    print_presets,
+from flows.cli.output import output_console, print_json, print_line, print_result
+from flows.cli.plan import (
+    findings_document,
+    is_healthy,
+    planned_document,
+    planned_run,
+    print_findings,
+    print_planned,
+    shape_of,
+)
+from flows.cli.presets import presets_document, print_presets, print_settings, settings_document
+from flows.cli.runs import (
+    cleaned_document,
+    print_cleaned,
     print_run,
     print_runs,
-    print_settings,
+    print_verification,
     run_document,
     runs_document,
-    settings_document,
+    verification_document,
 )
 from flows.cli.training import continue_run, start_or_continue
 from flows.names import default_run_name
@@ -45,7 +70,7 @@ _EXAMPLES = """[bold]Examples[/]
   eigen export first --champion champion.safetensors
   eigen presets quickstart                 every setting, explained
 
-[bold]For days, with nobody watching[/]
+[bold]For days, unattended[/]
 
   eigen up                                 server, pages and worker, in the background
   eigen launch --preset eigen2 --run long  train on the worker; resumed by itself until it is finished
@@ -56,7 +81,7 @@ _EXAMPLES = """[bold]Examples[/]
 [bold]Exit codes[/]
 
   0  done
-  1  stopped, or failed; verify: damage was found; doctor: something failed; status: not all runs
+  1  stopped, or failed; verify: damage was found; doctor: a check failed; status: a component is not running
   2  what was given cannot be used; a sentence says why
   3  memory: the run does not fit, or its guard has stopped it
 """
@@ -120,8 +145,7 @@ def doctor(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Look for what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
-    from flows.cli.doctor import findings_document, is_healthy, print_findings
+    """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
     from flows.doctor import Doctor
     from flows.prefect_environment import prepare_environment
 
@@ -169,10 +193,7 @@ def plan(
     config = config_of(preset, generations, seed, assignments, data, store, device)
     shape = shape_of(days, columns, assets, config.market.data)
     planned = planned_run(config, Console(stderr=True), shape, whole_group=calibrate)
-    if as_json:
-        print_json(planned_document(planned))
-    else:
-        print_planned(output_console(), planned, explained=explain)
+    print_result(as_json, planned_document, partial(print_planned, explained=explain), planned)
     if not planned.run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)
 
@@ -181,10 +202,7 @@ def plan(
 @sentences
 def train(
     preset: Preset = None,
-    run: Annotated[
-        str | None,
-        typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
-    ] = None,
+    run: Run = None,
     generations: Generations = None,
     seed: Seed = None,
     assignments: Assignments = None,
@@ -203,7 +221,10 @@ def train(
 def resume(
     name: RunName,
     generations: Annotated[str | None, typer.Option(help="Train up to this generation.", metavar="N")] = None,
-    data: OwnData = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Where its prices are on this machine.", show_default="where they were", metavar="PATH"),
+    ] = None,
     store: Store = None,
     device: Device = None,
 ) -> None:
@@ -218,12 +239,10 @@ def runs(store: Store = None, as_json: Json = False) -> None:
     from flows.runs import statuses_of
 
     statuses, unreadable = statuses_of(store_of(store))
-    if as_json:
-        print_json(runs_document(statuses, unreadable))
-    elif statuses or unreadable:
-        print_runs(output_console(), statuses, unreadable)
+    if statuses or unreadable or as_json:
+        print_result(as_json, runs_document, print_runs, statuses, unreadable)
     else:
-        output_console().print(f"There are no runs in {store_of(store)}. Start one: eigen train", highlight=False)
+        print_line(output_console(), f"There are no runs in {store_of(store)}. Start one: eigen train")
 
 
 @app.command()
@@ -232,11 +251,7 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show a run: how far it is, and what each generation gave."""
     from flows.runs import status_of
 
-    status = status_of(store_of(store), name)
-    if as_json:
-        print_json(run_document(status))
-    else:
-        print_run(output_console(), status)
+    print_result(as_json, run_document, print_run, status_of(store_of(store), name))
 
 
 @app.command()
@@ -245,11 +260,7 @@ def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show what took the memory of a run: its newest memory report, or what each phase of it took."""
     from flows.cli.memory import memory_document, memory_of, print_memory
 
-    found = memory_of(store_of(store), name)
-    if as_json:
-        print_json(memory_document(found))
-    else:
-        print_memory(output_console(), found)
+    print_result(as_json, memory_document, print_memory, memory_of(store_of(store), name))
 
 
 @app.command()
@@ -264,10 +275,7 @@ def verify(
     from flows.housekeeping import verify_run
 
     found = verify_run(store_of(store), name, deep=deep)
-    if as_json:
-        print_json(verification_document(found))
-    else:
-        print_verification(output_console(), found)
+    print_result(as_json, verification_document, print_verification, found)
     if found.damages:
         raise typer.Exit(EXIT_OTHER)
 
@@ -288,10 +296,7 @@ def clean(
 
     grace = parse_duration(older_than)
     cleaned = clean_runs(store_of(store), None if name is None else [name], grace, dry_run=dry_run)
-    if as_json:
-        print_json(cleaned_document(cleaned))
-    else:
-        print_cleaned(output_console(), cleaned, dry_run=dry_run)
+    print_result(as_json, cleaned_document, partial(print_cleaned, dry_run=dry_run), cleaned)
 
 
 @app.command()
@@ -304,7 +309,7 @@ def export(
     """Write the champion's weights, with the configuration in the header, into a file."""
     from flows.housekeeping import export_champion
 
-    output_console().print(export_champion(store_of(store), name, champion), highlight=False, soft_wrap=True)
+    print_line(output_console(), export_champion(store_of(store), name, champion))
 
 
 @app.command()
@@ -315,16 +320,9 @@ def presets(
 ) -> None:
     """List the presets, or explain every setting of one."""
     if name is None:
-        if as_json:
-            print_json(presets_document())
-        else:
-            print_presets(output_console())
-        return
-    config = load_config(name)
-    if as_json:
-        print_json(settings_document(config))
+        print_result(as_json, presets_document, print_presets)
     else:
-        print_settings(output_console(), config)
+        print_result(as_json, settings_document, print_settings, load_config(name))
 
 
 app.add_typer(operations)

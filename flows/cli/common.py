@@ -1,11 +1,10 @@
-"""What the commands share: sentences instead of tracebacks, exit codes, and from options to a configuration."""
+"""What the commands share: options and the configuration they give, exit codes, sentences instead of tracebacks."""
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
+from typing import Annotated, ParamSpec
 
 import typer
 
@@ -13,6 +12,7 @@ from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
+from flows.cli.output import say
 from flows.endings import Stopped, StoppedByMemory
 
 P = ParamSpec("P")
@@ -20,6 +20,33 @@ P = ParamSpec("P")
 EXIT_OTHER = 1
 EXIT_BAD_INPUT = 2
 EXIT_MEMORY = 3
+MEMORY_ADVICE = "`eigen doctor` shows what there is, `eigen plan` what is needed."
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        help="Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.",
+        show_default="runs",
+        metavar="URL",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", metavar="")]
+Device = Annotated[
+    str | None, typer.Option(help="Where tensors live: auto, cpu or cuda.", show_default="auto", metavar="KIND")
+]
+Preset = Annotated[str | None, typer.Option(help="Preset to start from.", show_default="quickstart", metavar="NAME")]
+Generations = Annotated[str | None, typer.Option(help="Generations to train.", metavar="N")]
+Seed = Annotated[str | None, typer.Option(help="Seed of every random draw.", metavar="N")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting; `eigen presets NAME` lists them. May be repeated.", metavar="KEY=VALUE"),
+]
+Data = Annotated[str | None, typer.Option(help="Price file or folder.", show_default="bundled prices", metavar="PATH")]
+Run = Annotated[
+    str | None,
+    typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
+]
+RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")]
 
 
 def sentences(command: Callable[P, None]) -> Callable[P, None]:
@@ -30,22 +57,22 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except InputError as error:
-            say(str(error))
-            raise typer.Exit(EXIT_BAD_INPUT) from None
+            raise _exit(str(error), EXIT_BAD_INPUT) from None
         except StoppedByMemory as stop:
-            say(str(stop))
-            raise typer.Exit(EXIT_MEMORY) from None
+            raise _exit(str(stop), EXIT_MEMORY) from None
         except (Stopped, StoreUnavailableError) as stop:
-            say(str(stop))
-            raise typer.Exit(EXIT_OTHER) from None
+            raise _exit(str(stop), EXIT_OTHER) from None
         except MemoryError:
-            say("There is not enough memory for this. `eigen doctor` shows what there is, `eigen plan` what is needed.")
-            raise typer.Exit(EXIT_MEMORY) from None
+            raise _exit(f"There is not enough memory for this. {MEMORY_ADVICE}", EXIT_MEMORY) from None
         except KeyboardInterrupt:
-            say("Stopped.")
-            raise typer.Exit(EXIT_OTHER) from None
+            raise _exit("Stopped.", EXIT_OTHER) from None
 
     return speaking
+
+
+def _exit(sentence: str, code: int) -> typer.Exit:
+    say(sentence)
+    return typer.Exit(code)
 
 
 def config_of(
@@ -91,13 +118,3 @@ def given_store(given: str | None, assignments: Sequence[str] = ()) -> str | Non
 def store_of(given: str | None) -> str:
     """Return the store to use: the one given, else that of the environment, else the default."""
     return given_store(given) or Config().checkpoint.store
-
-
-def print_json(document: object) -> None:
-    """Print a document."""
-    typer.echo(json.dumps(document, indent=2))
-
-
-def say(sentence: str) -> None:
-    """Say something beside a command's output."""
-    typer.echo(f"eigen: {sentence}", err=True)

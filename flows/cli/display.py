@@ -3,8 +3,7 @@
 import logging
 import time
 from datetime import timedelta
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.units import duration, size
+from flows.cli.output import print_line
 from flows.cli.signals import StopSignals
 
 _REFRESHES_PER_SECOND = 4
@@ -21,23 +21,30 @@ _CLOCK_WIDTH = len("0:00:00")
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
-class Display(Protocol):
-    """Observes a training and its loops, and shows warnings between its own lines."""
+class Display:
+    """Observes a training and its loops; this one shows nothing.
 
-    console: Console
+    Args:
+        console: where warnings are shown between its own lines.
+    """
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the display."""
+
     def waiting_for(self, what: str) -> None:
-        """Say what the training waits for before it starts."""
+        """Show what the training waits for before it starts."""
 
     def update(self, name: str, done: int, total: int) -> None:
         """Show how far the loop `name` is."""
 
     def started(self, generation: int, generations: int) -> None:
-        """Show the training's start."""
+        """Show the training's start after `generation`."""
 
     def phase_started(self, generation: int, phase: str) -> None:
         """Show that a phase begins."""
@@ -61,52 +68,31 @@ def figures(record: GenerationRecord, telemetry: Telemetry) -> str:
     )
 
 
-class LineDisplay:
+class LineDisplay(Display):
     """One line a generation, for files and pipes."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._generations = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Nothing is left to show."""
-
-    def waiting_for(self, what: str) -> None:
-        """Show nothing: lines are for results."""
-
-    def update(self, name: str, done: int, total: int) -> None:
-        """Show nothing: lines are for results."""
+    _generations = 0
 
     def started(self, generation: int, generations: int) -> None:
-        """Remember the number of generations; say where a continued run stands."""
         self._generations = generations
         if generation:
-            self.console.print(f"continuing after generation {generation}/{generations}", highlight=False)
-
-    def phase_started(self, generation: int, phase: str) -> None:
-        """Show nothing: lines are for results."""
+            print_line(self.console, f"continuing after generation {generation}/{generations}")
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
-        """Print the figures of a generation."""
-        line = f"generation {record.generation}/{self._generations}  {figures(record, telemetry)}"
-        self.console.print(line, highlight=False, soft_wrap=True)
+        print_line(self.console, f"generation {record.generation}/{self._generations}  {figures(record, telemetry)}")
 
 
-class BarDisplay:
+class BarDisplay(Display):
     """A bar for the generations, one for the current phase, and the latest figures."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        super().__init__(console)
+        clock = Column(no_wrap=True, min_width=_CLOCK_WIDTH)
         self._overall = Progress(
             TextColumn("generations", table_column=Column(width=22)),
             BarColumn(bar_width=40),
-            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=_CLOCK_WIDTH)),
-            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=_CLOCK_WIDTH)),
+            MofNCompleteColumn(table_column=clock.copy()),
+            TimeElapsedColumn(table_column=clock.copy()),
             TextColumn("elapsed{task.fields[left]}"),
             console=console,
         )
@@ -114,7 +100,7 @@ class BarDisplay:
             TextColumn("{task.description}", table_column=Column(width=22)),
             BarColumn(bar_width=40),
             TextColumn("{task.fields[count]}"),
-            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=_CLOCK_WIDTH)),
+            TimeElapsedColumn(table_column=clock.copy()),
             console=console,
         )
         self._overall_task = self._overall.add_task("", total=None, left="", visible=False)
@@ -130,33 +116,25 @@ class BarDisplay:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Take the bars away; the table that follows says more."""
+    def __exit__(self, *error: object) -> None:
         self._live.stop()
 
     def waiting_for(self, what: str) -> None:
-        """Say what the training waits for before it starts."""
         self._phase.reset(self._phase_task, total=None, description=what, count="")
 
     def update(self, name: str, done: int, total: int) -> None:
-        """Show how far the loop `name` is."""
         kind = "" if name == self._current else f" ({name})"
         self._phase.update(self._phase_task, completed=done, total=total, count=f"{done:,}/{total:,}{kind}")
 
     def started(self, generation: int, generations: int) -> None:
-        """Start the bar of the generations."""
         self._first, self._generations, self._started = generation, generations, time.monotonic()
         self._overall.reset(self._overall_task, total=generations, completed=generation, left="", visible=True)
 
     def phase_started(self, generation: int, phase: str) -> None:
-        """Start the phase's bar anew."""
         self._current = phase
-        self._phase.reset(self._phase_task, total=None, description=f"{generation}: {phase}", count="")
+        self.waiting_for(f"{generation}: {phase}")
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
-        """Advance the bar of the generations and show the latest figures."""
         done = record.generation - self._first
         seconds = (time.monotonic() - self._started) / done * (self._generations - record.generation)
         left = timedelta(seconds=round(seconds))
@@ -191,5 +169,4 @@ class ConsoleHandler(logging.Handler):
         if record.name.startswith(_RUN_LOGGERS) and record.levelno >= logging.ERROR:
             return
         colour = "red" if record.levelno >= logging.ERROR else "yellow"
-        label = Text(f"{record.levelname.lower()}: ", style=colour)
-        self.console.print(label + Text(record.getMessage()), soft_wrap=True)
+        print_line(self.console, (f"{record.levelname.lower()}: ", colour), record.getMessage())

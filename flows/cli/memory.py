@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 
 from eigen_core.errors import InputError
 from eigen_core.units import size
-from flows.cli.plain_table import PlainTable
+from flows.cli.output import PlainTable, print_fact, print_line
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
@@ -84,24 +84,23 @@ def print_memory(console: Console, memory: RunMemory) -> None:
         text = _content(memory.reports[0])
         console.print(Markdown(text) if console.is_terminal else text, highlight=False, markup=False, soft_wrap=True)
         for index, path in enumerate(memory.files):
-            _line(console, "" if index else "files", str(path))
+            print_fact(console, "" if index else "files", str(path), width=8)
         older = len(memory.reports) - 1
-        _line(console, "older", f"{older} report{'s' * (older != 1)} in {memory.reports[0].parent}")
+        print_fact(console, "older", f"{older} report{'s' * (older != 1)} in {memory.reports[0].parent}", width=8)
         return
     _print_phases(console, memory)
-    _line(console, "", f"Run {memory.status.run} has no memory report on this machine.")
-    _line(console, "", _how_to_get_one(memory))
+    print_line(console, f"  Run {memory.status.run} has no memory report on this machine.")
+    print_line(console, f"  {_how_to_get_one(memory)}")
 
 
 def _print_phases(console: Console, memory: RunMemory) -> None:
     shown = memory.newest_telemetry
     if not shown:
-        _line(console, "", f"Run {memory.status.run} has no generation yet.")
+        print_line(console, f"  Run {memory.status.run} has no generation yet.")
         return
     on_device = any(entry.device_peak_bytes for entry in shown)
-    headers = ["generation", "phase", "RSS at start", "peak", "end"]
     table = PlainTable(
-        *headers,
+        *("generation", "phase", "RSS at start", "peak", "end"),
         *(["tensors on GPU", "held on GPU"] if on_device else []),
         left=("phase",),
         least_important=("RSS at start", "end"),
@@ -123,9 +122,9 @@ def _print_phases(console: Console, memory: RunMemory) -> None:
 
 def _how_to_get_one(memory: RunMemory) -> str:
     if memory.pid is not None:
-        return f"To get one, ask the training for it: kill -USR1 {memory.pid}"
+        return f"To get one: kill -USR1 {memory.pid}"
     if memory.status.state == "running":
-        return "To get one, ask the training for it, on its machine: kill -USR1 PID"
+        return "To get one, on its machine: kill -USR1 PID"
     return "While it trains, kill -USR1 PID asks the training for one; the memory guard writes one when it stops a run."
 
 
@@ -139,16 +138,16 @@ def memory_document(memory: RunMemory) -> dict[str, Any]:
         "run": memory.status.run,
         "state": memory.status.state,
         "pid": memory.pid,
-        "folder": str(memory.status.folder / "memory"),
+        "folder": memory.status.folder / "memory",
         "report": _report(memory.reports[0].with_suffix(".json")) if memory.reports else None,
-        "files": [str(path) for path in memory.files] if memory.reports else [],
+        "files": memory.files if memory.reports else [],
         "older_reports": max(len(memory.reports) - 1, 0),
         "generations": [
             {
                 "generation": entry.generation,
                 "rss_bytes": entry.rss_bytes,
                 "rss_peak_bytes": entry.rss_peak_bytes,
-                "phases": [phase.model_dump(mode="json") for phase in entry.phases],
+                "phases": entry.phases,
             }
             for entry in memory.newest_telemetry
         ],
@@ -174,7 +173,3 @@ def _content(path: Path) -> str:
             f"The memory report {path} cannot be read: {error.strerror}. Make it readable, or remove it to see the one "
             "before."
         ) from error
-
-
-def _line(console: Console, label: str, text: str) -> None:
-    console.print(f"  {label:<8}{text}" if label else f"  {text}", highlight=False, markup=False, soft_wrap=True)

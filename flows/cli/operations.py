@@ -1,4 +1,7 @@
-"""The commands that run Eigen for days: up, down, status, launch, logs, alerts, deploy."""
+"""The commands that run Eigen for days: up, down, status, launch, logs, alerts, deploy.
+
+Each sets the environment of Prefect before it imports what needs Prefect.
+"""
 
 import os
 import time
@@ -11,13 +14,35 @@ from rich.console import Console
 
 from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.errors import InputError
-from eigen_core.store import check_run_name
-from flows.cli.common import EXIT_OTHER, given_settings, print_json, say, sentences, store_of
-from flows.cli.options import Assignments, Data, Device, Generations, Json, Preset, RunName, Seed, Store
+from eigen_core.store import check_run_name, is_remote, store_folder
+from flows.cli.common import (
+    EXIT_OTHER,
+    Assignments,
+    Data,
+    Device,
+    Generations,
+    Json,
+    Preset,
+    Run,
+    RunName,
+    Seed,
+    Store,
+    given_settings,
+    sentences,
+    store_of,
+)
+from flows.cli.operations_display import (
+    print_down,
+    print_flow_run_of,
+    print_launched,
+    print_log_line,
+    print_status,
+    print_up,
+)
+from flows.cli.output import output_console, print_line, print_result, say
 from flows.cli.signals import stopped_gently
-from flows.cli.tables import output_console
 from flows.operations.environment import HOST, own_environment
-from flows.operations.home import Home, Part
+from flows.operations.home import Component, Home
 
 operations = typer.Typer()
 
@@ -60,12 +85,12 @@ def up(
         bool, typer.Option("--resume", help="Go on with the newest unfinished run of the store.", metavar="")
     ] = False,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay, and stop everything when told to stop.", metavar="")
+        bool, typer.Option("--foreground", help="Run until SIGTERM or Ctrl-C, then stop everything.", metavar="")
     ] = False,
-    only: Annotated[Part | None, typer.Option(help="Start this part alone.", metavar="server|worker")] = None,
+    only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
 ) -> None:
     """Start server, deployments and worker, as far as they do not run; they go on in the background."""
-    from flows.cli.operations_display import print_up
+    environment = _environment()
     from flows.operations.launching import resume as go_on
     from flows.operations.server import Listening
     from flows.operations.stopping import bring_down
@@ -73,27 +98,26 @@ def up(
     from flows.operations.up import bring_up, watch
 
     home = Home.of(os.environ)
-    environment = _environment()
     stopping = stop_event() if foreground else None
     with nullcontext() if foreground else stopped_gently():
         brought = bring_up(
             home,
             environment,
             Listening(host, port, without_password),
-            _progress(),
+            _Progress(),
             only=only,
-            patient=foreground,
+            waits=foreground,
             supervised=not foreground,
         )
     try:
         # What was stopped with its worker goes on with it: a crash just before a server's end may trigger nothing.
-        page = go_on(brought.server.api, always=resume) if resume or brought.worker_began else None
+        page = go_on(brought.api, always=resume) if resume or "worker" in brought.began else None
         print_up(output_console(), home, brought, page)
         if stopping is not None:
-            watch(home, brought.parts, stopping.is_set)
+            watch(home, brought.components, stopping.is_set)
     finally:
         if stopping is not None:
-            bring_down(home, _progress(), parts=brought.parts)
+            bring_down(home, _Progress(), components=brought.components)
 
 
 @operations.command()
@@ -110,17 +134,15 @@ def down(
     ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
-    from flows.cli.operations_display import print_down
+    _environment()
     from flows.operations.deploying import client_of
     from flows.operations.deploying import remove as remove_deployed
     from flows.operations.server import known_server
-    from flows.operations.status import last_trained
     from flows.operations.stopping import bring_down
     from flows.operations.supervisor import stop_supervisor
 
-    _environment()
     home = Home.of(os.environ)
-    api = known_server(home, os.environ).api if remove else None
+    api = known_server(home, os.environ) if remove else None
 
     def before_server() -> None:
         if api is not None:
@@ -129,8 +151,13 @@ def down(
 
     worker = home.running("worker")
     stop_supervisor(home)
-    stopped = bring_down(home, _progress(), grace, before_server=before_server)
-    print_down(output_console(), home, stopped, last_trained(home, worker) if stopped.trainings else None, api)
+    stopped = bring_down(home, _Progress(), grace, before_server=before_server)
+    run = None
+    if stopped.trainings:
+        from flows.operations.status import last_trained
+
+        run = last_trained(home, worker)
+    print_down(output_console(), home, stopped, run, api)
 
 
 @operations.command()
@@ -141,24 +168,20 @@ def status(
         bool, typer.Option("--healthy", help="Print nothing; is all of it running? Quick.", metavar="")
     ] = False,
 ) -> None:
-    """Show server, worker, the flow run under way, its last checkpoint and uploads; exit code 1 if not all runs."""
+    """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
     home = Home.of(os.environ)
     if healthy:
         from flows.operations.health import is_up
 
-        if not is_up(home):
-            raise typer.Exit(EXIT_OTHER)
-        return
-    from flows.cli.operations_display import print_status, status_document
-    from flows.operations.status import status_here
-
-    _environment()
-    found = status_here(home)
-    if as_json:
-        print_json(status_document(found))
+        running = is_up(home)
     else:
-        print_status(output_console(), found)
-    if not found.is_up:
+        _environment()
+        from flows.operations.status import Status, status_here
+
+        found = status_here(home)
+        print_result(as_json, Status.document, print_status, found)
+        running = found.up
+    if not running:
         raise typer.Exit(EXIT_OTHER)
 
 
@@ -166,10 +189,7 @@ def status(
 @sentences
 def launch(
     preset: Preset = None,
-    run: Annotated[
-        str | None,
-        typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
-    ] = None,
+    run: Run = None,
     generations: Generations = None,
     seed: Seed = None,
     assignments: Assignments = None,
@@ -178,24 +198,23 @@ def launch(
     device: Device = None,
 ) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
-    from flows.cli.operations_display import print_launched
+    _environment()
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.names import default_run_name
     from flows.operations.launching import launch as launch_run
     from flows.operations.launching import require_free, require_same_run_here
     from flows.operations.server import known_server
-    from flows.operations.stores import as_worker_sees
+    from flows.operations.working_folder import as_worker_sees
     from flows.runs import config_to_resume, require_store, run_exists
 
-    _environment()
     home = Home.of(os.environ)
-    settings = given_settings(generations, seed, assignments, data, _placed(store), device)
+    settings = given_settings(generations, seed, assignments, data, _absolute(store), device)
     config = load_config(preset, settings)
     name = default_run_name(config) if run is None else run
     check_run_name(name)
-    server = known_server(home, os.environ)
+    api = known_server(home, os.environ)
     # First: what is being trained takes the memory and holds the run that would be checked here.
-    require_free(server.api, _progress())
+    require_free(api, _Progress())
     worker = home.running("worker")
     goes_on = False
     if worker is not None:
@@ -211,7 +230,7 @@ def launch(
         require_same_run_here(config, name)
     values = parse_assignments(settings)
     values = values if preset is None else {"preset": preset, **values}
-    launched = launch_run(server.api, values, name, _progress(), as_configured=goes_on)
+    launched = launch_run(api, values, name, _Progress(), as_configured=goes_on)
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:
@@ -224,21 +243,20 @@ def launch(
 def logs(
     name: RunName,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Stay, and print what is logged, until Ctrl-C.", metavar="")
+        bool, typer.Option("--follow", "-f", help="Print what is logged until Ctrl-C.", metavar="")
     ] = False,
     store: Store = None,
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
-    from flows.cli.operations_display import print_flow_run_of, print_log_line
+    _environment()
     from flows.operations.deploying import client_of
     from flows.operations.logs import RunLogs
     from flows.operations.server import known_server
 
-    _environment()
     check_run_name(name)
     console = output_console()
     try:
-        api = known_server(Home.of(os.environ), os.environ).api
+        api = known_server(Home.of(os.environ), os.environ)
     except InputError as error:
         if follow:
             raise
@@ -270,16 +288,16 @@ def alerts(
 ) -> None:
     """Have the server call an address when a training is finished, crashed, failed or blocked.
 
-    It is sent JSON: text (a sentence, as Slack shows it), flow_run, state and page.
+    The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
     """
-    from flows.operations.alerts import remove_alert, set_alert
-    from flows.operations.deploying import client_of, find_deployment
-    from flows.operations.server import known_server
-
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
     _environment()
-    with client_of(known_server(Home.of(os.environ), os.environ).api) as client:
+    from flows.operations.automations import remove_alert, set_alert
+    from flows.operations.deploying import client_of, find_deployment
+    from flows.operations.server import known_server
+
+    with client_of(known_server(Home.of(os.environ), os.environ)) as client:
         deployment = find_deployment(client).id
         if url is None:
             remove_alert(client, deployment)
@@ -287,22 +305,22 @@ def alerts(
             set_alert(client, deployment, url)
     # An address of this kind is often a secret.
     called = "No address" if url is None else urlsplit(url).hostname
-    output_console().print(f"{called} is called when a training ends.", highlight=False)
+    print_line(output_console(), f"{called} is called when a training ends.")
 
 
 @operations.command()
 @sentences
 def deploy() -> None:
     """Bring work pool, deployments and automations to the server; schedules stay on or off as they are."""
+    _environment()
     from flows.operations.deploying import DEPLOYMENTS
     from flows.operations.deploying import deploy as bring
     from flows.operations.server import known_server
 
-    _environment()
-    server = known_server(Home.of(os.environ), os.environ)
-    _progress()("bringing the deployments")
-    bring(server.api)
-    output_console().print(f"{' and '.join(DEPLOYMENTS)} are at {server.api}.", highlight=False, soft_wrap=True)
+    api = known_server(Home.of(os.environ), os.environ)
+    _Progress()("bringing the deployments")
+    bring(api)
+    print_line(output_console(), f"{' and '.join(DEPLOYMENTS)} are at {api}.")
 
 
 def _print_kept(console: Console, store: str | None, name: str, reason: str) -> None:
@@ -312,7 +330,7 @@ def _print_kept(console: Console, store: str | None, name: str, reason: str) -> 
     events = kept_events(store_of(store), name)
     say(f"{reason} What the run itself keeps:")
     for moment, event in events:
-        console.print(f"{moment}  {event}", highlight=False, markup=False, soft_wrap=True)
+        print_line(console, f"{moment}  {event}")
 
 
 def _environment() -> dict[str, str]:
@@ -322,28 +340,19 @@ def _environment() -> dict[str, str]:
     return given
 
 
-def _placed(store: str | None) -> str | None:
+def _absolute(store: str | None) -> str | None:
     """Return a store's folder as a path that means the same to the worker."""
-    if store is None:
-        return None
-    from eigen_core.store import is_remote
-    from eigen_core.store.location import store_folder
-
-    return store if is_remote(store) else str(store_folder(store))
-
-
-def _progress() -> "_Progress":
-    return _Progress(Console(stderr=True))
+    return store if store is None or is_remote(store) else str(store_folder(store))
 
 
 class _Progress:
-    """Says what is being done, each thing once."""
+    """Prints what is being done on standard error, each thing once."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
         self._last = ""
 
     def __call__(self, what: str) -> None:
         if what != self._last:
-            self._console.print(f"{what} ...", style="dim", highlight=False, soft_wrap=True)
+            print_line(self._console, f"{what} ...", style="dim")
         self._last = what

@@ -1,23 +1,29 @@
-"""The command `eigen plan`: what a run would take, and whether this machine has it."""
+"""The commands plan and doctor: what a run would take, and whether this machine has it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from eigen_core.units import rough_duration, size
 from flows.cli.display import display_on
-from flows.cli.plain_table import PlainTable
+from flows.cli.output import PlainTable, print_fact, print_line
 from flows.endings import require_addresses
 from flows.prefect_environment import prepare_environment
 
 if TYPE_CHECKING:
-    from eigen_core.planning import Calibration, DiskPlan, PanelFacts
+    from eigen_core.planning import Calibration, DiskPlan
+    from flows.doctor import Finding, Status
     from flows.run_plan import RunPlan
+
+_FINDING_STYLES: "dict[Status, str]" = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+_CHECK_WIDTH = 15
+_print_fact = partial(print_fact, width=10)
 
 
 @dataclass(frozen=True)
@@ -35,18 +41,8 @@ class PlannedRun:
     calibration: "Calibration | None" = None
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The size of a panel that is not there.
-
-    Attributes:
-        days, columns: its dimensions.
-        assets: how many of the columns are tradable.
-    """
-
-    days: int
-    columns: int
-    assets: int
+Shape = tuple[int, int, int]
+"""Days, columns and tradable columns of a panel that is not there."""
 
 
 def shape_of(days: int | None, columns: int | None, assets: int | None, data: str | None) -> Shape | None:
@@ -63,7 +59,7 @@ def shape_of(days: int | None, columns: int | None, assets: int | None, data: st
         raise InputError("--data names a panel and --columns plans without one: give one of them.")
     if assets is not None and assets > columns:
         raise InputError(f"--assets {assets:,} of --columns {columns:,} cannot be tradable: lower it.")
-    return Shape(days, columns, columns if assets is None else assets)
+    return days, columns, columns if assets is None else assets
 
 
 def planned_run(
@@ -87,7 +83,9 @@ def planned_run(
     with display_on(console) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            from eigen_core.planning import PanelFacts
+            import torch
+
+            from eigen_core.planning import PanelFacts, calibrate
             from eigen_core.task import open_data
             from eigen_core.task.market import require_scale
             from flows.run_plan import plan_run
@@ -95,25 +93,17 @@ def planned_run(
             if shape is None:
                 facts = PanelFacts.of(open_data(config).content)
             else:
-                facts = PanelFacts.of_shape(config, shape.days, shape.columns, shape.assets)
+                facts = PanelFacts.of_shape(config, *shape)
                 require_scale(config, facts.days)
             display.waiting_for("planning")
             run_plan = plan_run(config, facts)
             calibration = None
             if run_plan.fits:
                 display.waiting_for("timing a piece")
-                calibration = _calibrated(config, facts, whole_group=whole_group)
+                if config.threads > 0:
+                    torch.set_num_threads(config.threads)
+                calibration = calibrate(config, facts, whole_group=whole_group)
     return PlannedRun(config, run_plan, calibration)
-
-
-def _calibrated(config: Config, facts: "PanelFacts", *, whole_group: bool) -> "Calibration":
-    import torch
-
-    from eigen_core.planning import calibrate
-
-    if config.threads > 0:
-        torch.set_num_threads(config.threads)
-    return calibrate(config, facts, whole_group=whole_group)
 
 
 def print_planned(console: Console, planned: PlannedRun, *, explained: bool = False) -> None:
@@ -128,47 +118,72 @@ def print_planned(console: Console, planned: PlannedRun, *, explained: bool = Fa
     if planned.calibration is not None:
         _print_time(console, planned.calibration, planned.config.generations)
     else:
-        _line(console, "time", "not estimated: the run does not fit")
-    console.print(planned.run_plan.sentence(), highlight=False, markup=False, soft_wrap=True)
+        _print_fact(console, "time", "not estimated: the run does not fit")
+    print_line(console, planned.run_plan.sentence())
 
 
 def print_plan(console: Console, config: Config, run_plan: "RunPlan", *, explained: bool = False) -> None:
     """Print the tables of a plan, what it writes, and the limits of this machine; no verdict."""
     facts = run_plan.facts
-    console.print(
+    print_line(
+        console,
         f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents; "
         f"{facts.days:,} days, {facts.columns:,} columns, {facts.assets:,} of them tradable, {facts.features} features",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
     )
     _print_parts(console, run_plan, explained=explained)
     _print_phases(console, run_plan)
     _print_disk(console, config, run_plan.plan.disk)
     for index, limit in enumerate(run_plan.limits.limits):
-        _line(console, "" if index else "limits", str(limit))
+        _print_fact(console, "" if index else "limits", str(limit))
     if run_plan.device_limit is not None:
-        _line(console, "", str(run_plan.device_limit))
+        _print_fact(console, "", str(run_plan.device_limit))
 
 
 def planned_document(planned: PlannedRun) -> dict[str, Any]:
     """Return what `eigen plan --json` prints. Its keys are a contract."""
-    calibration = planned.calibration
+    calibration, generations = planned.calibration, planned.config.generations
     return {
         "preset": planned.config.preset,
-        "generations": planned.config.generations,
+        "generations": generations,
         **planned.run_plan.document(),
-        "calibration": None
-        if calibration is None
-        else {
+        "calibration": calibration
+        and {
             "evaluate_seconds": calibration.evaluate,
             "train_seconds": calibration.train,
             "evolve_seconds": calibration.evolve,
             "piece_seconds": calibration.piece_seconds,
             "generation_seconds": calibration.seconds,
-            "run_seconds": calibration.seconds * planned.config.generations,
+            "run_seconds": calibration.seconds * generations,
         },
     }
+
+
+def print_findings(console: Console, findings: "Iterable[Finding]") -> "list[Finding]":
+    """Print each finding of `eigen doctor` as it comes, then how many were bad, and return them."""
+    printed = []
+    for finding in findings:
+        status = (f"{finding.status:<9}", _FINDING_STYLES[finding.status])
+        print_line(console, status, f"{finding.check:<{_CHECK_WIDTH}}{finding.found}")
+        if finding.advice:
+            print_line(console, f"{'':<{9 + _CHECK_WIDTH}}{finding.advice}")
+        printed.append(finding)
+    failed = sum(finding.status == "failed" for finding in printed)
+    warnings = sum(finding.status == "warning" for finding in printed)
+    if failed or warnings:
+        print_line(console, f"{failed} failed, {warnings} with a warning, of {len(printed)} checks.")
+    else:
+        print_line(console, f"All {len(printed)} checks are well: train with `eigen train`.")
+    return printed
+
+
+def is_healthy(findings: "Sequence[Finding]") -> bool:
+    """Whether nothing failed."""
+    return all(finding.status != "failed" for finding in findings)
+
+
+def findings_document(findings: "Sequence[Finding]") -> dict[str, Any]:
+    """Return what `eigen doctor --json` prints. Its keys are a contract."""
+    return {"healthy": is_healthy(findings), "checks": [asdict(finding) for finding in findings]}
 
 
 def _print_parts(console: Console, run_plan: "RunPlan", *, explained: bool) -> None:
@@ -179,8 +194,8 @@ def _print_parts(console: Console, run_plan: "RunPlan", *, explained: bool) -> N
     rows = zip(plan.parts, plan.part_rows(), strict=True)
     for part, row in sorted(rows, key=lambda pair: -(pair[0].host_bytes + pair[0].device_bytes)):
         device = [_size(part.device_bytes)] if on_device else []
-        how = [escape(part.how)] if explained else []
-        table.add_row(escape(part.name), _size(part.host_bytes), *device, str(row["phases"]), *how)
+        how = [part.how] if explained else []
+        table.add_row(part.name, _size(part.host_bytes), *device, str(row["phases"]), *how)
     table.print(console)
 
 
@@ -192,44 +207,41 @@ def _print_phases(console: Console, run_plan: "RunPlan") -> None:
     table = PlainTable("phase", "host at the peak", *(["device at the peak"] if on_device else []), left=("phase",))
     for phase in PHASES:
         device = [_size(plan.device_bytes(phase))] if on_device else []
-        highest = phase == plan.peak_phase()
-        row = [phase, _size(plan.host_bytes(phase)), *device]
-        table.add_row(*(f"[bold]{cell}[/]" if highest else cell for cell in row))
+        style = "bold" if phase == plan.peak_phase() else ""
+        table.add_row(*((cell, style) for cell in (phase, _size(plan.host_bytes(phase)), *device)))
     table.print(console)
 
 
 def _print_disk(console: Console, config: Config, disk: "DiskPlan") -> None:
     kept = f"the newest {config.checkpoint.keep_last}"
     every = f" and every {config.checkpoint.keep_every}th" if config.checkpoint.keep_every else ""
-    _line(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint")
-    _line(console, "", f"{_size(disk.run_bytes)} the run at its end ({kept}{every}), {_size(disk.most_bytes)} at most")
+    _print_fact(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint")
+    _print_fact(
+        console, "", f"{_size(disk.run_bytes)} the run at its end ({kept}{every}), {_size(disk.most_bytes)} at most"
+    )
     if disk.local_bytes:
-        _line(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
-    _line(console, "", disk.assumption)
+        _print_fact(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
+    _print_fact(console, "", disk.assumption)
     if disk.upload_bytes:
         each, whole = _size(disk.upload_generation_bytes), _size(disk.upload_bytes)
-        _line(console, "uploads", f"{each} a generation, {whole} in all")
+        _print_fact(console, "uploads", f"{each} a generation, {whole} in all")
     else:
-        _line(console, "uploads", "none: the store is a folder here")
+        _print_fact(console, "uploads", "none: the store is a folder here")
 
 
 def _print_time(console: Console, calibration: "Calibration", generations: int) -> None:
     phases = ", ".join(
         f"{phase} {rough_duration(getattr(calibration, phase))}" for phase in ("evaluate", "train", "evolve")
     )
-    _line(console, "time", f"about {rough_duration(calibration.seconds)} a generation ({phases})")
+    _print_fact(console, "time", f"about {rough_duration(calibration.seconds)} a generation ({phases})")
     whole = rough_duration(calibration.seconds * generations)
-    _line(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
-    _line(
+    _print_fact(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
+    _print_fact(
         console,
         "",
         f"inferred from a piece of a generation, timed here in {rough_duration(calibration.piece_seconds)}: it may "
         "take half as long or twice, and longer while others use the processors",
     )
-
-
-def _line(console: Console, label: str, text: str) -> None:
-    console.print(f"  {label:<10}{text}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _size(amount: int) -> str:

@@ -60,8 +60,8 @@ def stop_signals() -> Iterator[StopSignals]:
     """Handle Ctrl-C and SIGTERM inside the block. What the process was started to ignore stays ignored."""
     signals = StopSignals()
     # A shell lets its background jobs ignore Ctrl-C.
-    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
-    former = {number: signal.signal(number, signals.handle) for number in heard}
+    handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    former = {number: signal.signal(number, signals.handle) for number in handled}
     try:
         with stop_requests_raised():
             yield signals

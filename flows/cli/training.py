@@ -16,11 +16,13 @@ from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
+from flows.cli.common import MEMORY_ADVICE
 from flows.cli.display import ConsoleHandler, Display, display_on
 from flows.cli.operations_display import print_run_page
+from flows.cli.output import output_console, print_line
 from flows.cli.plan import print_plan
+from flows.cli.runs import command_for, print_ending
 from flows.cli.signals import StopSignals, stop_signals
-from flows.cli.tables import memory_command, output_console, print_ending, resume_command
 from flows.endings import Stopped, StoppedByMemory, require_addresses
 from flows.listener import Listener, observed_by
 from flows.names import RUNNING_NAME
@@ -42,12 +44,7 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
-    with stop_signals() as signals, _displayed(signals) as display:
-        _prepare()
-        require_addresses()
-        check_run_name(name)
-        _require_store(config.checkpoint)
-        _tell(display, "loading")
+    with _prepared(name, config.checkpoint) as (display, signals):
         from eigen_core.checkpoint import RunPlace
         from flows.runs import require_same_run, run_exists
 
@@ -69,12 +66,7 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
-    with stop_signals() as signals, _displayed(signals) as display:
-        _prepare()
-        require_addresses()
-        check_run_name(name)
-        _require_store(CheckpointConfig(store=store))
-        _tell(display, "loading")
+    with _prepared(name, CheckpointConfig(store=store)) as (display, signals):
         from flows.runs import config_to_resume
 
         given = parse_assignments(assignments)
@@ -83,32 +75,30 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _displayed(signals: StopSignals) -> Iterator[Display]:
-    """Show at once that something is done: what is loaded first takes seconds, and more on a busy machine."""
+def _prepared(name: str, settings: CheckpointConfig) -> Iterator[tuple[Display, StopSignals]]:
+    """Handle signals and show the display; check what needs neither torch nor Prefect, which take seconds to import.
+
+    Prefect is imported inside the block: its environment is set here.
+    """
     console = output_console()
-    signals.before_leaving(lambda: console.show_cursor(True))
-    with display_on(console) as display:
+    with stop_signals() as signals, display_on(console) as display:
+        signals.before_leaving(lambda: console.show_cursor(True))
         display.waiting_for("loading")
-        yield display
+        prepare_environment()
+        os.environ.update(server_for_training(Home.of(os.environ), os.environ))
+        require_addresses()
+        check_run_name(name)
+        if is_remote(settings.store):
+            open_store(settings.store).check()
+        _announce(display, "loading")
+        yield display, signals
 
 
-def _tell(display: Display, what: str) -> None:
-    """Say what is done before the training begins, on a pipe too."""
+def _announce(display: Display, what: str) -> None:
+    """Show what is done before the training begins, on a pipe too."""
     display.waiting_for(what)
     if not display.console.is_terminal:
-        display.console.print(f"{what} ...", style="dim", highlight=False)
-
-
-def _prepare() -> None:
-    """Set what Prefect needs before it is imported."""
-    prepare_environment()
-    os.environ.update(server_for_training(Home.of(os.environ), os.environ))
-
-
-def _require_store(settings: CheckpointConfig) -> None:
-    """Ask the store before anything else is loaded: its answer should not wait until torch is loaded."""
-    if is_remote(settings.store):
-        open_store(settings.store).check()
+        print_line(display.console, f"{what} ...", style="dim")
 
 
 def _train(config: Config, name: str, display: Display, signals: StopSignals) -> None:
@@ -123,10 +113,10 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
     with refused_with_its_plan(config, console):
         # Not around the flow: what Prefect still reports at this process's end needs the server.
         with _started_meanwhile(server, signals), progress_to(display):
-            _tell(display, "reading the data")
+            _announce(display, "reading the data")
             found, run_plan = _check(config, name)
         for line in (*found, run_plan.sentence()):
-            console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+            print_line(console, line, style="dim")
         _run_flow(config, name, display, signals, server)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
     print_run_page(console, name)
@@ -151,18 +141,15 @@ def refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Loaded here, because they bring torch.
-        from eigen_core.memory.exhaustion import is_exhaustion
+        # Imported here because they need torch.
+        from eigen_core.memory.allocation import is_exhaustion
         from flows.run_plan import RunTooLargeError
 
         if isinstance(error, RunTooLargeError):
             print_plan(console, config, error.run_plan)
             raise StoppedByMemory(str(error)) from error
         if is_exhaustion(error):
-            raise StoppedByMemory(
-                "There is not enough memory to prepare the run. `eigen doctor` shows what there is, `eigen plan` what "
-                "is needed."
-            ) from error
+            raise StoppedByMemory(f"There is not enough memory to prepare the run. {MEMORY_ADVICE}") from error
         raise
 
 
@@ -215,7 +202,7 @@ def require_trainable(config: Config) -> "tuple[Sequence[str], RunPlan]":
 
 
 def _run_flow(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
-    _tell(display, "starting Prefect")
+    _announce(display, "starting Prefect")
     _show_warnings_with(ConsoleHandler(_warnings_console(display), signals))
     import flows.training  # noqa: F401 - while the server starts
     from flows.train import train_flow
@@ -302,18 +289,16 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
         yield
     except KeyboardInterrupt:
         raise Stopped(f"Stopped. {_where_it_stands(config, name)}") from None
-    except InputError as error:
-        if observer.training:
-            # What was given was good: a disk has filled up since, for example.
-            raise Stopped(f"{error} {_where_it_stands(config, name)}") from error
-        raise
     except MemoryGuardError as error:
         raise StoppedByMemory(f"{error} {_memory_report_since(began, config, name)}") from error
     except BlockedError as error:
         raise StoppedByMemory(str(error)) from error
     except RunTooLargeError:
         raise
-    except (StoreUnavailableError, LeaseLostError) as error:
+    except (InputError, StoreUnavailableError, LeaseLostError) as error:
+        if isinstance(error, InputError) and not observer.training:
+            raise
+        # Once it trains, what was given was good: a disk has filled up since, for example.
         raise Stopped(f"{error} {_where_it_stands(config, name)}") from error
     except (OSError, FloatingPointError) as error:
         raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(config, name)}") from error
@@ -330,7 +315,7 @@ def _memory_report_since(began: datetime, config: Config, name: str) -> str:
     folder = RunPlace.of(config.checkpoint, name).root / name
     # A report's name begins with its time.
     reports = [path for path in memory_reports(folder) if path.name >= f"{began:%Y%m%dT%H%M%S}"]
-    report = f"The report is {reports[0]} ({memory_command(config, name)} shows it). " if reports else ""
+    report = f"The report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""
     return f"{report}Free memory or raise the limit first. {_where_it_stands(config, name)}"
 
 
@@ -341,4 +326,4 @@ def _where_it_stands(config: Config, name: str) -> str:
     place = RunPlace.of(config.checkpoint, name)
     newest = place.local.newest_manifest()
     saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
-    return f"{saved} in {place.root / name}. Go on with: {resume_command(config, name)}"
+    return f"{saved} in {place.root / name}. Go on with: {command_for('resume', config, name)}"

@@ -1,7 +1,7 @@
 """How the server orders the events that its automations see, across its own restarts.
 
-Its own absence is no silence of others: a flow run whose heartbeats are waited for is given the whole time anew as the
-server begins, or each training that has outlived its server would be taken for crashed.
+When the server begins, a flow run whose heartbeats are waited for is given the whole time again: otherwise each
+training that has outlived its server would count as crashed.
 
 Prefect holds an event back until it has seen the one that it follows, and remembers in memory what it has seen. After a
 restart, the crash of a run that was created before would be held back for 15 minutes, and the run not be resumed. Here
@@ -35,7 +35,7 @@ class CausalOrdering(memory.CausalOrdering):
     """Prefect's own ordering, which also knows the events that an earlier server has recorded."""
 
     async def get_lost_followers(self) -> list[ReceivedEvent]:
-        """Return the events whose predecessors will not come; Prefect asks before it looks for silence."""
+        """Return the events whose predecessors will not come; Prefect asks before it looks for missing heartbeats."""
         await _renew_waits_once()
         return await super().get_lost_followers()
 

@@ -1,44 +1,47 @@
 """Bringing work pool, deployments and automations to a server: as often as one likes."""
 
+import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from importlib.resources import as_file, files
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.objects import DeploymentSchedule
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+
+from eigen_core import __version__
 from eigen_core.errors import InputError
 from flows.endings import Stopped
-from flows.operations.alerts import remove_alert
-from flows.operations.automations import DEPLOYMENT, automations_of, bring_automations
-from flows.operations.code_version import code_version
-from flows.operations.environment import POOL, client_environment, ui_of
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import DeploymentSchedule
-    from prefect.client.schemas.responses import DeploymentResponse
+from flows.operations.automations import automations_of, bring_automations, remove_alert
+from flows.operations.environment import DEPLOYMENT, POOL, client_environment, ui_of
+from flows.resuming import RESUME, schedule_of, set_schedule
 
 CLEANUP = "cleanup/weekly"
 DEPLOYMENTS = (DEPLOYMENT, CLEANUP)
 _DEPLOY_SECONDS = 300.0
 _SHOWN_LINES = 3
+_PACKAGES = ("eigen_core", "flows", "tasks", "deployments")
+_KINDS = (".py", ".yaml", ".toml")
+_DIGITS = 12
 
 
 @contextmanager
-def client_of(api: str) -> "Iterator[SyncPrefectClient]":
+def client_of(api: str) -> Iterator[SyncPrefectClient]:
     """Open a client of the API at this URL, with the user's own settings otherwise.
 
     Raises:
-        Stopped: the server does not answer what it is asked meanwhile.
+        Stopped: the server does not answer a request inside the block.
     """
-    import httpx
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectHTTPStatusError
-    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
-
     with temporary_settings({PREFECT_API_URL: api}, set_defaults={PREFECT_UI_URL: ui_of(api)}):
         try:
             with get_client(sync_client=True) as client:
@@ -60,8 +63,6 @@ def deploy(api: str) -> None:
         InputError: the server has a pool of the same name for something else.
         Stopped: Prefect refuses; its own words say why.
     """
-    from prefect.client.schemas.actions import DeploymentUpdate
-
     with client_of(api) as client:
         require_pool(client)
         before = {name: _activity(client, name) for name in DEPLOYMENTS}
@@ -77,10 +78,8 @@ def deploy(api: str) -> None:
             client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
 
 
-def remove(client: "SyncPrefectClient") -> None:
+def remove(client: SyncPrefectClient) -> None:
     """Remove from the server what `deploy` has brought, with the schedules; the history of flow runs stays."""
-    from prefect.exceptions import ObjectNotFound
-
     for name in DEPLOYMENTS:
         with suppress(ObjectNotFound):
             deployment = client.read_deployment_by_name(name).id
@@ -92,19 +91,18 @@ def remove(client: "SyncPrefectClient") -> None:
         client.delete_work_pool(POOL)
 
 
-def is_deployed(client: "SyncPrefectClient") -> bool:
+def is_deployed(client: SyncPrefectClient) -> bool:
     """Whether the server has all that `deploy` brings, if perhaps as another version of Eigen has brought it."""
     return bool(_versions(client)) and all(automations_of(client, find_deployment(client).id).values())
 
 
-def is_up_to_date(client: "SyncPrefectClient") -> bool:
+def is_up_to_date(client: SyncPrefectClient) -> bool:
     """Whether the server has all that `deploy` brings, as this very code has brought it."""
     return is_deployed(client) and set(_versions(client)) == {code_version()} and resume_schedule(client) is not None
 
 
-def _versions(client: "SyncPrefectClient") -> list[str | None]:
+def _versions(client: SyncPrefectClient) -> list[str | None]:
     """Return the versions of the deployments; none if one of them is missing."""
-    from prefect.exceptions import ObjectNotFound
 
     try:
         return [client.read_deployment_by_name(name).version for name in DEPLOYMENTS]
@@ -112,13 +110,12 @@ def _versions(client: "SyncPrefectClient") -> list[str | None]:
         return []
 
 
-def find_deployment(client: "SyncPrefectClient", name: str = DEPLOYMENT) -> "DeploymentResponse":
+def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> DeploymentResponse:
     """Return a deployment.
 
     Raises:
         InputError: the server has none of this name.
     """
-    from prefect.exceptions import ObjectNotFound
 
     try:
         return client.read_deployment_by_name(name)
@@ -128,43 +125,37 @@ def find_deployment(client: "SyncPrefectClient", name: str = DEPLOYMENT) -> "Dep
         ) from None
 
 
-def resume_schedule(client: "SyncPrefectClient") -> "DeploymentSchedule | None":
+def resume_schedule(client: SyncPrefectClient) -> DeploymentSchedule | None:
     """Return the schedule that resumes, None if it was removed."""
-    from flows.resuming import schedule_of
-
     return schedule_of(find_deployment(client))
 
 
-def set_resuming(client: "SyncPrefectClient", active: bool) -> None:
+def set_resuming(client: SyncPrefectClient, active: bool) -> None:
     """Switch the schedule that resumes on or off.
 
     Raises:
         InputError: the server has no such deployment or schedule.
     """
-    from flows.resuming import RESUME, set_schedule
-
     if not set_schedule(client, find_deployment(client), active):
         raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
 
 
-def require_pool(client: "SyncPrefectClient") -> None:
+def require_pool(client: SyncPrefectClient) -> None:
     """Make the work pool if it is missing.
 
     Raises:
         InputError: there is one of its name for something else.
     """
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+
+    # It takes a second to import.
     from prefect.workers.process import ProcessWorker
 
     try:
         pool = client.read_work_pool(POOL)
     except ObjectNotFound:
         template = ProcessWorker.get_default_base_job_template()
-        try:
+        with suppress(ObjectAlreadyExists):
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-        except ObjectAlreadyExists:
-            return
         return
     if pool.type != "process":
         raise InputError(
@@ -173,9 +164,22 @@ def require_pool(client: "SyncPrefectClient") -> None:
         )
 
 
-def _activity(client: "SyncPrefectClient", name: str) -> dict[str, bool]:
+def code_version() -> str:
+    """Return the version of Eigen and a hash of all code and settings that a deployment depends on.
+
+    Prefect shows it as the version of the deployment.
+    """
+    found = hashlib.sha256(version("prefect").encode())
+    for package in _PACKAGES:
+        root = Path(str(files(package)))
+        for path in sorted(path for path in root.rglob("*") if path.suffix in _KINDS):
+            found.update(f"\0{package}/{path.relative_to(root).as_posix()}\0".encode())
+            found.update(path.read_bytes())
+    return f"{__version__}+{found.hexdigest()[:_DIGITS]}"
+
+
+def _activity(client: SyncPrefectClient, name: str) -> dict[str, bool]:
     """Return which schedules of a deployment are on, by their slugs; none if there is no such deployment."""
-    from prefect.exceptions import ObjectNotFound
 
     try:
         schedules = client.read_deployment_by_name(name).schedules
@@ -184,7 +188,7 @@ def _activity(client: "SyncPrefectClient", name: str) -> dict[str, bool]:
     return {found.slug: found.active for found in schedules if found.slug is not None}
 
 
-def _restore(client: "SyncPrefectClient", name: str, active: dict[str, bool]) -> None:
+def _restore(client: SyncPrefectClient, name: str, active: dict[str, bool]) -> None:
     if not active:
         return
     deployment = client.read_deployment_by_name(name)

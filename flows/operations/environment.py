@@ -1,4 +1,4 @@
-"""The environment of server and worker: in one place, for `eigen up`, for services and for containers.
+"""The environment of server and worker, for `eigen up`, for services and for containers.
 
 Nothing here imports Prefect: starting these processes need not wait for it.
 """
@@ -15,6 +15,8 @@ VARIABLE = "EIGEN_FOLDER"
 """Names the folder in which the flows of a worker work."""
 POOL = "eigen-gpu"
 """A name that no pool has which a user has made for other flows."""
+DEPLOYMENT = "train/gpu"
+"""The flow and the deployment that trains."""
 POLL_SECONDS = 2.0
 """How often the worker asks for work; half of it passes, on average, before a launched run begins."""
 

@@ -1,10 +1,11 @@
 """The folder with what `eigen up` knows of its processes: `.eigen` in the working directory, or EIGEN_HOME."""
 
 import fcntl
+import hashlib
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -13,19 +14,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.errors import InputError
 from eigen_core.store.files import explained, replacing
-from flows.operations.processes import ProcessId
+from flows.operations.processes import ProcessId, Started, start, this_machine, wait_until
 
 FOLDER = ".eigen"
 
 _POLL_SECONDS = 0.2
 
-Part = Literal["server", "worker"]
-PARTS: tuple[Part, ...] = ("server", "worker")
-Kept = Part | Literal["supervisor"]
-"""A process that `eigen up` starts: a part, or what restarts those that have ended."""
+Component = Literal["server", "worker"]
+COMPONENTS: tuple[Component, ...] = ("server", "worker")
+ProcessName = Component | Literal["supervisor"]
+"""A process that `eigen up` starts: a component, or what restarts those that have ended."""
 
 
-class Record(BaseModel):
+class ProcessRecord(BaseModel):
     """A process that was started, and where it is found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -45,7 +46,7 @@ class Record(BaseModel):
 
 
 class Home:
-    """What runs here, in one small file for each part.
+    """What runs here, in one small file for each process.
 
     Attributes:
         path: the folder, absolute; it need not exist.
@@ -60,42 +61,70 @@ class Home:
         given = environ.get("EIGEN_HOME", "").strip()
         return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / FOLDER)
 
-    def log(self, part: Kept) -> Path:
-        """Return the log file of a part."""
-        return self.path / f"{part}.log"
+    @property
+    def worker_name(self) -> str:
+        """The name of the worker of this folder: the same each time, so that the server lists it once."""
+        return f"{socket.gethostname()}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:6]}"
 
-    def read(self, part: Kept) -> Record | None:
-        """Return what is known of a part; None if it was not started from here, or was stopped.
+    def log(self, name: ProcessName) -> Path:
+        """Return the log file of a process."""
+        return self.path / f"{name}.log"
 
-        Raises:
-            InputError: the file that says so cannot be read.
-        """
-        path = self._file(part)
-        try:
-            return Record.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except NotADirectoryError as error:
-            raise InputError(f"{self.path} is no folder: move it away, or set EIGEN_HOME to one.") from error
-        except (OSError, ValidationError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
-            raise InputError(
-                f"{path} cannot be read ({reason}): it says which {part} runs. Look for that with `ps`, stop it, and "
-                "remove the file."
-            ) from error
-
-    def running(self, part: Kept) -> Record | None:
-        """Return what is known of a part whose process is alive, None if there is none."""
-        record = self.read(part)
-        return record if record is not None and record.process.is_alive() else None
-
-    def write(self, part: Kept, record: Record) -> None:
-        """Remember a part, in one step.
+    def start(
+        self,
+        name: ProcessName,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        api: str,
+        store: str | None = None,
+        host: str | None = None,
+    ) -> tuple[ProcessRecord, Started]:
+        """Start a process in the working directory, and record it. Its other arguments are those of the record.
 
         Raises:
             InputError: the folder cannot be written to.
         """
-        self._replace(self._file(part), json.dumps(record.model_dump(mode="json"), indent=2))
+        folder, log = Path.cwd(), self.log(name)
+        started = start(command, environment, log, folder)
+        record = ProcessRecord(
+            process=started.process, api=api, log=log, folder=folder, store=store, machine=this_machine(), host=host
+        )
+        self.write(name, record)
+        return record, started
+
+    def read(self, name: ProcessName) -> ProcessRecord | None:
+        """Return what is known of a process; None if it was not started from here, or was stopped.
+
+        Raises:
+            InputError: the file that says so cannot be read.
+        """
+        path = self._file(name)
+        try:
+            return ProcessRecord.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise InputError(f"{self.path} is no folder: rename it, or set EIGEN_HOME to a folder.") from error
+        except (OSError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
+            raise InputError(
+                f"{path} cannot be read ({reason}): it says which {name} runs. Look for that with `ps`, stop it, and "
+                "remove the file."
+            ) from error
+
+    def running(self, name: ProcessName) -> ProcessRecord | None:
+        """Return what is known of a process that is alive, None if there is none."""
+        record = self.read(name)
+        return record if record is not None and record.process.is_alive() else None
+
+    def write(self, name: ProcessName, record: ProcessRecord) -> None:
+        """Record a process, in one step.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        self._replace(self._file(name), json.dumps(record.model_dump(mode="json"), indent=2))
 
     def port(self) -> int | None:
         """Return the port of the server that was started here last, None if that is not known."""
@@ -105,7 +134,7 @@ class Home:
             return None
 
     def remember_port(self, port: int) -> None:
-        """Remember the port of a server that was started here: it is to come back there.
+        """Remember the port of a server that was started here: the next one listens there too.
 
         Raises:
             InputError: the folder cannot be written to.
@@ -113,7 +142,7 @@ class Home:
         self._replace(self.path / "port", str(port))
 
     def use_server(self) -> None:
-        """Let `is_server_used` tell that this process asks the server that was started here, until it ends.
+        """Mark this process, until it ends, as one that asks the server that was started here (`is_server_used`).
 
         Raises:
             InputError: the folder cannot be written to.
@@ -131,21 +160,21 @@ class Home:
         """
         descriptor = self._opened("users")
         try:
-            return not _locked(descriptor, 0.0)
+            return not _locked(descriptor)
         finally:
             os.close(descriptor)
 
-    def forget(self, part: Kept) -> None:
-        """Forget a part that was stopped; its log stays."""
+    def forget(self, name: ProcessName) -> None:
+        """Forget a process that was stopped; its log stays."""
         with explained("write to", self.path):
-            self._file(part).unlink(missing_ok=True)
+            self._file(name).unlink(missing_ok=True)
 
     @contextmanager
-    def alone(self, patience_seconds: float = 0.0) -> Iterator[None]:
+    def alone(self, timeout_seconds: float = 0.0) -> Iterator[None]:
         """Make the folder, and let no other `eigen up` or `eigen down` begin meanwhile.
 
         Args:
-            patience_seconds: how long to wait for one that is under way.
+            timeout_seconds: how long to wait for one that is under way.
 
         Raises:
             InputError: one is under way, or the folder cannot be written to.
@@ -156,7 +185,7 @@ class Home:
             (self.path / ".gitignore").write_text("*\n")
         descriptor = self._opened("lock")
         try:
-            if not _locked(descriptor, patience_seconds):
+            if not wait_until(lambda: _locked(descriptor), timeout_seconds, _POLL_SECONDS):
                 raise InputError(
                     f"Another `eigen up` or `eigen down` is at work in {self.path}: wait until it has ended."
                 )
@@ -164,8 +193,8 @@ class Home:
         finally:
             os.close(descriptor)
 
-    def _file(self, part: Kept) -> Path:
-        return self.path / f"{part}.json"
+    def _file(self, name: ProcessName) -> Path:
+        return self.path / f"{name}.json"
 
     def _opened(self, name: str) -> int:
         with explained("write to", self.path):
@@ -176,14 +205,10 @@ class Home:
             file.write(f"{text}\n".encode())
 
 
-def _locked(descriptor: int, patience_seconds: float) -> bool:
-    end = time.monotonic() + patience_seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                return False
-            time.sleep(_POLL_SECONDS)
-        else:
-            return True
+def _locked(descriptor: int) -> bool:
+    """Lock a file for this process alone if no other holds it, and return whether it is locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,25 +1,26 @@
-"""Starting a training on the worker."""
+"""Starting a training on the worker. `eigen up` uses it too and need not load torch: it is imported where needed."""
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import PrefectHTTPStatusError
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from flows.operations.deploying import client_of, find_deployment, resume_schedule, set_resuming
 from flows.operations.environment import ui_of
 from flows.operations.flow_runs import is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+from flows.resuming import RESUME
 
 _SOON_SECONDS = 30.0
-# Prefect takes up to 20 s from the end of a cancelled process to the word that it is cancelled.
-_PATIENCE_SECONDS = 30.0
+# Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
+_ENDING_TIMEOUT_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 
 Say = Callable[[str], None]
@@ -75,8 +76,6 @@ def resume(api: str, *, always: bool = True) -> str | None:
 
     Returns the page of the flow run; None if one is under way or due already, or nothing is to be resumed.
     """
-    from flows.resuming import RESUME
-
     with client_of(api) as client:
         if always:
             set_resuming(client, True)
@@ -89,7 +88,7 @@ def resume(api: str, *, always: bool = True) -> str | None:
         return page_of(api, str(_create(client, find_deployment(client).id, {"resume": True}, RESUME).id))
 
 
-def _is_due(flow_run: "FlowRun | None") -> bool:
+def _is_due(flow_run: FlowRun | None) -> bool:
     due = None if flow_run is None else flow_run.next_scheduled_start_time
     return due is not None and due.timestamp() - time.time() < _SOON_SECONDS
 
@@ -98,7 +97,7 @@ def require_same_run_here(config: Config, run: str) -> None:
     """Refuse to go on with a run that was begun with other settings, or that a process trains.
 
     Raises:
-        InputError: it is so.
+        InputError: its settings differ, or a process trains it.
     """
     from eigen_core.checkpoint import RunPlace
     from flows.runs import require_same_run, run_exists, status_of
@@ -121,9 +120,8 @@ def future_page_of(api: str, run: str) -> str:
     return f"{ui_of(api)}/artifacts/key/{artifact_key(run)}"
 
 
-def run_page_of(client: "SyncPrefectClient", api: str, run: str) -> str | None:
+def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
     """Return the address of the page that a run renews with every generation; None if it has none yet."""
-    from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
 
     from tasks.artifacts import artifact_key
 
@@ -142,8 +140,8 @@ def require_free(api: str, say: Say) -> None:
         _wait_until_free(client, api, say)
 
 
-def _wait_until_free(client: "SyncPrefectClient", api: str, say: Say) -> None:
-    end = time.monotonic() + _PATIENCE_SECONDS
+def _wait_until_free(client: SyncPrefectClient, api: str, say: Say) -> None:
+    end = time.monotonic() + _ENDING_TIMEOUT_SECONDS
     while (active := running_flow_run(client)) is not None:
         ending = _ending(active)
         if ending is None or time.monotonic() > end:
@@ -155,7 +153,7 @@ def _wait_until_free(client: "SyncPrefectClient", api: str, say: Say) -> None:
         raise InputError(_occupied(waiting, None, page_of(api, str(waiting.id))))
 
 
-def _ending(active: "FlowRun") -> str | None:
+def _ending(active: FlowRun) -> str | None:
     """Return what a flow run does that should end in a moment; None if it trains, or begins to."""
     if active.state is not None and active.state.is_cancelling():
         return f"flow run {active.name} is being cancelled"
@@ -164,8 +162,7 @@ def _ending(active: "FlowRun") -> str | None:
     return None
 
 
-def _create(client: "SyncPrefectClient", deployment_id: "UUID", parameters: dict[str, Any], name: str) -> "FlowRun":
-    from prefect.exceptions import PrefectHTTPStatusError
+def _create(client: SyncPrefectClient, deployment_id: UUID, parameters: dict[str, Any], name: str) -> FlowRun:
 
     try:
         return client.create_flow_run_from_deployment(deployment_id, parameters=parameters, name=name)
@@ -176,7 +173,7 @@ def _create(client: "SyncPrefectClient", deployment_id: "UUID", parameters: dict
         ) from error
 
 
-def _occupied(active: "FlowRun", ending: str | None, page: str) -> str:
+def _occupied(active: FlowRun, ending: str | None, page: str) -> str:
     if ending is not None:
         return f"{ending[0].upper()}{ending[1:]}, and has not ended yet ({page}): try again in a few seconds."
     run = trained_run(active)

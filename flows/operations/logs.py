@@ -1,18 +1,28 @@
-"""What happened to a run: what all its flow runs have logged, in the order of time; without a server, what it keeps."""
+"""What happened to a run: the logs of its flow runs in the order of time; without a server, what the run keeps."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
 
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    LogFilter,
+    LogFilterFlowRunId,
+    LogFilterTimestamp,
+)
+from prefect.client.schemas.objects import FlowRun
+
+from flows.journals import ABORTS, ATTEMPTS
 from flows.names import run_tag
+from flows.operations.flow_runs import TRAININGS
+from flows.runs import configured_place, newest_generation
 
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+T = TypeVar("T")
 
 _PAGE = 200
 # Logs reach the server in batches, from several processes: an older line may come after a newer one.
@@ -31,7 +41,7 @@ class LogLine:
     """
 
     moment: datetime
-    flow_run: "FlowRun"
+    flow_run: FlowRun
     level: str
     message: str
 
@@ -44,15 +54,13 @@ class RunLogs:
         run: the name of the run.
     """
 
-    def __init__(self, client: "SyncPrefectClient", run: str) -> None:
+    def __init__(self, client: SyncPrefectClient, run: str) -> None:
         self._client = client
         self._run = run
         self._seen: dict[UUID, datetime] = {}
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield what was logged since the last call, oldest first."""
-        from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId, LogFilterTimestamp
-
         flow_runs = {found.id: found for found in self._flow_runs()}
         since = max(self._seen.values(), default=None)
         after = None if since is None else since - _LATE
@@ -61,39 +69,25 @@ class RunLogs:
             flow_run_id=LogFilterFlowRunId(any_=list(flow_runs)),
             timestamp=None if after is None else LogFilterTimestamp(after_=after),
         )
-        offset = 0
-        while flow_runs and (page := self._client.read_logs(wanted, limit=_PAGE, offset=offset)):
-            offset += len(page)
-            for log in page:
-                if log.id in self._seen or log.flow_run_id is None:
-                    continue
+        for log in _all(partial(self._client.read_logs, wanted)) if flow_runs else ():
+            if log.id not in self._seen and log.flow_run_id is not None:
                 self._seen[log.id] = log.timestamp
                 flow_run = flow_runs[log.flow_run_id]
                 yield LogLine(log.timestamp, flow_run, logging.getLevelName(log.level), log.message)
 
-    def _flow_runs(self) -> "list[FlowRun]":
-        from prefect.client.schemas.filters import (
-            FlowFilter,
-            FlowFilterName,
-            FlowRunFilter,
-            FlowRunFilterName,
-            FlowRunFilterTags,
-        )
+    def _flow_runs(self) -> Iterator[FlowRun]:
+        # One that has ended before it began has no tag: `eigen launch` has named it.
+        either = {"operator": "or_", "tags": {"all_": [run_tag(self._run)]}, "name": {"any_": [self._run]}}
+        theirs = FlowRunFilter.model_validate(either)
+        return _all(partial(self._client.read_flow_runs, flow_filter=TRAININGS, flow_run_filter=theirs))
 
-        train = FlowFilter(name=FlowFilterName(any_=["train"]))
-        found: list[FlowRun] = []
-        for theirs in (
-            FlowRunFilter(tags=FlowRunFilterTags(all_=[run_tag(self._run)])),
-            # One that has ended before it began has no tag: `eigen launch` has named it.
-            FlowRunFilter(name=FlowRunFilterName(any_=[self._run])),
-        ):
-            offset = 0
-            while page := self._client.read_flow_runs(
-                flow_filter=train, flow_run_filter=theirs, limit=_PAGE, offset=offset
-            ):
-                found += page
-                offset += len(page)
-        return found
+
+def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
+    """Yield what the server has, page by page."""
+    offset = 0
+    while page := read(limit=_PAGE, offset=offset):
+        offset += len(page)
+        yield from page
 
 
 def kept_events(store: str, run: str) -> list[tuple[str, str]]:
@@ -103,9 +97,6 @@ def kept_events(store: str, run: str) -> list[tuple[str, str]]:
         InputError: there is no such run, or it cannot be read.
         StoreUnavailableError: the store does not answer.
     """
-    from flows.journals import ABORTS, ATTEMPTS
-    from flows.runs import configured_place, newest_generation
-
     place, config = configured_place(store, run)
     found = [(entry.moment, f"resumed by schedule, generation {entry.generation}") for entry in ATTEMPTS.read(place)]
     found += [

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,12 +12,14 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from eigen_core.store.files import explained
+from flows.endings import Stopped
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _POLL_SECONDS = 0.1
+_READY_POLL_SECONDS = 0.2
 _KILLED_SECONDS = 10.0
-# The clock may be set between two looks at when a process began.
+# The clock may be set between two readings of a process's start.
 _SAME_START_SECONDS = 1.0
 _MOST_TAIL_BYTES = 64 << 10
 
@@ -44,20 +46,14 @@ class ProcessId(BaseModel):
         """Whether it has not ended."""
         return self._process() is not None
 
-    def children(self) -> list["ProcessId"]:
-        """Return the processes that it has started itself and that have not ended."""
+    def children(self, *, recursive: bool = False) -> list["ProcessId"]:
+        """Return the processes that it has started and that have not ended; `recursive`: those of its children too."""
         process = self._process()
-        if process is None:
-            return []
         try:
-            return [ProcessId(pid=child.pid, started=child.create_time()) for child in process.children()]
+            children = [] if process is None else process.children(recursive=recursive)
+            return [ProcessId(pid=child.pid, started=child.create_time()) for child in children]
         except psutil.NoSuchProcess:
             return []
-
-    def descendants(self) -> list["ProcessId"]:
-        """Return all processes below it."""
-        below = self.children()
-        return [*below, *(deeper for child in below for deeper in child.descendants())]
 
     def runs(self, word: str) -> bool:
         """Whether one of the words of its command is `word`."""
@@ -78,16 +74,19 @@ class ProcessId(BaseModel):
 
     def wait(self, seconds: float) -> bool:
         """Wait until it has ended, at most `seconds`, and return whether it has."""
-        end = time.monotonic() + seconds
-        while self.is_alive():
-            if time.monotonic() > end:
-                return False
-            time.sleep(_POLL_SECONDS)
-        return True
+        return wait_until(lambda: not self.is_alive(), seconds)
+
+    def stop(self, seconds: float) -> bool:
+        """Ask it to end, kill it with all processes below it after `seconds`, and return whether it was killed."""
+        self.send(signal.SIGTERM)
+        killed = not self.wait(seconds)
+        if killed:
+            self.kill()
+        return killed
 
     def kill(self) -> bool:
-        """End it and all processes below it at once, and return whether they have ended."""
-        everything = [self, *self.descendants()]
+        """Kill it and all processes below it, and return whether they have ended."""
+        everything = [self, *self.children(recursive=True)]
         for process in everything:
             process.send(signal.SIGKILL)
         return all(process.wait(_KILLED_SECONDS) for process in everything)
@@ -114,8 +113,18 @@ def this_machine() -> str | None:
         return None
 
 
+def wait_until(condition: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> bool:
+    """Wait until `condition` holds, asked `every` so many seconds, at most `seconds`; return whether it does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(every)
+    return True
+
+
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> "Started":
-    """Start a process that goes on without this one: in a session of its own, its output added to a file.
+    """Start a process that outlives this one: in a session of its own, its output appended to a file.
 
     Raises:
         InputError: the log cannot be written to.
@@ -130,7 +139,7 @@ def start(command: Sequence[str], environment: Mapping[str, str], log: Path, fol
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Started(process)
+    return Started(process, log)
 
 
 class Started:
@@ -140,25 +149,41 @@ class Started:
         process: its identity.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
+        self._log = log
         # Until this process asks how it ended, its number is not given to another.
         self.process = ProcessId.of(process.pid)
 
     def ended(self) -> int | None:
-        """Return its exit status, None while it goes on."""
+        """Return its exit status, None while it runs."""
         return self._process.poll()
 
+    def wait_until_ready(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
+        """Return when `ready` says so.
+
+        Raises:
+            Stopped: the process, called `name` in the message, ended, or was not ready within `seconds`.
+        """
+        in_time = wait_until(lambda: self.ended() is not None or ready(), seconds, _READY_POLL_SECONDS)
+        status = self.ended()
+        if not in_time or status is not None:
+            how = f"was not ready within {seconds:.0f} s" if status is None else f"ended with status {status}"
+            raise Stopped(f"The {name} {how}. {last_words(self._log)}")
+
     def stop(self, seconds: float = _KILLED_SECONDS) -> None:
-        """End it, gently first."""
-        self.process.send(signal.SIGTERM)
-        if not self.process.wait(seconds):
-            self.process.kill()
+        """Stop it as `ProcessId.stop` does."""
+        self.process.stop(seconds)
         self._process.wait()
 
 
+def last_words(log: Path) -> str:
+    """Return a sentence with the last line of a log and where the log is."""
+    return f"Its last line was: {' '.join(last_lines(log, 1)) or 'none'}. Its log is {log}."
+
+
 def last_lines(log: Path, count: int) -> list[str]:
-    """Return the last lines of a log that say anything; none if it cannot be read."""
+    """Return the last lines of a log that are not blank; none if it cannot be read."""
     try:
         with open(log, "rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _MOST_TAIL_BYTES, 0))

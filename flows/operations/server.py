@@ -1,7 +1,6 @@
 """Which of Prefect's servers is meant, and starting one of our own."""
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,28 +10,11 @@ from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.operations.environment import HOST, api_at, own_environment, server_command, server_environment, ui_of
 from flows.operations.health import answers, is_taken
-from flows.operations.home import Home, Record
-from flows.operations.processes import last_lines, start, this_machine
+from flows.operations.home import Home, ProcessRecord
 
 DEFAULT_PORT = 4200
 START_SECONDS = 180.0
-_POLL_SECONDS = 0.2
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True)
-class Server:
-    """A server that answers.
-
-    Attributes:
-        api: URL of its API.
-        ours: `eigen up` has started it in this folder.
-        began: it was started just now.
-    """
-
-    api: str
-    ours: bool
-    began: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,8 +35,8 @@ class Listening:
 _HERE = Listening()
 
 
-def known_server(home: Home, environ: Mapping[str, str]) -> Server:
-    """Return the server to ask: the one PREFECT_API_URL or a profile names, else the one that `eigen up` has started.
+def known_server(home: Home, environ: Mapping[str, str]) -> str:
+    """Return the URL of the API to ask: that of PREFECT_API_URL or a profile, else that which `eigen up` has started.
 
     Raises:
         InputError: there is none, or it does not answer.
@@ -67,7 +49,7 @@ def known_server(home: Home, environ: Mapping[str, str]) -> Server:
                 f"Prefect's API at {given} does not answer. Start it, or take PREFECT_API_URL out of environment and "
                 "profile and start one here with `eigen up`."
             )
-        return Server(given, ours=False)
+        return given
     if record is None:
         raise InputError(
             f"No server runs here: start one with `eigen up`, or set PREFECT_API_URL. (Looked in {home.path}; "
@@ -78,7 +60,7 @@ def known_server(home: Home, environ: Mapping[str, str]) -> Server:
             f"The server at {record.api} (process {record.process.pid}) does not answer. Its log is {record.log}; "
             "`eigen down` and `eigen up` start it anew."
         )
-    return Server(record.api, ours=True)
+    return record.api
 
 
 def server_for_training(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
@@ -133,7 +115,7 @@ def wanted_port(
     return None if not local or answers(configured) else port
 
 
-def start_server(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> Record:
+def start_server(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> ProcessRecord:
     """Start a server at a port of this machine, and return when it answers.
 
     Args:
@@ -150,7 +132,7 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, listening: L
     host = listening.host
     if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
         raise InputError(
-            f"At {host} other machines reach the server, and whoever reaches it can run code here: set "
+            f"At {host} other machines reach the server, and who reaches it can run code here: set "
             "PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password if a firewall or a published port "
             "protects it."
         )
@@ -162,22 +144,14 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, listening: L
         )
     if is_taken(host, port):
         raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
-    log, folder, api = home.log("server"), Path.cwd(), api_at(port)
-    started = start(server_command(port, host), server_environment(environ, port), log, folder)
-    record = Record(
-        process=started.process, api=api, log=log, folder=folder, store=None, machine=this_machine(), host=host
-    )
-    home.write("server", record)
-    end = time.monotonic() + START_SECONDS
-    while not answers(api):
-        status = started.ended()
-        if status is None and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)
-            continue
+    api = api_at(port)
+    command, environment = server_command(port, host), server_environment(environ, port)
+    record, started = home.start("server", command, environment, api=api, host=host)
+    try:
+        started.wait_until_ready("server", lambda: answers(api), START_SECONDS)
+    except Stopped:
         started.stop()
-        said = " ".join(last_lines(log, 1))
-        how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
-        raise Stopped(f"The server {how}. It said: {said or 'nothing'}. Its log is {log}.")
+        raise
     home.remember_port(port)
     return record
 

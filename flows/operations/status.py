@@ -1,10 +1,14 @@
 """What runs here, and how far it is."""
 
 import os
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated, Any
 
+from prefect.client.orchestration import SyncPrefectClient
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
+
+from eigen_core.checkpoint import RunPlace
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
@@ -13,6 +17,7 @@ from flows.operations.environment import ui_of
 from flows.operations.flow_runs import (
     given_store_of,
     last_flow_run,
+    last_heartbeat,
     next_flow_run,
     running_flow_run,
     suspended_flow_run,
@@ -20,175 +25,200 @@ from flows.operations.flow_runs import (
     waiting_flow_run,
 )
 from flows.operations.health import answers, version
-from flows.operations.home import Home, Record
+from flows.operations.home import Home, ProcessRecord
 from flows.operations.launching import page_of, run_page_of
 from flows.operations.server import configured_api
-from flows.operations.stores import store_here
-from flows.operations.worker import find_worker, worker_name
+from flows.operations.working_folder import store_here
+from flows.runs import RunStatus, newest_generation, run_exists, runs_in, status_of
 
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+Moment = Annotated[
+    datetime,
+    PlainSerializer(lambda moment: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", when_used="json-unless-none"),
+]
 
-    from flows.runs import RunStatus
+
+class _Document(BaseModel):
+    """A part of what `eigen status --json` prints: the names of fields are a contract. What is not known is None."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
 
-@dataclass(frozen=True)
-class ServerStatus:
-    """The server.
-
-    Attributes:
-        api: URL of its API.
-        answers: whether it says that it is well.
-        version: of Prefect; None if it does not answer.
-        record: its process, if `eigen up` has started it here and it has not ended.
-    """
+class ServerStatus(_Document):
+    """The server."""
 
     api: str
+    """URL of its API."""
+    ui: str
+    """Address of the pages."""
     answers: bool
-    version: str | None
-    record: Record | None
+    """Whether it says that it is well."""
+    version: str | None = None
+    """Of Prefect; None if it does not answer."""
+    pid: int | None = None
+    """Its process, if `eigen up` has started it here and it has not ended."""
+    log: Path | None = None
 
-    @property
-    def ui(self) -> str:
-        """Address of the pages."""
-        return ui_of(self.api)
 
-
-@dataclass(frozen=True)
-class WorkerStatus:
-    """The worker of this folder.
-
-    Attributes:
-        name: what the server calls it.
-        record: its process; None if it does not run.
-        heard_of: when the server has heard of it last; None if it never has, or cannot be asked.
-    """
+class WorkerStatus(_Document):
+    """The worker of this folder."""
 
     name: str
-    record: Record | None
-    heard_of: datetime | None
+    """What the server calls it."""
+    running: bool = False
+    pid: int | None = None
+    folder: Path | None = None
+    log: Path | None = None
+    heard_of: Moment | None = None
+    """When the server has heard of it last; None if it never has, or cannot be asked."""
 
 
-@dataclass(frozen=True)
-class FlowRunStatus:
-    """A flow run.
+class SupervisorStatus(_Document):
+    """What restarts server and worker."""
 
-    Attributes:
-        id, name: in Prefect.
-        run: the run that it trains, if that is known.
-        store: the store that it was given; None: the default.
-        state: the name of its state, such as Running or AlreadyFinished.
-        message: what the state says, if it says anything.
-        since: when it is in that state.
-        active: it trains, or is about to.
-        waiting: it waits for a worker.
-        suspended: it waits to be resumed, or cancelled, in its page.
-        page: address of its page.
-    """
+    running: bool
+    pid: int
+    log: Path
+
+
+class FlowRunStatus(_Document):
+    """A flow run."""
 
     id: str
     name: str
     run: str | None
-    store: str | None
+    """The run that it trains, if that is known."""
+    store: str | None = Field(default=None, exclude=True)
+    """The store that it was given; None: the default."""
     state: str
-    message: str | None
-    since: datetime
-    active: bool
-    suspended: bool
-    page: str
+    """The name of its state, such as Running or AlreadyFinished."""
+    message: str | None = None
+    """What the state says, if it says anything."""
+    since: Moment
+    """When it entered that state."""
+    active: bool = False
+    """It trains, or is about to."""
     waiting: bool = False
+    """It waits for a worker."""
+    suspended: bool = False
+    """It waits to be resumed, or cancelled, in its page."""
+    page: str
+    """Address of its page."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is to come."""
+        """Whether it is in its last state."""
         return not (self.active or self.waiting or self.suspended)
 
 
-@dataclass(frozen=True)
-class ScheduleStatus:
-    """The schedule that resumes.
-
-    Attributes:
-        active: whether it is switched on.
-        next: when it, or a user, has asked for the next flow run.
-    """
+class ScheduleStatus(_Document):
+    """The schedule that resumes."""
 
     active: bool
-    next: datetime | None
+    next: Moment | None
+    """When it, or a user, has asked for the next flow run."""
 
 
-@dataclass(frozen=True)
-class Status:
-    """All of it. What is not known is None.
-
-    Attributes:
-        server: None if there is none: `eigen up` has started none here and PREFECT_API_URL names none.
-        worker: the worker.
-        flow_run: the one that trains, else the one that waits for a worker, else the one that is suspended, else the
-            one that has ended last.
-        schedule: the schedule that resumes.
-        run: the run that the flow run trains, as its store knows it; None if it is yet to be begun.
-        run_problem: why that is not known, as a sentence.
-        supervisor: what restarts server and worker, None if none was started here.
-        run_page: address of the page of the run that the flow run trains.
-    """
+class Status(_Document):
+    """What runs here, and how far it is."""
 
     server: ServerStatus | None
+    """None if there is none: `eigen up` has started none here and PREFECT_API_URL names none."""
     worker: WorkerStatus
-    flow_run: FlowRunStatus | None
-    schedule: ScheduleStatus | None
-    run: "RunStatus | None"
-    run_problem: str | None
-    supervisor: Record | None = None
-    run_page: str | None = None
+    supervisor: SupervisorStatus | None = None
+    """None if none was started here."""
+    flow_run: FlowRunStatus | None = None
+    """The one that trains, else the one that waits for a worker, else the one that is suspended, else the one that has
+    ended last."""
+    schedule: ScheduleStatus | None = None
+    run: InstanceOf[RunStatus] | None = None
+    """The run that the flow run trains, as its store knows it; None if it is yet to begin."""
+    problem: str | None = None
+    """Why the run is not known, as a sentence."""
+    run_page: str | None = Field(default=None, exclude=True)
+    """Address of the page of the run that the flow run trains."""
 
     @property
-    def is_up(self) -> bool:
+    def up(self) -> bool:
         """Whether the server answers, the worker runs, and what restarts them has not ended."""
-        supervised = self.supervisor is None or self.supervisor.process.is_alive()
-        return self.server is not None and self.server.answers and self.worker.record is not None and supervised
+        supervised = self.supervisor is None or self.supervisor.running
+        return self.server is not None and self.server.answers and self.worker.running and supervised
+
+    def document(self) -> dict[str, Any]:
+        """Return what `eigen status --json` prints."""
+        return {"up": self.up, **self.model_dump(mode="json")}
+
+    @field_serializer("run")
+    def _run_document(self, run: RunStatus | None) -> dict[str, Any] | None:
+        if run is None:
+            return None
+        return {
+            "run": run.run,
+            "state": run.state,
+            "generation": run.generation,
+            "generations": run.config.generations,
+            "store": run.store,
+            "folder": str(run.folder),
+            "uploads": run.uploads and run.uploads.model_dump(mode="json"),
+        }
 
 
 def status_here(home: Home) -> Status:
     """Return what runs here, and how far it is.
 
     Raises:
-        InputError: what `eigen up` has noted cannot be read.
+        InputError: what `eigen up` has recorded cannot be read.
     """
-    server = _server(home)
-    worker = home.running("worker")
-    supervisor = home.read("supervisor")
-    name = worker_name(home)
-    if server is None or not server.answers:
-        run, problem = _run(worker, None)
-        return Status(server, WorkerStatus(name, worker, None), None, None, run, problem, supervisor)
-    with client_of(server.api) as client:
-        known = find_worker(client, name)
-        flow_run = _flow_run(client, server.api)
-        schedule = _schedule(client)
-        known_run = None if flow_run is None else flow_run.run
-        run_page = None if known_run is None else run_page_of(client, server.api, known_run)
-    heard_of = None if known is None else known.last_heartbeat_time
+    worker, supervisor = home.running("worker"), home.read("supervisor")
+    server = _server(home, worker)
+    flow_run = schedule = run_page = heard_of = None
+    if server is not None and server.answers:
+        with client_of(server.api) as client:
+            heard_of = last_heartbeat(client, home.worker_name)
+            flow_run = _flow_run(client, server.api)
+            schedule = _schedule(client)
+            if flow_run is not None and flow_run.run is not None:
+                run_page = run_page_of(client, server.api, flow_run.run)
     run, problem = _run(worker, flow_run)
-    return Status(server, WorkerStatus(name, worker, heard_of), flow_run, schedule, run, problem, supervisor, run_page)
+    return Status(
+        server=server,
+        worker=WorkerStatus(
+            name=home.worker_name,
+            running=worker is not None,
+            pid=worker and worker.process.pid,
+            folder=worker and worker.folder,
+            log=worker and worker.log,
+            heard_of=heard_of,
+        ),
+        supervisor=supervisor
+        and SupervisorStatus(running=supervisor.process.is_alive(), pid=supervisor.process.pid, log=supervisor.log),
+        flow_run=flow_run,
+        schedule=schedule,
+        run=run,
+        problem=problem,
+        run_page=run_page,
+    )
 
 
-def _server(home: Home) -> ServerStatus | None:
+def _server(home: Home, worker: ProcessRecord | None) -> ServerStatus | None:
     record = home.running("server")
-    given = configured_api(os.environ)
-    worker = home.running("worker")
-    api = given or (record.api if record else None) or (worker.api if worker else None)
+    api = configured_api(os.environ) or (record.api if record else None) or (worker.api if worker else None)
     if api is None:
         return None
-    well = answers(api)
-    return ServerStatus(api, well, version(api) if well else None, record if record and record.api == api else None)
+    well, ours = answers(api), record if record and record.api == api else None
+    return ServerStatus(
+        api=api,
+        ui=ui_of(api),
+        answers=well,
+        version=version(api) if well else None,
+        pid=ours and ours.process.pid,
+        log=ours and ours.log,
+    )
 
 
-def _flow_run(client: "SyncPrefectClient", api: str) -> FlowRunStatus | None:
+def _flow_run(client: SyncPrefectClient, api: str) -> FlowRunStatus | None:
     active = running_flow_run(client)
     waiting = None if active is not None else waiting_flow_run(client)
-    found: FlowRun | None = active or waiting or suspended_flow_run(client) or last_flow_run(client)
+    found = active or waiting or suspended_flow_run(client) or last_flow_run(client)
     if found is None or found.state is None:
         return None
     return FlowRunStatus(
@@ -198,15 +228,15 @@ def _flow_run(client: "SyncPrefectClient", api: str) -> FlowRunStatus | None:
         store=given_store_of(found),
         state=found.state.name or str(found.state.type.value),
         message=found.state.message or None,
-        since=found.state.timestamp.astimezone(UTC),
+        since=found.state.timestamp,
         active=active is not None,
+        waiting=waiting is not None,
         suspended=found.state.is_paused(),
         page=page_of(api, str(found.id)),
-        waiting=waiting is not None,
     )
 
 
-def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
+def _schedule(client: SyncPrefectClient) -> ScheduleStatus | None:
     try:
         schedule = resume_schedule(client)
     except InputError:
@@ -214,21 +244,19 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
     if schedule is None:
         return None
     due = next_flow_run(client)
-    return ScheduleStatus(schedule.active, None if due is None else due.next_scheduled_start_time)
+    return ScheduleStatus(active=schedule.active, next=due and due.next_scheduled_start_time)
 
 
-def last_trained(home: Home, worker: Record | None) -> "RunStatus | None":
+def last_trained(home: Home, worker: ProcessRecord | None) -> RunStatus | None:
     """Return the run that was trained last in the store of a worker, None if that is not known."""
     return _run(worker or home.read("worker"), None)[0]
 
 
-def _run(worker: Record | None, flow_run: FlowRunStatus | None) -> "tuple[RunStatus | None, str | None]":
+def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
     """Return the run that a flow run trains, else the one that was trained last; or why that is not known.
 
     One that is yet to be begun is none: another run of the store says nothing about it.
     """
-    from flows.runs import run_exists, status_of
-
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run
@@ -246,9 +274,6 @@ def newest_run(store: str) -> str | None:
         InputError: the store cannot be used.
         StoreUnavailableError: it does not answer.
     """
-    from eigen_core.checkpoint import RunPlace
-    from flows.runs import newest_generation, runs_in
-
     written = []
     for name in runs_in(store):
         newest = newest_generation(RunPlace.of(CheckpointConfig(store=store), name))

@@ -1,4 +1,4 @@
-"""Stopping what was started: a training first, so that it is heard of, then its worker, then the server."""
+"""Stopping what was started: a training first, so that the server records its end, then its worker, then the server."""
 
 import signal
 import time
@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from flows.endings import Stopped
+from flows.operations.deploying import client_of
+from flows.operations.flow_runs import begun_by_hand, report_lost, running_flow_run
 from flows.operations.health import answers
-from flows.operations.home import PARTS, Home, Part, Record
-from flows.operations.processes import ProcessId
-from flows.operations.worker import worker_name
+from flows.operations.home import COMPONENTS, Component, Home, ProcessRecord
+from flows.operations.processes import ProcessId, wait_until
 
 GRACE_SECONDS = 120.0
 """How long a training that is asked to stop may take to reach a point where it can."""
@@ -26,30 +27,77 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class StoppedWorker:
-    """How a worker was stopped.
+class Down:
+    """What was stopped.
 
     Attributes:
-        trainings: processes of flow runs that were asked to stop.
-        killed: they, or the worker, did not stop by themselves in time.
+        worker, server: the process, None if none ran.
+        trainings: how many flow runs were asked to stop.
+        killed: what did not stop by itself in time.
+        by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
     """
 
-    trainings: tuple[ProcessId, ...]
-    killed: bool
+    worker: ProcessRecord | None
+    server: ProcessRecord | None
+    trainings: int
+    killed: tuple[str, ...]
+    by_hand: tuple[str, ...] = ()
 
 
-def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Callable[[], bool]) -> StoppedWorker:
+def bring_down(
+    home: Home,
+    say: Say,
+    grace_seconds: float = GRACE_SECONDS,
+    components: Collection[Component] = COMPONENTS,
+    before_server: Callable[[], None] = lambda: None,
+) -> Down:
+    """Stop what `bring_up` has started here, or some components of it.
+
+    Args:
+        home: what has been started.
+        say: called with what is being waited for.
+        grace_seconds: how long a training may take to stop by itself.
+        components: what to stop of it.
+        before_server: called between the ends of worker and server.
+
+    Raises:
+        InputError: another `eigen up` or `eigen down` is at work.
+    """
+    if not home.path.is_dir():
+        before_server()
+        return Down(None, None, 0, ())
+    with home.alone():
+        recorded = home.read("worker") if "worker" in components else None
+        worker = recorded if recorded is not None and recorded.process.is_alive() else None
+        server = home.running("server") if "server" in components else None
+        killed: list[str] = []
+        trainings = 0
+        if worker is not None:
+            trainings, worker_killed = _stop_worker(worker, say, grace_seconds)
+            killed += ["worker"] * worker_killed
+        if recorded is not None and answers(recorded.api):
+            # If the server does not answer, the next `eigen up` reports them.
+            with suppress(Stopped), client_of(recorded.api) as client:
+                report_lost(client, recorded, home.worker_name)
+        before_server()
+        by_hand = () if server is None else _begun_by_hand(server.api)
+        if server is not None:
+            say("stopping the server")
+            killed += ["server"] * server.process.stop(_END_SECONDS)
+        for component in components:
+            home.forget(component)
+        return Down(worker, server, trainings, tuple(killed), by_hand)
+
+
+def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:
     """Stop a worker and what it runs.
 
     A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. It is
-    held meanwhile: what asks for their resume must wait for the next worker, and not be taken by one that ends.
+    suspended meanwhile: a request for their resume must wait for the next worker, and not go to one that ends.
 
-    Args:
-        process: the worker.
-        say: called with what is being waited for.
-        grace_seconds: how long trainings may take to stop by themselves.
-        reported: whether the server knows that they have ended.
+    Returns how many trainings were asked to stop, and whether they or the worker had to be killed.
     """
+    process = worker.process
     asked: list[ProcessId] = []
     end = time.monotonic() + grace_seconds
     killed = False
@@ -67,125 +115,30 @@ def stop_worker(process: ProcessId, say: Say, grace_seconds: float, reported: Ca
                     engine.kill()
             time.sleep(_POLL_SECONDS)
         if asked:
-            _wait_for(reported, _REPORT_SECONDS)
+            wait_until(lambda: _nothing_runs(worker.api), _REPORT_SECONDS)
         say("stopping the worker")
         process.send(signal.SIGTERM)
     finally:
-        # Not even an interrupted command leaves a worker that is held for ever.
+        # Not even an interrupted command leaves a worker that is suspended for ever.
         process.send(signal.SIGCONT)
+    # A second SIGTERM would kill the worker.
     if not process.wait(_END_SECONDS):
         killed = True
         process.kill()
-    return StoppedWorker(tuple(asked), killed)
-
-
-def stop_server(process: ProcessId, say: Say) -> bool:
-    """Stop a server and return whether it had to be killed."""
-    say("stopping the server")
-    process.send(signal.SIGTERM)
-    if process.wait(_END_SECONDS):
-        return False
-    process.kill()
-    return True
-
-
-@dataclass(frozen=True)
-class Down:
-    """What was stopped.
-
-    Attributes:
-        worker, server: the process, None if none ran.
-        trainings: how many flow runs were asked to stop.
-        killed: what did not stop by itself in time.
-        by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
-    """
-
-    worker: Record | None
-    server: Record | None
-    trainings: int
-    killed: tuple[str, ...]
-    by_hand: tuple[str, ...] = ()
-
-
-def bring_down(
-    home: Home,
-    say: Say,
-    grace_seconds: float = GRACE_SECONDS,
-    parts: Collection[Part] = PARTS,
-    before_server: Callable[[], None] = lambda: None,
-) -> Down:
-    """Stop what `bring_up` has started here, or some parts of it.
-
-    Args:
-        home: what has been started.
-        say: called with what is being waited for.
-        grace_seconds: how long a training may take to stop by itself.
-        parts: what to stop of it.
-        before_server: is called between the ends of worker and server.
-
-    Raises:
-        InputError: another `eigen up` or `eigen down` is at work.
-    """
-    if not home.path.is_dir():
-        before_server()
-        return Down(None, None, 0, ())
-    with home.alone():
-        noted = home.read("worker") if "worker" in parts else None
-        worker = home.running("worker") if "worker" in parts else None
-        server = home.running("server") if "server" in parts else None
-        killed: list[str] = []
-        trainings = 0
-        if worker is not None:
-            api = worker.api
-            stopped = stop_worker(worker.process, say, grace_seconds, lambda: nothing_runs(api))
-            trainings = len(stopped.trainings)
-            killed += ["worker"] * stopped.killed
-        if noted is not None:
-            _report_lost(noted, worker_name(home))
-        before_server()
-        by_hand = () if server is None else _begun_by_hand(server.api)
-        if server is not None and stop_server(server.process, say):
-            killed.append("server")
-        for part in parts:
-            home.forget(part)
-        return Down(worker, server, trainings, tuple(killed), by_hand)
-
-
-def _report_lost(worker: Record, name: str) -> None:
-    """Tell the server of flow runs that were killed; if it does not answer, the next `eigen up` does."""
-    from flows.operations.deploying import client_of
-    from flows.operations.lost import report_lost
-
-    if not answers(worker.api):
-        return
-    with suppress(Stopped), client_of(worker.api) as client:
-        report_lost(client, worker, name)
+    return len(asked), killed
 
 
 def _begun_by_hand(api: str) -> tuple[str, ...]:
-    from flows.operations.deploying import client_of
-    from flows.operations.flow_runs import begun_by_hand
-
-    if not answers(api):
-        return ()
-    with suppress(Stopped), client_of(api) as client:
-        return tuple(found.name for found in begun_by_hand(client))
+    if answers(api):
+        with suppress(Stopped), client_of(api) as client:
+            return tuple(found.name for found in begun_by_hand(client))
     return ()
 
 
-def nothing_runs(api: str) -> bool:
+def _nothing_runs(api: str) -> bool:
     """Whether the server takes no flow run for running, or cannot be asked."""
-    from flows.operations.deploying import client_of
-    from flows.operations.flow_runs import running_flow_run
-
     try:
         with client_of(api) as client:
             return running_flow_run(client) is None
     except Stopped:
         return True
-
-
-def _wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(_POLL_SECONDS)

@@ -17,8 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eigen_core.errors import InputError
-from flows.operations.home import PARTS, Home, Record
-from flows.operations.processes import start, this_machine
+from flows.operations.home import COMPONENTS, Home
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +34,8 @@ def ensure_supervisor(home: Home, environ: Mapping[str, str], api: str, *, anew:
     """Start the supervisor of a home if none runs.
 
     Args:
-        home: whose parts it restarts.
-        environ: with which it restarts them.
+        home: of the components that it restarts.
+        environ: the environment of what it restarts.
         api: of the server.
         anew: replace one that runs: it may have another environment than what has just been started.
 
@@ -47,33 +46,28 @@ def ensure_supervisor(home: Home, environ: Mapping[str, str], api: str, *, anew:
     if running is not None and (not anew or running.process.pid == os.getppid()):
         return
     stop_supervisor(home)
-    log, folder = home.log("supervisor"), Path.cwd()
-    started = start([sys.executable, "-m", __name__], {**environ, "EIGEN_HOME": str(home.path)}, log, folder)
-    record = Record(process=started.process, api=api, log=log, folder=folder, store=None, machine=this_machine())
-    home.write("supervisor", record)
+    home.start("supervisor", [sys.executable, "-m", __name__], {**environ, "EIGEN_HOME": str(home.path)}, api=api)
 
 
 def stop_supervisor(home: Home) -> None:
     """End the supervisor of a home, and what it is just restarting with it; it is forgotten."""
     running = home.running("supervisor")
     if running is not None:
-        running.process.send(signal.SIGTERM)
-        if not running.process.wait(_STOP_SECONDS):
-            running.process.kill()
+        running.process.stop(_STOP_SECONDS)
     if home.path.is_dir():
         home.forget("supervisor")
 
 
 def supervise(home: Home, restart: Callable[[list[str], Path], bool], wait: Callable[[float], bool]) -> None:
-    """Restart what has ended by itself, again and again if it fails, with growing pauses.
+    """Restart what has ended by itself; pauses between attempts that fail grow.
 
     Args:
-        home: whose parts.
+        home: of the components.
         restart: calls `eigen up` with these arguments in this folder, and returns whether it has succeeded.
         wait: waits so many seconds, and returns whether this process is asked to stop.
 
     Raises:
-        InputError: what is known of a part cannot be read.
+        InputError: what is known of a component cannot be read.
     """
     pause, last = 0.0, time.monotonic()
     missing = None
@@ -100,14 +94,14 @@ def stop_event() -> threading.Event:
 
 
 def _missing(home: Home) -> tuple[list[str], Path] | None:
-    """Return how `eigen up` is to be called, and where, since a part has ended; None if all run.
+    """Return how `eigen up` is to be called, and where, since a component has ended; None if all run.
 
-    `eigen down` forgets the parts that it stops.
+    `eigen down` forgets the components that it stops.
     """
-    found = [(part, record) for part in PARTS if (record := home.read(part)) is not None]
+    found = [(name, record) for name in COMPONENTS if (record := home.read(name)) is not None]
     if all(record.process.is_alive() for _, record in found):
         return None
-    arguments = [] if len(found) == len(PARTS) else ["--only", found[0][0]]
+    arguments = [] if len(found) == len(COMPONENTS) else ["--only", found[0][0]]
     for _, record in found:
         if record.host is not None:
             arguments += ["--host", record.host, "--port", str(urlsplit(record.api).port), "--without-password"]

@@ -17,7 +17,7 @@ from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError
-from flows.cli.tables import resume_command
+from flows.cli.runs import command_for
 from flows.operations.status import newest_run
 from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
 
@@ -230,8 +230,8 @@ def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -
 
 
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:
-    assert resume_command(Config(), "a") == "eigen resume a"
-    assert resume_command(small_flow_config(tmp_path / "x y"), "a") == f"eigen resume a --store '{tmp_path}/x y'"
+    assert command_for("resume", Config(), "a") == "eigen resume a"
+    assert command_for("resume", small_flow_config(tmp_path / "x y"), "a") == f"eigen resume a --store '{tmp_path}/x y'"
 
 
 def test_a_store_that_does_not_answer_is_said_and_this_machine_tells_what_it_knows(

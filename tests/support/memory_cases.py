@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
-from eigen_core.memory.baselines import Baselines
-from eigen_core.memory.objects import ObjectCounts
+from eigen_core.memory.objects import Baselines, ObjectCounts
 
 MB = 1_000_000
 LIMIT = 1_000 * MB

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flow_cases import eigen_environment
 
-from flows.operations.home import Home, Record
+from flows.operations.home import Home, ProcessRecord
 from flows.operations.processes import ProcessId, this_machine
 
 ROOT = Path(__file__).parents[2]
@@ -57,10 +57,12 @@ def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
         thread.join()
 
 
-def record_of(home: Home, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None) -> Record:
+def record_of(home: Home, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None) -> ProcessRecord:
     """What `eigen up` would note of a process."""
     log, folder = home.path / "some.log", home.path.parent
-    return Record(process=ProcessId.of(pid), api=api, log=log, folder=folder, store=store, machine=this_machine())
+    return ProcessRecord(
+        process=ProcessId.of(pid), api=api, log=log, folder=folder, store=store, machine=this_machine()
+    )
 
 
 def operator_environment(home: Path, **extra: str) -> dict[str, str]:

@@ -18,9 +18,8 @@ from memory_cases import MB, HandClock, bare_report
 
 from eigen_core.config.sections import MemoryConfig
 from eigen_core.memory import MemoryGuard, MemoryReport, host_limits, report_markdown, write_report
-from eigen_core.memory.baselines import Baselines
 from eigen_core.memory.blocks import Block, find_blocks
-from eigen_core.memory.objects import ObjectCounts, count_objects, held_bytes, live_objects
+from eigen_core.memory.objects import Baselines, ObjectCounts, count_objects, held_bytes, live_objects
 from eigen_core.units import signed_size, size
 
 _ELEMENTS = 25_000

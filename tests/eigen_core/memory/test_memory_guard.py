@@ -24,7 +24,7 @@ from eigen_core.memory import (
     Usage,
     host_limits,
 )
-from eigen_core.memory.baselines import Baselines
+from eigen_core.memory.objects import Baselines
 from eigen_core.progress import report_progress
 
 
@@ -152,7 +152,7 @@ def test_children_and_others_count_as_the_limit_counts_them() -> None:
     guard = hand_guard(meter)
     with guard, pytest.raises(MemoryGuardError, match=r"940 MB of 1\.00 GB"):
         guard.check()
-    assert guard.curve.recent[-1].host == 800 * MB
+    assert guard.sample().host == 800 * MB
 
 
 class _TwoLimits(HandMeter):

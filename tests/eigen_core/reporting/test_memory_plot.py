@@ -11,7 +11,7 @@ from memory_cases import MB, bare_report
 from PIL import Image
 
 from eigen_core.memory import MemoryReport, PhaseUsage, Usage
-from eigen_core.memory.curve import Curve, Point
+from eigen_core.memory.course import Curve, Point
 from eigen_core.memory.diagnosis import Growth, GrowthSince, Part
 from eigen_core.memory.limits import Pressure
 from eigen_core.reporting.memory_plot import plot_memory_curve

@@ -1,7 +1,6 @@
 """The commands up, down, status, launch, deploy: sentences and exit codes without a server, and what they print."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -23,26 +22,29 @@ from flows.cli.operations_display import (
     print_run_page,
     print_status,
     print_up,
-    status_document,
 )
 from flows.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from flows.operations import launching
-from flows.operations.home import Home, Record
+from flows.operations.home import Home, ProcessRecord
 from flows.operations.launching import Launched
-from flows.operations.server import Server
 from flows.operations.status import (
     FlowRunStatus,
     ScheduleStatus,
     ServerStatus,
     Status,
+    SupervisorStatus,
     WorkerStatus,
     newest_run,
     status_here,
 )
 from flows.operations.stopping import Down
-from flows.operations.stores import as_worker_sees, store_here
 from flows.operations.up import Up
+from flows.operations.working_folder import as_worker_sees, store_here
 from flows.runs import status_of
+
+FLOW_RUN_KEYS = [
+    "id", "name", "run", "state", "message", "since", "active", "waiting", "suspended", "page"
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +203,7 @@ def test_status_tells_of_the_last_run_though_nothing_runs(folder: Path) -> None:
     (folder / "runs" / "first" / "config.json").write_text("{}")
     found = status_here(Home.of({}))
     assert found.run is None
-    assert found.run_problem is not None
+    assert found.problem is not None
     assert eigen("status").exit_code == 1
 
 
@@ -241,9 +243,21 @@ def printed(show: Any, *arguments: Any) -> str:
     return text
 
 
-def a_record(home: Home, pid: int) -> Record:
+def a_record(home: Home, pid: int) -> ProcessRecord:
     """A process as it is remembered."""
     return record_of(home, pid, "http://127.0.0.1:4200/api")
+
+
+def flow_run_status(state: str, ago: timedelta, **more: Any) -> FlowRunStatus:
+    """A flow run that has been in a state for so long."""
+    given = {"name": "mine", "run": "mine", **more}
+    return FlowRunStatus(id="42", state=state, since=datetime.now(UTC) - ago, page="http://page", **given)
+
+
+def shown(flow_run: FlowRunStatus, schedule: ScheduleStatus | None = None) -> str:
+    """What `eigen status` prints of a flow run."""
+    worker = WorkerStatus(name="machine-abc")
+    return printed(print_status, Status(server=None, worker=worker, flow_run=flow_run, schedule=schedule))
 
 
 def test_everything_is_shown(home: Home, folder: Path) -> None:
@@ -252,24 +266,26 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
         record = a_record(home, process.pid)
     now = datetime.now(UTC)
     status = Status(
-        server=ServerStatus("http://127.0.0.1:4200/api", True, "3.8.8", record),
-        worker=WorkerStatus("machine-abc", record, now - timedelta(seconds=5)),
-        flow_run=FlowRunStatus(
-            "42",
-            "first gen [1]-3",
-            "first",
-            None,
-            "Failed",
-            "why",
-            now - timedelta(hours=3),
-            False,
-            False,
-            "http://page",
+        server=ServerStatus(
+            api=record.api,
+            ui="http://127.0.0.1:4200",
+            answers=True,
+            version="3.8.8",
+            pid=record.process.pid,
+            log=record.log,
         ),
-        schedule=ScheduleStatus(True, now + timedelta(minutes=5)),
+        worker=WorkerStatus(
+            name="machine-abc",
+            running=True,
+            pid=record.process.pid,
+            folder=record.folder,
+            log=record.log,
+            heard_of=now - timedelta(seconds=5),
+        ),
+        flow_run=flow_run_status("Failed", timedelta(hours=3), name="first gen [1]-3", run="first", message="why"),
+        schedule=ScheduleStatus(active=True, next=now + timedelta(minutes=5)),
         run=status_of(str(folder / "runs"), "first"),
-        run_problem=None,
-        supervisor=record,
+        supervisor=SupervisorStatus(running=False, pid=record.process.pid, log=record.log),
         run_page="http://artifacts/first",
     )
     text = printed(print_status, status)
@@ -278,12 +294,16 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
     assert "http://127.0.0.1:4200  (Prefect 3.8.8" in text
     assert "last flow run  first gen [1]-3, Failed 3 h ago: why" in text
     assert "every 10 minutes, next in 5 min" in text
-    document = status_document(status)
+    document = status.document()
     assert json.loads(json.dumps(document)) == document
     assert list(document) == ["up", "server", "worker", "supervisor", "flow_run", "schedule", "run", "problem"]
+    assert list(document["server"]) == ["api", "ui", "answers", "version", "pid", "log"]
+    assert list(document["worker"]) == ["name", "running", "pid", "folder", "log", "heard_of"]
+    assert list(document["flow_run"]) == FLOW_RUN_KEYS
+    assert document["worker"]["heard_of"] == f"{now - timedelta(seconds=5):%Y-%m-%dT%H:%M:%SZ}"
     assert document["supervisor"]["running"] is False
     assert not document["up"]
-    assert replace(status, supervisor=None).is_up
+    assert status.model_copy(update={"supervisor": None}).up
     assert document["run"]["generations"] == 3
 
 
@@ -298,20 +318,14 @@ def test_everything_is_shown(home: Home, folder: Path) -> None:
     ],
 )
 def test_times_are_told_as_one_says_them(since: timedelta, active: bool, words: str) -> None:
-    now = datetime.now(UTC)
-    flow_run = FlowRunStatus("42", "mine", "mine", None, "Running", None, now - since, active, False, "http://page")
-    schedule = ScheduleStatus(True, now - timedelta(hours=3))
-    text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, schedule, None, None))
+    schedule = ScheduleStatus(active=True, next=datetime.now(UTC) - timedelta(hours=3))
+    text = shown(flow_run_status("Running", since, active=active), schedule)
     assert words in text
     assert "every 10 minutes, the next one waits for the worker" in text
 
 
 def test_what_was_launched_is_shown_though_it_has_not_begun() -> None:
-    since = datetime.now(UTC) - timedelta(seconds=4)
-    flow_run = FlowRunStatus(
-        "42", "mine", "mine", None, "Scheduled", None, since, False, False, "http://page", waiting=True
-    )
-    text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, None, None, None))
+    text = shown(flow_run_status("Scheduled", timedelta(seconds=4), waiting=True))
     assert "flow run       mine, Scheduled for 4 s: it waits for the worker\n" in text
     assert "run            mine is yet to be begun\n" in text
     assert "none yet" not in text
@@ -333,22 +347,19 @@ def test_a_second_launch_is_told_of_the_first_before_anything_is_checked(
 
 
 def test_what_is_suspended_says_how_it_goes_on() -> None:
-    since = datetime.now(UTC) - timedelta(minutes=4)
-    flow_run = FlowRunStatus("42", "mine", "mine", None, "Suspended", None, since, False, True, "http://page")
-    text = printed(print_status, Status(None, WorkerStatus("machine-abc", None, None), flow_run, None, None, None))
+    text = shown(flow_run_status("Suspended", timedelta(minutes=4), suspended=True))
     assert "flow run       mine, Suspended for 4 min: resume or cancel it in its page\n" in text
 
 
 def test_up_down_and_launch_are_shown(home: Home) -> None:
     with sleeping() as process:
         record = a_record(home, process.pid)
-    server = Server(record.api, ours=True, began=True)
-    text = printed(print_up, home, Up(server, record, record, worker_began=False), "http://page")
+    text = printed(print_up, home, Up(record.api, record, record, ("server",)), "http://page")
     assert "(started, process" in text
     assert "runs already" in text
     assert "http://page" in text
     assert "export PREFECT_API_URL=http://127.0.0.1:4200/api" in text
-    text = printed(print_up, home, Up(Server("http://far/api", ours=False), None, record, worker_began=True))
+    text = printed(print_up, home, Up("http://far/api", None, record, ("worker",)))
     assert "a server elsewhere" in text
     assert "server log" not in text
     assert "PREFECT_API_URL" not in text

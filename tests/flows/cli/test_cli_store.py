@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 from eigen_core.checkpoint import Manifest, RunContents, RunPlace, create_run, read_champion
 from eigen_core.store import LocalStore
 from flows.cli.app import app
-from flows.cli.store import print_verification
-from flows.cli.tables import output_console
+from flows.cli.output import output_console
+from flows.cli.runs import print_verification
 from flows.cli.training import _is_finished
 from flows.housekeeping import verify_run
 

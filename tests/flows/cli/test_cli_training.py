@@ -23,7 +23,7 @@ from eigen_core.replay import Replay
 from eigen_core.task.market_transitions import market_columns
 from eigen_core.trading import PORTFOLIO_VALUES
 from flows.cli.app import app
-from flows.cli.tables import run_document
+from flows.cli.runs import run_document
 from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
 
@@ -311,7 +311,7 @@ def test_what_is_done_is_said_before_anything_large_is_loaded(environment: dict[
         "import sys\n"
         "from flows.cli import training\n"
         "from flows.cli.app import app\n"
-        "training._tell = lambda _, what: print(what, *({'torch', 'prefect'} & sys.modules.keys())) or sys.exit()\n"
+        "training._announce = lambda _, what: print(what, *({'torch', 'prefect'} & sys.modules.keys())) or sys.exit()\n"
         "app(['train'])\n"
     )
     command = [sys.executable, "-c", said]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from record_cases import record, telemetry
 from rich.console import Console
 
-from flows.cli.plain_table import PlainTable
-from flows.cli.tables import print_history
+from flows.cli.output import PlainTable
+from flows.cli.runs import print_history
 
 HEADERS = ("generation", "best fitness", "state", "what it is", "RSS")
 TEXT = ("state", "what it is")

@@ -25,16 +25,17 @@ from eigen_core.checkpoint import RunDirectory
 from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.names import SUSPENDED_EVENT
-from flows.operations import code_version, deploying, launching
-from flows.operations.alerts import ALERT_NAME, remove_alert, set_alert
+from flows.operations import deploying, launching
 from flows.operations.automations import (
-    DEPLOYMENT,
+    ALERT_NAME,
     RESUME_NAME,
     SILENT_SECONDS,
     ZOMBIE_NAME,
     automations_of,
     bring_automations,
+    remove_alert,
     resume_automation,
+    set_alert,
     zombie_automation,
 )
 from flows.operations.deploying import (
@@ -49,7 +50,7 @@ from flows.operations.deploying import (
     resume_schedule,
     set_resuming,
 )
-from flows.operations.environment import POOL
+from flows.operations.environment import DEPLOYMENT, POOL
 from flows.operations.flow_runs import (
     begun_by_hand,
     last_flow_run,
@@ -63,7 +64,6 @@ from flows.operations.launching import launch, require_free, resume, run_page_of
 from flows.operations.logs import RunLogs
 from flows.operations.status import status_here
 from flows.operations.stopping import Down, bring_down
-from flows.operations.worker import worker_name
 from tasks.artifacts import artifact_key
 
 
@@ -249,9 +249,9 @@ def test_the_version_of_the_code_is_another_after_any_change_of_it(
         for name, content in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(content)
-        return code_version.code_version()
+        return deploying.code_version()
 
-    monkeypatch.setattr(code_version, "files", lambda package: tmp_path / package)
+    monkeypatch.setattr(deploying, "files", lambda package: tmp_path / package)
     (tmp_path / "eigen_core").mkdir()
     seen = [found()]
     for name in tuple(files):
@@ -354,7 +354,7 @@ def test_what_was_launched_and_waits_for_a_worker_is_known(
     assert found.flow_run is not None
     assert (found.flow_run.id, found.flow_run.run, found.flow_run.waiting) == (first.id, "first", True)
     assert found.run is None
-    assert found.run_problem is None
+    assert found.problem is None
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_a_launch_waits_for_what_ends_in_a_moment(
     client.update_flow_run(ending.id, infrastructure_pid="1")
     client.set_flow_run_state(ending.id, state, force=True)
     monkeypatch.setattr(launching, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(launching, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(launching, "_ENDING_TIMEOUT_SECONDS", 0.0)
     with pytest.raises(InputError, match=f"^Flow run ending {words}, and has not ended yet .*: try again"):
         launch(deployed, {}, "mine", print)
     monkeypatch.undo()
@@ -435,7 +435,7 @@ def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
     with sleeping() as process:
         home.write("worker", record_of(home, process.pid, deployed))
     mine, others = (create(client, {"run": name}, state=Running()) for name in ("mine", "others"))
-    client.update_flow_run_labels(mine.id, {"prefect.worker.name": worker_name(home)})
+    client.update_flow_run_labels(mine.id, {"prefect.worker.name": home.worker_name})
     assert bring_down(home, print) == Down(None, None, 0, ())
     assert client.read_flow_run(mine.id).state_type == StateType.CRASHED
     assert client.read_flow_run(others.id).state_type == StateType.RUNNING

@@ -15,8 +15,8 @@ from operation_cases import record_of, sleeping
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Pending, Running
 
-from flows.operations.home import Home, Record
-from flows.operations.lost import has_process, report_lost
+from flows.operations.flow_runs import has_process, report_lost
+from flows.operations.home import Home, ProcessRecord
 
 NAME = "machine-abc"
 
@@ -45,7 +45,7 @@ def flow_run(worker: str | None, state: State | None = None) -> FlowRun:
 
 
 @pytest.fixture
-def ended(tmp_path: Path) -> Record:
+def ended(tmp_path: Path) -> ProcessRecord:
     """A worker that has ended."""
     with sleeping() as process:
         return record_of(Home(tmp_path), process.pid)
@@ -64,7 +64,7 @@ def engine() -> Iterator[UUID]:
         process.kill()
 
 
-def test_what_has_no_process_is_told_and_only_that(ended: Record, engine: UUID) -> None:
+def test_what_has_no_process_is_told_and_only_that(ended: ProcessRecord, engine: UUID) -> None:
     gone, beginning, cancelled = (flow_run(NAME), flow_run(NAME, Pending()), flow_run(NAME, Cancelling()))
     lives = flow_run(NAME).model_copy(update={"id": engine})
     client = Client([gone, beginning, cancelled, lives, flow_run("other"), flow_run(None)])
@@ -73,7 +73,7 @@ def test_what_has_no_process_is_told_and_only_that(ended: Record, engine: UUID) 
     assert [each.id for each in found] == list(client.told)
 
 
-def test_nothing_is_told_of_a_worker_that_lives_or_is_elsewhere(ended: Record, tmp_path: Path) -> None:
+def test_nothing_is_told_of_a_worker_that_lives_or_is_elsewhere(ended: ProcessRecord, tmp_path: Path) -> None:
     client = Client([flow_run(NAME)])
     elsewhere = ended.model_copy(update={"machine": "another"})
     unknown = ended.model_copy(update={"machine": None})
@@ -100,5 +100,5 @@ def test_a_process_that_hides_its_environment_may_be_an_engine(
         def cmdline(self) -> list[str]:
             return command
 
-    monkeypatch.setattr("flows.operations.lost.psutil.process_iter", lambda: [Hidden()])
+    monkeypatch.setattr("flows.operations.flow_runs.psutil.process_iter", lambda: [Hidden()])
     assert has_process(uuid4()) is told

@@ -113,9 +113,8 @@ def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkey
         known_server(home, {})
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
-        found = known_server(home, {})
-        assert (found.api, found.ours) == (api, True)
-        assert known_server(home, {"PREFECT_API_URL": api.replace("127.0.0.1", "localhost")}).ours
+        assert known_server(home, {}) == api
+        assert known_server(home, {"PREFECT_API_URL": api.replace("127.0.0.1", "localhost")}) == api
         with pytest.raises(InputError, match=r"http://127.0.0.1:1/api does not answer"):
             known_server(home, {"PREFECT_API_URL": NOWHERE})
         home.write("server", record_of(home, process.pid, NOWHERE))

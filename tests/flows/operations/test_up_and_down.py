@@ -13,7 +13,7 @@ from flow_cases import eigen_command, run_eigen
 from operation_cases import operator_environment
 
 from flows.operations.health import is_up
-from flows.operations.home import PARTS, Home
+from flows.operations.home import COMPONENTS, Home
 from flows.prefect_environment import free_port
 
 
@@ -75,19 +75,19 @@ def test_what_is_killed_is_restarted_where_it_was_until_it_is_stopped(
     eigen("up", "--port", str(port))
     home = Home(folder / ".eigen")
     supervisor = home.running("supervisor")
-    before = [home.running(part) for part in PARTS]
+    before = [home.running(part) for part in COMPONENTS]
     for record in before:
         assert record is not None
         record.process.kill()
     eigen("up")
-    for part, record in zip(PARTS, before, strict=True):
+    for part, record in zip(COMPONENTS, before, strict=True):
         restarted = home.running(part)
         assert restarted is not None
         assert restarted != record
         assert restarted.api == f"http://127.0.0.1:{port}/api"
         restarted.process.kill()
     end = time.monotonic() + 300.0
-    while any(home.running(part) is None for part in PARTS) or not is_up(home):
+    while any(home.running(part) is None for part in COMPONENTS) or not is_up(home):
         assert time.monotonic() < end, home.log("supervisor").read_text()
         time.sleep(0.5)
     eigen("status")
@@ -95,7 +95,7 @@ def test_what_is_killed_is_restarted_where_it_was_until_it_is_stopped(
     eigen("down")
     assert home.running("supervisor") is None
     assert not supervisor.process.is_alive()
-    assert [home.running(part) for part in PARTS] == [None, None]
+    assert [home.running(part) for part in COMPONENTS] == [None, None]
     # It comes back where it was, and says when nothing supervises it.
     eigen("up", "--only", "server")
     server, again = home.running("server"), home.running("supervisor")

@@ -1,23 +1,75 @@
-"""Tables without frames that fit the width there is: text is wrapped between words, then columns are left out."""
+"""How commands print: lines, facts with a label, JSON, and tables without frames that fit the width there is."""
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
+import typer
+from pydantic_core import to_jsonable_python
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+P = ParamSpec("P")
+
+Styled = str | tuple[str, str]
+"""Text, or text with its style; no markup."""
+
+_PIPE_WIDTH = 120
 # What `rich` puts around and between columns with this box and this padding.
 _BETWEEN = 3
 _AROUND = 2
 
 
-@dataclass(frozen=True)
-class _Row:
-    cells: tuple[str, ...]
-    ends_section: bool
+def output_console() -> Console:
+    """Return the console of standard output. A pipe has no width: there it is that of COLUMNS, or 120."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
+
+
+def print_line(console: Console, *parts: Styled, style: str | None = None) -> None:
+    """Print a line, however long, without a break."""
+    console.print(Text.assemble(*parts), style=style, soft_wrap=True)
+
+
+def print_fact(console: Console, label: str, *parts: Styled, width: int = 12) -> None:
+    """Print a labelled line; an empty label continues the one before.
+
+    Args:
+        console: where to.
+        label: what the fact is about.
+        parts: the fact.
+        width: of the column of labels.
+    """
+    print_line(console, f"  {label:<{width}}", *parts)
+
+
+def print_json(document: object) -> None:
+    """Print a document, which may hold models, dataclasses and paths."""
+    typer.echo(json.dumps(document, indent=2, default=to_jsonable_python))
+
+
+def print_result(
+    as_json: bool,
+    document: Callable[P, object],
+    show: Callable[Concatenate[Console, P], object],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Print what a command has found: as JSON what `document` returns of it, else by `show` on standard output."""
+    if as_json:
+        print_json(document(*args, **kwargs))
+    else:
+        show(output_console(), *args, **kwargs)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on standard error."""
+    typer.echo(f"eigen: {sentence}", err=True)
 
 
 @dataclass(frozen=True)
@@ -31,7 +83,7 @@ class _Column:
 
 
 class PlainTable:
-    """A table of strings in console markup. No word is ever broken.
+    """A table. Text is wrapped between words, never in one; then columns are left out.
 
     Args:
         headers: one for each column.
@@ -43,11 +95,11 @@ class PlainTable:
         self._headers = headers
         self._left = left
         self._least_important = least_important
-        self._rows: list[_Row] = []
+        self._rows: list[tuple[list[Text], bool]] = []
 
-    def add_row(self, *cells: str, ends_section: bool = False) -> None:
+    def add_row(self, *cells: Styled, ends_section: bool = False) -> None:
         """Add a row, one cell for each header; `ends_section`: a line follows, unless it is the last one."""
-        self._rows.append(_Row(cells, ends_section))
+        self._rows.append(([Text.assemble(cell) for cell in cells], ends_section))
 
     def print(self, console: Console) -> None:
         """Print as many columns as the width of the console holds, the important ones in any case."""
@@ -62,12 +114,11 @@ class PlainTable:
         console.print(table, width=max(console.width, table.width or 0), crop=False)
         left_out = [column.header for column in columns if column not in shown]
         if left_out:
-            said = f"Not shown at this width: {', '.join(left_out)}."
-            console.print(said, style="dim", highlight=False, soft_wrap=True)
+            print_line(console, f"Not shown at this width: {', '.join(left_out)}.", style="dim")
 
     def _measured(self, index: int) -> _Column:
-        header, cells = self._headers[index], [row.cells[index] for row in self._rows]
-        lines = [line for cell in cells for line in Text.from_markup(cell).plain.splitlines()]
+        header = self._headers[index]
+        lines = [line for cells, _ in self._rows for line in cells[index].plain.splitlines()]
         # A number stays with its unit.
         text = [header, *lines] if header in self._left else [header]
         words = [word for line in text for word in line.split()]
@@ -86,8 +137,8 @@ class PlainTable:
         for column, given in zip(shown, widths, strict=True):
             justify: JustifyMethod = "left" if column.header in self._left else "right"
             table.add_column(column.header, justify=justify, width=given)
-        for row in self._rows:
-            table.add_row(*(row.cells[column.index] for column in shown), end_section=row.ends_section)
+        for cells, ends_section in self._rows:
+            table.add_row(*(cells[column.index] for column in shown), end_section=ends_section)
         return table
 
 

@@ -1,0 +1,81 @@
+"""What the command `eigen presets` shows: the presets, or every setting of one."""
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+from rich.console import Console
+
+from eigen_core.config import PRESET_NAMES, Config, preset_values
+from eigen_core.config.explain import explain, flatten
+from flows.cli.output import PlainTable, print_line
+
+
+def presets_document() -> list[dict[str, Any]]:
+    """Return what `eigen presets --json` prints: each preset, what it is for, and what it overrides."""
+    return [
+        {"preset": name, "description": _description(name), "overrides": flatten(_overrides(name))}
+        for name in PRESET_NAMES
+    ]
+
+
+def print_presets(console: Console) -> None:
+    """Print the presets, what they are for and what they override."""
+    headers = ("preset", "what it is", "overrides")
+    table = PlainTable(*headers, left=headers, least_important=("overrides",))
+    for preset in presets_document():
+        overrides = "\n".join(f"{key}={json.dumps(value)}" for key, value in preset["overrides"].items())
+        table.add_row(preset["preset"], preset["description"], overrides, ends_section=True)
+    table.print(console)
+    print_line(console, "All settings of one, explained: eigen presets NAME")
+
+
+def settings_document(config: Config) -> list[dict[str, Any]]:
+    """Return what `eigen presets NAME --json` prints: every setting with its value, default and meaning."""
+    return [
+        {
+            "key": row.setting.key,
+            "value": row.value,
+            "default": row.setting.default,
+            "source": row.source,
+            "accepts": row.setting.accepts,
+            "unit": row.setting.unit,
+            "meaning": row.setting.meaning,
+        }
+        for row in explain(config)
+    ]
+
+
+def print_settings(console: Console, config: Config) -> None:
+    """Print every setting of a preset with its value and meaning; what the preset overrides is marked."""
+    headers = ("setting", "value", "default", "meaning")
+    table = PlainTable(*headers, left=headers, least_important=("default", "meaning"))
+    rows = explain(config)
+    sections = [row.setting.key.rpartition(".")[0] for row in rows]
+    for row, section, following in zip(rows, sections, [*sections[1:], ""], strict=True):
+        setting = row.setting
+        unit = f" {setting.unit}" if setting.unit in ("days", "reward") else ""
+        marked = row.source == "preset" and row.value != setting.default
+        table.add_row(
+            setting.key,
+            (_value(row.value) + unit, "bold" if marked else ""),
+            _value(setting.default) if marked else "",
+            f"{setting.meaning} Give {setting.accepts}.",
+            ends_section=section != following,
+        )
+    table.print(console)
+    print_line(console, "Bold: what the preset overrides. Change a setting: eigen train --set KEY=VALUE")
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _overrides(preset: str) -> dict[str, Any]:
+    return {key: value for key, value in preset_values(preset).items() if key != "preset"}
+
+
+def _description(preset: str) -> str:
+    text = (files("eigen_core.config") / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
+    return " ".join(re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE))

@@ -1,0 +1,216 @@
+"""What the commands show of runs: runs, show, verify, clean, and the end of a training."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from eigen_core.config import Config
+from eigen_core.units import BYTES_PER_MB, size
+from flows.cli.output import PlainTable, print_fact, print_line
+
+if TYPE_CHECKING:
+    from flows.housekeeping import CleanedRun, Verification
+    from flows.runs import RunStatus
+
+_SHOWN_GENERATIONS = 40
+_SHOWN_DAMAGES = 50
+_TELEMETRY_KEYS = ("seconds", "rss_peak_bytes")
+_HISTORY_KEYS = (
+    *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation"),
+    *_TELEMETRY_KEYS,
+    *("transitions", "weights_sha256", "replay_sha256"),
+)
+_DAMAGE_KEYS = ("generation", "file", "path", "what")
+
+
+def command_for(command: str, config: Config, run: str) -> str:
+    """Return the command line of `eigen COMMAND` for a run: show, resume, memory."""
+    store = config.checkpoint.store
+    option = "" if store == Config().checkpoint.store else f" --store {shlex.quote(store)}"
+    return f"eigen {command} {run}{option}"
+
+
+def print_ending(console: Console, status: "RunStatus", how: str) -> None:
+    """Print the table of a run, and where to find and how to see more."""
+    print_history(console, status)
+    print_line(
+        console, "Run ", (status.run, "bold"), f" {how}: generation {status.generation} of {status.config.generations}"
+    )
+    if status.holdout:
+        # Imported here because it needs pandas, which help and presets do without.
+        from eigen_core.reporting import holdout_sentence
+
+        print_line(console, holdout_sentence(status.holdout))
+    for fact in (status.goodput, status.uploads):
+        if fact:
+            print_line(console, f"  {fact}")
+    print_fact(console, "plots", str(status.folder / "plots"))
+    print_fact(console, "checkpoints", f"{status.store.rstrip('/')}/{status.run}")
+    print_fact(console, "look again", command_for("show", status.config, status.run))
+
+
+def print_history(console: Console, status: "RunStatus") -> None:
+    """Print the newest generations of a run, one row each."""
+    if not status.history:
+        return
+    table = PlainTable(
+        "generation",
+        "best fitness",
+        "mean fitness",
+        "validation",
+        "champion",
+        "buffer",
+        "time",
+        "RSS",
+        "peak",
+        least_important=("RSS", "peak", "buffer", "mean fitness", "time", "validation", "best fitness"),
+    )
+    took = {entry.generation: entry for entry in status.telemetry}
+    for record in status.history[-_SHOWN_GENERATIONS:]:
+        fitness = (record.best_fitness, record.mean_fitness, record.validation, record.champion_validation)
+        entry = took.get(record.generation)
+        table.add_row(
+            str(record.generation),
+            *(f"{value:,.1f}" for value in fitness),
+            f"{record.transitions:,}",
+            *((f"{entry.seconds:,.1f} s", size(entry.rss_bytes), size(entry.rss_peak_bytes)) if entry else [""] * 3),
+        )
+    table.print(console)
+    hidden = len(status.history) - _SHOWN_GENERATIONS
+    if hidden > 0:
+        print_line(console, f"The first {hidden} generations are not shown; --json has them all.")
+
+
+def print_run(console: Console, status: "RunStatus") -> None:
+    """Print one run."""
+    print_ending(console, status, f"is {status.state}")
+    if status.computed_by is not None:
+        print_fact(console, "computed by", str(status.computed_by))
+    if status.state == "unfinished":
+        print_fact(console, "go on", command_for("resume", status.config, status.run))
+    if status.state == "blocked":
+        print_fact(console, "why", command_for("memory", status.config, status.run))
+
+
+def run_document(status: "RunStatus") -> dict[str, Any]:
+    """Return what `eigen show --json` prints. Its keys are a contract."""
+    took = {entry.generation: entry for entry in status.telemetry}
+    return {
+        "run": status.run,
+        "state": status.state,
+        "generation": status.generation,
+        "generations": status.config.generations,
+        "config": status.config.model_dump(mode="json"),
+        "store": status.store,
+        "computed_by": status.computed_by,
+        "history": [
+            {
+                key: getattr(took.get(record.generation), key, None) if key in _TELEMETRY_KEYS else getattr(record, key)
+                for key in _HISTORY_KEYS
+            }
+            for record in status.history
+        ],
+        "goodput": status.goodput and {"share": status.goodput.share, **asdict(status.goodput)},
+        "uploads": status.uploads,
+    }
+
+
+def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:
+    """Print the runs of a store, one row each, and why some cannot be read."""
+    table = PlainTable(
+        "run",
+        "state",
+        "generation",
+        "champion validation",
+        "preset",
+        left=("run", "state", "preset"),
+        least_important=("preset", "champion validation", "generation"),
+    )
+    for status in statuses:
+        validation = f"{status.history[-1].champion_validation:,.1f}" if status.history else ""
+        generation = f"{status.generation}/{status.config.generations}"
+        table.add_row(status.run, status.state, generation, validation, status.config.preset)
+    table.print(console)
+    for sentence in unreadable.values():
+        print_line(console, sentence)
+
+
+def runs_document(statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what `eigen runs --json` prints."""
+    readable = [
+        {
+            "run": status.run,
+            "state": status.state,
+            "generation": status.generation,
+            "generations": status.config.generations,
+            "champion_validation": status.history[-1].champion_validation if status.history else None,
+            "preset": status.config.preset,
+            "store": status.store,
+        }
+        for status in statuses
+    ]
+    return readable + [{"run": run, "state": "unreadable", "error": sentence} for run, sentence in unreadable.items()]
+
+
+def print_cleaned(console: Console, runs: Sequence["CleanedRun"], *, dry_run: bool) -> None:
+    """Print what was removed of each run, or would be, and how much that frees."""
+    would = "would be " if dry_run else ""
+    for run in runs:
+        print_line(console, f"{run.run}: {run.skipped or _removed(run, would)}")
+    freed = sum(run.bytes_freed for run in runs)
+    print_line(console, f"{freed / BYTES_PER_MB:,.1f} MB {would}freed.")
+
+
+def _removed(run: "CleanedRun", would: str) -> str:
+    generations = run.stored.generations
+    blobs = len(run.stored.blobs) + len(run.local.blobs)
+    if not generations and not blobs and not run.local.generations:
+        return "nothing to remove."
+    plural = "s" * (len(generations) > 1)
+    named = f"generation{plural} {', '.join(map(str, generations))}" if generations else "no generation"
+    local = f", here also {', '.join(map(str, run.local.generations))}" if run.local.generations else ""
+    return f"{named}{local} and {blobs} files {would}removed, {size(run.bytes_freed)}."
+
+
+def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
+    """Return what `eigen clean --json` prints."""
+    return [
+        {
+            "run": run.run,
+            "skipped": run.skipped,
+            "generations": run.stored.generations,
+            "blobs": len(run.stored.blobs),
+            "local_generations": run.local.generations,
+            "local_blobs": len(run.local.blobs),
+            "bytes_freed": run.bytes_freed,
+        }
+        for run in runs
+    ]
+
+
+def print_verification(console: Console, found: "Verification") -> None:
+    """Print whether a run is whole, and each damage."""
+    how = "sizes and SHA-256" if found.deep else "sizes; --deep compares SHA-256 too"
+    if found.damages:
+        print_line(console, f"Run {found.run} is damaged ({how}):")
+    else:
+        print_line(console, f"Run {found.run} is whole: {len(found.generations)} generations ({how}).")
+    for damage in found.damages[:_SHOWN_DAMAGES]:
+        print_line(console, f"  {damage}")
+    if len(found.damages) > _SHOWN_DAMAGES:
+        print_line(console, f"  and {len(found.damages) - _SHOWN_DAMAGES} more; --json has them all")
+    if found.unreferenced_files:
+        print_line(
+            console,
+            f"{found.unreferenced_files} files ({size(found.unreferenced_bytes)}) belong to no generation: "
+            "one is being written, was cut short, or has lost its manifest.",
+        )
+
+
+def verification_document(found: "Verification") -> dict[str, Any]:
+    """Return what `eigen verify --json` prints."""
+    damages = [{key: getattr(damage, key) for key in _DAMAGE_KEYS} for damage in found.damages]
+    return {"run": found.run, "whole": not found.damages, **asdict(found), "damages": damages}
