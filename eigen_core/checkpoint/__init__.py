@@ -17,8 +17,9 @@ from eigen_core.checkpoint.manifest import (
     TensorFacts,
     Versions,
 )
+from eigen_core.checkpoint.reading import LoadedGeneration
 from eigen_core.checkpoint.retention import CleanReport, KeepRule
-from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved
+from eigen_core.checkpoint.run import RunDirectory, Saved
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.upload_status import UploadStatus, read_status

@@ -2,9 +2,9 @@
 
 import logging
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,8 @@ from eigen_core.checkpoint.retention import (
     ManifestSummary,
     age_of,
     kept_manifests,
-    missing_generations,
+    missing_damages,
+    unneeded_blobs,
 )
 from eigen_core.checkpoint.tensor_files import parse_document
 from eigen_core.errors import InputError
@@ -40,11 +41,7 @@ from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, St
 logger = logging.getLogger(__name__)
 
 _CONFIG_LIMIT = 16 << 20
-_MOST_MISSING = 1_000
-"""Missing generations that are named one by one."""
 _MISSING = "is missing"
-GRACE_SECONDS = 86_400.0
-"""Blobs without a manifest stay so long (seconds): the manifest may be on its way."""
 
 
 class Listing(NamedTuple):
@@ -133,6 +130,10 @@ class RunContents:
         """Return the names of all manifests, relative to the run's folder, newest generation first."""
         return [self._relative(found) for found in self._stored_manifests()]
 
+    def generations(self) -> set[int]:
+        """Return the generations that have a manifest, damaged ones too."""
+        return _generations(self.manifest_names())
+
     def _stored_manifests(self) -> list[StoredObject]:
         found = [
             (generation, stored)
@@ -207,9 +208,7 @@ class RunContents:
 
     @contextmanager
     def blob_file(self, blob: str, size: int, read: Progress | None = None) -> Iterator[Path]:
-        """Give a file with a blob's verified content.
-
-        One that is elsewhere is fetched into a temporary file.
+        """Give a file with a blob's verified content, a temporary one if the store is elsewhere.
 
         Args:
             blob: its name, relative to the run's folder.
@@ -226,8 +225,8 @@ class RunContents:
             yield path
             return
         stored = self.store.stat(name)
-        if stored is not None and stored.bytes != size:
-            raise DamagedFileError(f"has {stored.bytes:,} bytes instead of {size:,}")
+        if what := _size_damage(None if stored is None else stored.bytes, size):
+            raise DamagedFileError(what)
         with tempfile.TemporaryDirectory(prefix="eigen-") as folder:
             path = Path(folder, blob.rpartition("/")[2])
             self.fetch(blob, path)
@@ -261,8 +260,8 @@ class RunContents:
         damages = [config] if isinstance(config, Damage) else []
         found = self._damages(listing.manifests, deep=deep)
         # What a living run has removed meanwhile, manifest first, is not damaged.
-        there = {generation_of(name) for name in self.manifest_names()} if found else set()
-        damages += [*listing.damages, *(damage for damage in found if damage.generation in there)]
+        present = self.generations() if found else set()
+        damages += [*listing.damages, *(damage for damage in found if damage.generation in present)]
         attached = self.attachments.damages() if deep else []
         # The process that trains the run may be replacing them, their list last.
         return damages if attached and is_live(self.store, self.name) else [*damages, *attached]
@@ -275,16 +274,7 @@ class RunContents:
         """
         newest = self.newest_manifest()
         # Listed after the newest one was read: a living run's older ones go when a newer one is there.
-        present = {generation for name in self.manifest_names() if (generation := generation_of(name)) is not None}
-        champion_generation = 0 if newest is None else newest.champion_generation
-        missing = list(islice(missing_generations(present, champion_generation, rules), _MOST_MISSING + 1))
-        what = ["is missing, though retention keeps it"] * min(len(missing), _MOST_MISSING)
-        if len(missing) > _MOST_MISSING:
-            what.append("is missing, as more after it are, though retention keeps them")
-        return [
-            Damage(generation, "manifest", lost, f"{MANIFESTS}{generation:06d}-*.json")
-            for generation, lost in zip(missing, what, strict=True)
-        ]
+        return missing_damages(self.generations(), 0 if newest is None else newest.champion_generation, rules)
 
     def unreferenced(self) -> list[StoredObject]:
         """Return the blobs that no readable manifest refers to.
@@ -306,12 +296,8 @@ class RunContents:
         ]
 
     def _shallow_damages(self, blobs: dict[str, int]) -> dict[str, str]:
-        there = {self._relative(stored): stored.bytes for stored in self.store.objects(self.object_name(BLOBS))}
-        wrong = {name: "is missing" for name in blobs if name not in there}
-        for name, size in blobs.items():
-            if there.get(name, size) != size:
-                wrong[name] = f"has {there[name]:,} bytes instead of {size:,}"
-        return wrong
+        found = {self._relative(stored): stored.bytes for stored in self.store.objects(self.object_name(BLOBS))}
+        return {name: what for name, size in blobs.items() if (what := _size_damage(found.get(name), size))}
 
     def _deep_damages(self, blobs: dict[str, int]) -> dict[str, str]:
         wrong = {}
@@ -348,57 +334,41 @@ class RunContents:
                 manifest says.
             protected: generations that stay in any case.
             grace_seconds: blobs that are younger, by the store's clock, stay.
-            unnamed_grace_seconds: the same for those that no manifest names, not even one that is removed, if it is
-                longer.
+            unnamed_grace_seconds: the same, if it is longer, for those that no manifest names, not even a removed one.
             dry_run: remove nothing.
             confirm: called once it is known what can go; what it raises keeps everything.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but the newest generation always stays")
         # Blobs first: those of a generation that is completed meanwhile are not among them, or its manifest is seen.
-        blobs = self.store.objects(self.object_name(BLOBS))
-        listed = self._stored_manifests()
-        read = {self._relative(stored): self._summary(stored) for stored in listed}
-        kept = kept_manifests(
-            read,
-            {self._relative(stored): stored.bytes for stored in blobs},
-            keep_last,
-            keep_every,
-            champion_generation,
-            protected,
-        )
-        gone_manifests = [stored for stored in listed if self._relative(stored) not in kept]
-        named = {name: found.blobs.keys() for name, found in read.items() if found is not None}
-        needed = set().union(*(held for name, held in named.items() if name in kept))
-        unneeded = [stored for stored in blobs if self._relative(stored) not in needed]
+        blobs = {self._relative(stored): stored for stored in self.store.objects(self.object_name(BLOBS))}
+        listed = {self._relative(stored): stored for stored in self._stored_manifests()}
+        read = {name: self._summary(name, stored) for name, stored in listed.items()}
+        sizes = {name: stored.bytes for name, stored in blobs.items()}
+        kept = kept_manifests(read, sizes, keep_last, keep_every, champion_generation, protected)
+        gone = [name for name in listed if name not in kept]
+        unneeded = unneeded_blobs(blobs, read, kept)
         longer_grace = max(grace_seconds, unnamed_grace_seconds)
         if unneeded and longer_grace > 0:
+            grace = {name: grace_seconds if is_named else longer_grace for name, is_named in unneeded.items()}
             now = self.store.time()
-            grace = dict.fromkeys(set().union(*named.values()), grace_seconds)
-            unneeded = [
-                stored
-                for stored in unneeded
-                if (seconds := grace.get(self._relative(stored), longer_grace)) <= 0
-                or (now - stored.modified).total_seconds() >= seconds
-            ]
+            age = {name: (now - blobs[name].modified).total_seconds() for name in unneeded}
+            unneeded = {name: unneeded[name] for name in unneeded if grace[name] <= 0 or age[name] >= grace[name]}
         if confirm is not None:
             confirm()
         if not dry_run:
-            self.store.delete([stored.name for stored in gone_manifests])
-            self.store.delete([stored.name for stored in unneeded])
+            self.store.delete(map(self.object_name, gone))
+            self.store.delete(map(self.object_name, unneeded))
             self._known = {stored: found for stored, found in self._known.items() if found.name in kept}
-        stay = {generation_of(name) for name in kept}
-        gone = {generation_of(name) for name in read} - stay
         return CleanReport(
-            generations=tuple(sorted(generation for generation in gone if generation is not None)),
-            manifests=tuple(self._relative(stored) for stored in gone_manifests),
-            blobs=tuple(self._relative(stored) for stored in unneeded),
-            bytes_freed=sum(stored.bytes for stored in (*gone_manifests, *unneeded)),
+            generations=tuple(sorted(_generations(gone) - _generations(kept))),
+            manifests=tuple(gone),
+            blobs=tuple(unneeded),
+            bytes_freed=sum(listed[name].bytes for name in gone) + sum(sizes[name] for name in unneeded),
         )
 
-    def _summary(self, stored: StoredObject) -> ManifestSummary | None:
+    def _summary(self, name: str, stored: StoredObject) -> ManifestSummary | None:
         """Sum a manifest up, None if it is damaged or unfit; one that has not changed is not read again."""
-        name = self._relative(stored)
         if name in self.unfit:
             return None
         if stored not in self._known:
@@ -417,3 +387,14 @@ def newness(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
     if isinstance(found, Damage):
         return found.generation or 0, True, (0, "", found.path)
     return found.generation, False, age_of(found)
+
+
+def _size_damage(found: int | None, size: int) -> str | None:
+    """Return what is wrong with a blob's size, if anything; None: there is no blob (bytes)."""
+    if found is None:
+        return _MISSING
+    return None if found == size else f"has {found:,} bytes instead of {size:,}"
+
+
+def _generations(names: Iterable[str]) -> set[int]:
+    return {generation for name in names if (generation := generation_of(name)) is not None}

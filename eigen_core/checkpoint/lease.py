@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -40,13 +39,12 @@ DEFAULT_SECONDS = 90.0
 
 _BEATS_PER_LEASE = 4
 _KEPT_EPOCHS = 8
-_PAUSE_SECONDS = 5.0
 _RELEASE_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 _RECORD_NAME = re.compile(r"(\d{6,18})")
 _ANNOUNCEMENT = re.compile(r"\d{6,18}\.(\d{6,18}-[0-9a-f]{8}\.json)")
 
-_Part = TypeVar("_Part", bound=BaseModel)
+_Document = TypeVar("_Document", bound=BaseModel)
 
 _held_here: set[str] = set()
 """Tokens of the leases that this process holds. One that it gave up without being able to say so is free."""
@@ -60,8 +58,8 @@ class LeaseLostError(Exception):
     """Another process has taken the lease: this one must write nothing more to the run."""
 
 
-class _Record(BaseModel):
-    """What the holder says once."""
+class _LeaseRecord(BaseModel):
+    """Who holds the lease: written once, when it is taken."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +69,7 @@ class _Record(BaseModel):
 
 
 class _Beat(BaseModel):
-    """What the holder says again and again."""
+    """That the holder is alive: written again and again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -113,7 +111,7 @@ class Lease:
     never will be.
     """
 
-    def __init__(self, store: Store, run: str, epoch: int, record: _Record, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, run: str, epoch: int, record: _LeaseRecord, clock: Callable[[], float]) -> None:
         self._store = store
         self._run = run
         self._record = record
@@ -136,9 +134,7 @@ class Lease:
         *,
         above: int = 0,
         at_once: bool = False,
-        wait_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
     ) -> Self:
         """Take the lease on a run.
 
@@ -148,26 +144,20 @@ class Lease:
             lease_seconds: the lease lapses when it was not renewed for so long.
             above: the epoch will be higher than this, whatever the store shows: the highest in the run's manifests.
             at_once: any other holder has certainly ended, since this process holds the run's lock.
-            wait_seconds: how long to wait for a holder that may have been killed, before giving up.
             clock: rising seconds.
-            pause: sleeps for so many seconds.
 
         Raises:
             LeaseHeldError: another process holds it; the message says which, and how long to wait.
             InputError, StoreUnavailableError: see `Store`.
         """
-        deadline = clock() + wait_seconds
-        record = _Record(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
+        record = _LeaseRecord(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
         while True:
             state = lease_state(store, run, at_once=at_once)
-            if state is None or not state.live:
-                lease = cls(store, run, max(0 if state is None else state.epoch, above) + 1, record, clock)
-                if lease._create():
-                    return lease
-            elif clock() >= deadline:
+            if state is not None and state.live:
                 raise LeaseHeldError(_held_sentence(store, run, state))
-            else:
-                pause(min(_PAUSE_SECONDS, state.lease_seconds - state.age_seconds, deadline - clock()))
+            lease = cls(store, run, max(0 if state is None else state.epoch, above) + 1, record, clock)
+            if lease._create():
+                return lease
 
     def raise_if_lost(self) -> None:
         """Ask no store, but recall what a check or the renewal in the background has found.
@@ -192,7 +182,7 @@ class Lease:
         self._look_for_another()
 
     def announce(self, manifest: str) -> None:
-        """Say which manifest is about to be created, and `check` then.
+        """Write down which manifest is about to be created, and `check` then.
 
         Args:
             manifest: its name, relative to the run's folder.
@@ -204,11 +194,11 @@ class Lease:
         self.check()
 
     def conclude(self, manifest: str) -> None:
-        """Take an announcement back once the manifest is there; that it stays does no harm, and is logged."""
+        """Remove an announcement once the manifest exists. A failure does no harm, and is logged."""
         self._prune([self._announcement(manifest)])
 
     def renew(self) -> None:
-        """Tell the others that this process lives.
+        """Show other processes that this one is alive.
 
         Raises:
             LeaseLostError: it is known that another process has taken the lease.
@@ -249,9 +239,7 @@ class Lease:
         self.keep()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
     def _create(self) -> bool:
@@ -287,7 +275,7 @@ class Lease:
         try:
             self._store.delete(names)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': what is old of the lease stays in the store: %s", self._run, error)
+            logger.warning("Run '%s': old records of the lease stay in the store: %s", self._run, error)
 
     def _put_beat(self, *, released: bool) -> None:
         self._beats += 1
@@ -339,7 +327,7 @@ def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState 
     epoch = max(_epochs(found), default=0)
     if epoch == 0:
         return None
-    record = _parsed(_Record, store, _record_name(run, epoch))
+    record = _parsed(_LeaseRecord, store, _record_name(run, epoch))
     owner = None if record is None else record.owner
     lease_seconds = DEFAULT_SECONDS if record is None else record.lease_seconds
     if at_once or (record is not None and _is_free(store, run, epoch, record)):
@@ -360,8 +348,8 @@ def is_live(store: Store, run: str) -> bool:
     return state is not None and state.live
 
 
-def _is_free(store: Store, run: str, epoch: int, record: _Record) -> bool:
-    """Whether a lease was given back, or its holder is certainly gone."""
+def _is_free(store: Store, run: str, epoch: int, record: _LeaseRecord) -> bool:
+    """Whether a lease was given back, or its holder has certainly ended."""
     if is_gone(record.owner):
         return True
     if record.owner.started is not None and record.owner == this_process() and record.token not in _held_here:
@@ -370,7 +358,7 @@ def _is_free(store: Store, run: str, epoch: int, record: _Record) -> bool:
     return beat is not None and beat.token == record.token and beat.released
 
 
-def _parsed(kind: type[_Part], store: Store, name: str) -> _Part | None:
+def _parsed(kind: type[_Document], store: Store, name: str) -> _Document | None:
     """Return a small object's content, None if there is none or it is damaged."""
     try:
         return kind.model_validate_json(store.read(name, _MOST_BYTES))

@@ -45,11 +45,11 @@ DATA_TYPES: dict[torch.dtype, DataType] = {
 TORCH_TYPES: dict[DataType, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
 
 
-class _Part(BaseModel):
+class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Versions(_Part):
+class Versions(_Entry):
     """What wrote the generation."""
 
     eigen: str
@@ -57,7 +57,7 @@ class Versions(_Part):
     python: str
 
 
-class TensorFacts(_Part):
+class TensorFacts(_Entry):
     """Name, type and shape of a tensor."""
 
     name: str
@@ -76,7 +76,7 @@ class TensorFacts(_Part):
         return prod(self.shape) * TORCH_TYPES[self.dtype].itemsize
 
 
-class FileEntry(_Part):
+class FileEntry(_Entry):
     """One file of a generation; its content is the blob with its SHA-256."""
 
     name: Annotated[str, Field(pattern=rf"^{STEM.pattern}\.(safetensors|json)$")]
@@ -94,7 +94,7 @@ class FileEntry(_Part):
         return self
 
 
-class ShardEntry(_Part):
+class ShardEntry(_Entry):
     """Consecutive rows of the replay buffer, in the order in which they were appended; a blob."""
 
     first: Natural
@@ -121,7 +121,7 @@ class ShardEntry(_Part):
         return f"replay shard {self.first}"
 
 
-class RingEntry(_Part):
+class RingEntry(_Entry):
     """The replay buffer: row n is in slot n modulo capacity, and the last `size` of `written` rows are there."""
 
     capacity: Annotated[Natural, Field(ge=1)]
@@ -170,7 +170,7 @@ class RingEntry(_Part):
         return sum(column.nbytes for column in self.columns)
 
 
-class Manifest(_Part):
+class Manifest(_Entry):
     """What a generation consists of. A generation exists when its manifest does.
 
     Equal runs have equal entries in `files` and `ring`, except for documents that hold times; `parent`, `created` and

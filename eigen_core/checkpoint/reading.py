@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from pydantic import JsonValue
@@ -21,6 +22,15 @@ _WORKERS = 2
 
 PathOf = Callable[[str], Path]
 """Gives the file of the blob with a SHA-256."""
+
+
+class LoadedGeneration(NamedTuple):
+    """A generation read from a run."""
+
+    snapshot: Snapshot
+    manifest: Manifest
+    damages: list[Damage]
+    """What is wrong with the newer generations that were skipped, newest first."""
 
 
 def read_snapshot(manifest: Manifest, path_of: PathOf) -> Snapshot:

@@ -2,13 +2,17 @@
 
 import heapq
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
+from eigen_core.checkpoint.damage import Damage
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.names import generation_of
+from eigen_core.checkpoint.names import MANIFESTS, generation_of
+
+_MOST_MISSING = 1_000
+"""Missing generations that are named one by one."""
 
 
 class KeepRule(NamedTuple):
@@ -104,6 +108,18 @@ def missing_generations(
     return (generation for generation, _ in groupby(expected) if generation not in present)
 
 
+def missing_damages(present: Collection[int], champion_generation: int, rules: Collection[KeepRule]) -> list[Damage]:
+    """Return `missing_generations` as damages: the first thousand, and one for all that follow."""
+    missing = list(islice(missing_generations(present, champion_generation, rules), _MOST_MISSING + 1))
+    what = ["is missing, though retention keeps it"] * min(len(missing), _MOST_MISSING)
+    if len(missing) > _MOST_MISSING:
+        what.append("is missing, as more after it are, though retention keeps them")
+    return [
+        Damage(generation, "manifest", lost, f"{MANIFESTS}{generation:06d}-*.json")
+        for generation, lost in zip(missing, what, strict=True)
+    ]
+
+
 def age_of(manifest: Manifest) -> tuple[int, str, str]:
     """Return what tells the later of two manifests of one generation: epoch, then time, then name."""
     return manifest.epoch, manifest.created, manifest.name
@@ -139,3 +155,19 @@ def kept_manifests(
         if (generation := generation_of(name)) in kept
         and (generation in protected or generation not in best or best[generation].name == name)
     }
+
+
+def unneeded_blobs(
+    blobs: Iterable[str], read: Mapping[str, ManifestSummary | None], kept: Collection[str]
+) -> dict[str, bool]:
+    """Return the blobs that no kept manifest refers to, and whether a manifest that goes does.
+
+    Args:
+        blobs: all that are stored.
+        read: name -> what the manifest says, None where it is damaged.
+        kept: the manifests that stay.
+    """
+    known = [found for found in read.values() if found is not None]
+    named = {blob for found in known for blob in found.blobs}
+    needed = {blob for found in known if found.name in kept for blob in found.blobs}
+    return {blob: blob in named for blob in blobs if blob not in needed}

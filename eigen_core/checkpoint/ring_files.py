@@ -75,16 +75,18 @@ def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
 
 
 def write_ring(
-    ring: Ring, base: RingEntry | None, blobs: BlobFolder, compression: Compression
-) -> tuple[RingEntry, list[ShardEntry]]:
+    ring: Ring | None, base: RingEntry | None, blobs: BlobFolder, compression: Compression
+) -> tuple[RingEntry | None, list[ShardEntry]]:
     """Write what of a ring is not stored yet; return the ring's entry and the shards that were written.
 
     Args:
-        ring: the ring.
+        ring: the ring; None: the snapshot has none.
         base: entry of an earlier state of this very ring, to which rows were only appended since; None: none is known.
         blobs: where shards are written.
         compression: how.
     """
+    if ring is None:
+        return None, []
     columns = ring_columns(ring)
     row_bytes = sum(column.nbytes for column in columns)
     known: tuple[ShardEntry, ...] = ()

@@ -3,18 +3,17 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import BlobFolder, HashingFile
+from eigen_core.checkpoint.blobs import BlobFolder
 from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.damage import Damage, DamagedGenerationError, UnfitSnapshotError, in_words
@@ -24,21 +23,18 @@ from eigen_core.checkpoint.lock import RunLock
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
     Compression,
-    FileEntry,
     Manifest,
-    RingEntry,
-    ShardEntry,
     compose_manifest,
     damaged_generation,
     manifest_bytes,
     reading_part,
 )
 from eigen_core.checkpoint.names import CONFIG_NAME, LEASES, LOCK_NAME, PLOTS, blob_name, generation_of
-from eigen_core.checkpoint.reading import read_snapshot, verify_parts
+from eigen_core.checkpoint.reading import LoadedGeneration, read_snapshot, verify_parts
 from eigen_core.checkpoint.retention import CleanReport
 from eigen_core.checkpoint.ring_files import ring_columns, write_ring
-from eigen_core.checkpoint.snapshot import Ring, Snapshot
-from eigen_core.checkpoint.tensor_files import document_bytes, read_tensors, tensor_facts, tensor_file
+from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.tensor_files import read_tensors, write_files
 from eigen_core.checkpoint.transfer import fetch_generation
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
@@ -68,15 +64,6 @@ class Saved:
     def ring_share_saved(self) -> float:
         """Share of the new rows' bytes that compression saved."""
         return 1.0 - self.ring_bytes / self.ring_raw_bytes if self.ring_raw_bytes else 0.0
-
-
-class LoadedGeneration(NamedTuple):
-    """A generation read from a run."""
-
-    snapshot: Snapshot
-    manifest: Manifest
-    damages: list[Damage]
-    """What is wrong with the newer generations that were skipped, newest first."""
 
 
 class RunDirectory:
@@ -176,12 +163,8 @@ class RunDirectory:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Hold the lock, and keep other threads of this process from writing."""
-        with self._alone:
-            if self._lock.held:
-                yield
-            else:
-                with self.lock():
-                    yield
+        with self._alone, nullcontext() if self._lock.held else self.lock():
+            yield
 
     def _clear_leftovers(self) -> None:
         with explained("clear leftovers from", self.path):
@@ -218,8 +201,11 @@ class RunDirectory:
         """
         with self._writing(), explained(f"save generation {snapshot.generation} in", self.path):
             base = self._base
-            entries = self._write_files(snapshot)
-            ring, written = self._write_ring(snapshot.ring, compression)
+            if snapshot.ring is not None:
+                ring_columns(snapshot.ring)
+            entries = write_files(snapshot, self._blobs)
+            known = base.ring if base is not None else None
+            ring, written = write_ring(snapshot.ring, known, self._blobs, compression)
             self._blobs.sync()
             manifest = compose_manifest(
                 self.name,
@@ -239,31 +225,11 @@ class RunDirectory:
             shards = (sum(shard.bytes for shard in written), sum(shard.raw_bytes for shard in written))
             return Saved(self._base, sum(entry.bytes for entry in entries) + shards[0], *shards)
 
-    def _write_ring(self, ring: Ring | None, compression: Compression) -> tuple[RingEntry | None, list[ShardEntry]]:
-        if ring is None:
-            return None, []
-        return write_ring(ring, self._base.ring if self._base is not None else None, self._blobs, compression)
-
-    def _write_files(self, snapshot: Snapshot) -> list[FileEntry]:
-        """Write a snapshot's files as blobs; all that can be refused is, before any is written."""
-        facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
-        texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
-        if snapshot.ring is not None:
-            ring_columns(snapshot.ring)
-        entries = []
-        for stem, tensors in facts.items():
-            sha256, size = self._blobs.write(partial(_fill, chunks=tensor_file(snapshot.tensors[stem])))
-            entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))
-        for stem, text in texts.items():
-            sha256, size = self._blobs.write(partial(_fill, chunks=[text]))
-            entries.append(FileEntry(name=f"{stem}.json", bytes=size, sha256=sha256, tensors=None))
-        return entries
-
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
         """Return a manifest that is there and says the same, but for when."""
         names = [name for name in self.contents.manifest_names() if generation_of(name) == manifest.generation]
         for found in map(self.contents.manifest, names):
-            if isinstance(found, Manifest) and _said(found) == _said(manifest):
+            if isinstance(found, Manifest) and _without_time(found) == _without_time(manifest):
                 return found
         return None
 
@@ -410,12 +376,7 @@ def _require_form(manifest: Manifest, form: SnapshotForm | None) -> None:
         raise damaged_generation(manifest, damages)
 
 
-def _fill(file: HashingFile, chunks: Iterable[bytes | memoryview]) -> None:
-    for chunk in chunks:
-        file.write(chunk, lasting=True)
-
-
-def _said(manifest: Manifest) -> Manifest:
+def _without_time(manifest: Manifest) -> Manifest:
     """Return what a manifest says of its generation, without when it was written."""
     return manifest.model_copy(update={"created": "", "checksum": ""})
 

@@ -15,7 +15,8 @@ from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.location import RunPlace
 from eigen_core.checkpoint.manifest import Compression
 from eigen_core.checkpoint.names import ATTACHMENTS, ATTACHMENTS_NAME, CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
-from eigen_core.checkpoint.run import LoadedGeneration, RunDirectory, Saved, config_content
+from eigen_core.checkpoint.reading import LoadedGeneration
+from eigen_core.checkpoint.run import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.upload_status import UploadStatus
 from eigen_core.checkpoint.uploads import Uploader

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eigen_core.checkpoint.blobs import check_blob
-from eigen_core.checkpoint.contents import GRACE_SECONDS, RunContents
+from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
@@ -13,6 +13,9 @@ from eigen_core.checkpoint.names import BLOBS, generation_of
 from eigen_core.store import Progress, StoreUnavailableError, created
 
 logger = logging.getLogger(__name__)
+
+_GRACE_SECONDS = 86_400.0
+"""Blobs without a manifest stay so long (seconds): the manifest may be on its way."""
 
 
 class StoreWriter:
@@ -92,7 +95,7 @@ class StoreWriter:
             keep_last,
             keep_every,
             champion_generation,
-            unnamed_grace_seconds=GRACE_SECONDS,
+            unnamed_grace_seconds=_GRACE_SECONDS,
             confirm=self._lease.check,
         )
 

@@ -1,16 +1,19 @@
 """Named tensors as safetensors files, JSON documents as files; nothing in them can be executed."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
+from eigen_core.checkpoint.blobs import BlobFolder, HashingFile
 from eigen_core.checkpoint.checksums import canonical_json, tensor_chunks
 from eigen_core.checkpoint.damage import DamagedFileError
-from eigen_core.checkpoint.manifest import DATA_TYPES, TensorFacts
+from eigen_core.checkpoint.manifest import DATA_TYPES, FileEntry, TensorFacts
+from eigen_core.checkpoint.snapshot import Snapshot
 
 _ALIGNMENT = 8
 
@@ -61,6 +64,29 @@ def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | N
     content = json.dumps(header, separators=(",", ":")).encode("ascii")
     content += b" " * (-len(content) % _ALIGNMENT)
     return len(content).to_bytes(8, "little") + content
+
+
+def write_files(snapshot: Snapshot, blobs: BlobFolder) -> list[FileEntry]:
+    """Write the tensors and documents of a snapshot as blobs and return their entries.
+
+    Raises:
+        ValueError: one of them cannot be stored; nothing is written then.
+    """
+    facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
+    texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
+    entries = []
+    for stem, tensors in facts.items():
+        sha256, size = blobs.write(partial(_fill, chunks=tensor_file(snapshot.tensors[stem])))
+        entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))
+    for stem, text in texts.items():
+        sha256, size = blobs.write(partial(_fill, chunks=[text]))
+        entries.append(FileEntry(name=f"{stem}.json", bytes=size, sha256=sha256, tensors=None))
+    return entries
+
+
+def _fill(file: HashingFile, chunks: Iterable[bytes | memoryview]) -> None:
+    for chunk in chunks:
+        file.write(chunk, lasting=True)
 
 
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:

@@ -25,11 +25,11 @@ UploaderState = Literal["idle", "uploading", "waiting", "lost", "ended", "died"]
 over, ended with the run, or stopped by an error of their own."""
 
 
-class _Part(BaseModel):
+class _Status(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class GenerationUpload(_Part):
+class GenerationUpload(_Status):
     """How far one generation is."""
 
     generation: int
@@ -46,7 +46,7 @@ class GenerationUpload(_Part):
     """Why the last attempt failed."""
 
 
-class UploadStatus(_Part):
+class UploadStatus(_Status):
     """How far the uploads of a run are."""
 
     run: str

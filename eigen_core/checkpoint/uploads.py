@@ -17,7 +17,6 @@ from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.names import generation_of
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.store_writer import StoreWriter
 from eigen_core.checkpoint.upload_pace import UploadPace, pause_after
@@ -33,6 +32,7 @@ logger = logging.getLogger(__name__)
 NOTHING_TO_DO = math.inf
 
 _STATUS_SECONDS = 2.0
+_WARN_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 
 
@@ -61,7 +61,6 @@ class Uploader:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
-        warn_seconds: float = 60.0,
     ) -> None:
         """
         Args:
@@ -71,7 +70,6 @@ class Uploader:
             config: what is kept here and in the store, how much may wait and how fast it may go.
             clock: rising seconds.
             sleep: waits between two blocks; by default it is woken by `close`.
-            warn_seconds: time between two warnings that something waits for uploads (seconds).
 
         Raises:
             InputError: the run directory cannot be read.
@@ -80,7 +78,7 @@ class Uploader:
         self._lease = lease
         self._config = config
         self._clock = clock
-        self._warn_seconds = warn_seconds
+        self._warn_seconds = _WARN_SECONDS
         self._name = directory.name
         self._url = target.store.url
 
@@ -101,7 +99,7 @@ class Uploader:
         self._last_error: tuple[str, datetime] | None = None
 
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, name=f"eigen-uploads-{self._name}", daemon=True)
         self._writer = StoreWriter(directory.path, target, lease, self._moved)
         self._pace = UploadPace(config.upload_mb_per_second, clock, sleep or self._closing.wait)
         self._status_file = StatusFile(directory.path, clock)
@@ -184,7 +182,7 @@ class Uploader:
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
         with self._changed:
             if self._broken is None:
@@ -192,7 +190,6 @@ class Uploader:
         self._save_status()
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._work, name=f"eigen-uploads-{self._name}", daemon=True)
         self._thread.start()
         return self
 
@@ -251,13 +248,17 @@ class Uploader:
             self._save_status()
             while not self._closing.is_set():
                 self._rest(self.step())
-        except LeaseLostError as error:
-            logger.error("%s", error)
-            self._break(error, "lost")
         except BaseException as error:
-            logger.error("Run '%s': uploads have ended by an error: %r", self._name, error)
-            self._break(error, "died")
-            raise
+            is_lost = isinstance(error, LeaseLostError)
+            logger.error("%s", error if is_lost else f"Run '{self._name}': uploads have ended by an error: {error!r}")
+            with self._changed:
+                self._broken = error
+                self._state = "lost" if is_lost else "died"
+                self._last_error = (str(error) or repr(error), now())
+                self._changed.notify_all()
+            self._save_status()
+            if not is_lost:
+                raise
 
     def _rest(self, pause: float) -> None:
         """Wait until there is work, or after a failure for a while, unless a caller begins to wait."""
@@ -267,14 +268,6 @@ class Uploader:
             elif pause > 0:
                 self._changed.wait_for(lambda: self._closing.is_set() or self._skip_pause, pause)
                 self._skip_pause = False
-
-    def _break(self, error: BaseException, state: UploaderState) -> None:
-        with self._changed:
-            self._broken = error
-            self._state = state
-            self._last_error = (str(error) or repr(error), now())
-            self._changed.notify_all()
-        self._save_status()
 
     def _is_work(self) -> bool:
         return bool(self._queue.generations() or self._files or self._champion_to_keep is not None)
@@ -307,12 +300,11 @@ class Uploader:
         try:
             self._writer.write(manifest)
         except DamagedFileError as error:
-            reason = f"{error}. It stays on this machine alone; verify the run."
+            why = f"{error}. It stays on this machine alone; verify the run."
             with self._changed:
-                still_waited = self._queue.give_up(manifest, reason)
-            if still_waited:
-                name = f"Generation {manifest.generation} of run '{self._name}'"
-                logger.error("%s cannot be uploaded: %s", name, reason)
+                is_given_up = self._queue.give_up(manifest, why)
+            if is_given_up:
+                logger.error("Generation %d of run '%s' cannot be uploaded: %s", manifest.generation, self._name, why)
             return
         except (StoreUnavailableError, InputError, LeaseLostError, _ClosedError) as error:
             with self._changed:
@@ -351,9 +343,7 @@ class Uploader:
         with self._changed:
             safe = set(self._queue.safe)
         try:
-            here = {generation_of(name) for name in self._directory.contents.manifest_names()}
-            needed = frozenset(number for number in here if number is not None and number not in safe)
-            self._directory.clean(self._config.keep_local, 0, 0, needed)
+            self._directory.clean(self._config.keep_local, 0, 0, self._directory.contents.generations() - safe)
         except (StoreUnavailableError, InputError) as error:
             logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._directory.path, error)
 

@@ -118,23 +118,6 @@ def test_a_lease_that_a_holder_elsewhere_gave_back_is_free_at_once(
     assert Lease.acquire(store, "run", 90.0, clock=clock).epoch == 2
 
 
-def test_waiting_for_a_silent_holder_ends_when_its_lease_lapses(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
-
-    def pause(seconds: float) -> None:
-        assert seconds > 0
-        clock.sleep(seconds)
-        store.pass_time(seconds)
-
-    with pytest.raises(LeaseHeldError):
-        Lease.acquire(store, "run", 90.0, clock=clock, pause=pause, wait_seconds=60.0)
-    assert clock() == 1_060.0
-    assert Lease.acquire(store, "run", 90.0, clock=clock, pause=pause, wait_seconds=60.0).epoch == 2
-    assert clock() == 1_090.0
-
-
 def test_holder_of_the_runs_lock_takes_over_at_once(
     store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
