@@ -143,7 +143,7 @@ class BlobFolder:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file to read, without waiting for anybody.
+    """Open a regular file to read, without waiting for another process.
 
     Raises:
         OSError: it cannot be opened; `IsADirectoryError` for whatever is no regular file.

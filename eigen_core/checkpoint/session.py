@@ -79,9 +79,9 @@ class RunSession:
         return self.directory.load_newest(form, restore, self.place.stored if self.place.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression) -> Saved:
-        """Commit a generation on this machine and send it on its way to the store.
+        """Commit a generation on this machine and queue it for upload to the store.
 
-        Waits while more generations than allowed are on their way; training does not wait otherwise.
+        Waits while more generations than allowed wait for upload; training does not wait otherwise.
 
         Raises:
             LeaseLostError: another process has taken the run over; nothing is written.
@@ -140,7 +140,7 @@ class RunSession:
         return self.directory.contents.attachments
 
     def _send(self, names: Sequence[str]) -> None:
-        """Send attachments, which lie in the run directory already, and then their list, on their way to the store."""
+        """Queue attachments, which are in the run directory already, and then their list, for upload."""
         if self._uploader is not None:
             for name in (*names, ATTACHMENTS_NAME):
                 self._uploader.add_file(name, self.directory.path / name)

@@ -15,7 +15,7 @@ from eigen_core.store import Progress, StoreUnavailableError, created
 logger = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 86_400.0
-"""Blobs without a manifest stay so long (seconds): the manifest may be on its way."""
+"""Blobs without a manifest stay so long (seconds): the manifest may be about to be uploaded."""
 
 
 class StoreWriter:

@@ -7,7 +7,7 @@ from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.damage import DamagedFileError
 from eigen_core.checkpoint.manifest import Manifest, damaged_generation, manifest_bytes, reading_part
-from eigen_core.store import LocalStore, ObjectExistsError
+from eigen_core.store import LocalStore
 from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,8 @@ def fetch_generation(stored: RunContents, local: RunContents, manifest: Manifest
             except DamagedFileError:
                 path.unlink(missing_ok=True)
                 raise
-    name, content = local.object_name(manifest.name), manifest_bytes(manifest)
-    try:
-        local.store.create(name, content)
-    except ObjectExistsError:
-        # It has this generation's name and checksum; what it holds may be damaged.
-        local.store.put(name, content)
+    if local.manifest(manifest.name) != manifest:
+        # Instead of a damaged one of that name, if there is one.
+        local.store.put(local.object_name(manifest.name), manifest_bytes(manifest))
     if lacking:
         logger.info("Run '%s': fetched generation %d, %s", stored.name, manifest.generation, size(total))

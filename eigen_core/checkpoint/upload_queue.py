@@ -25,7 +25,7 @@ class _Waiting:
 
 @dataclass
 class UploadQueue:
-    """The generations of a run on their way to the store, oldest first. Not safe for threads by itself.
+    """The generations of a run that are to be uploaded, oldest first. Not safe for threads by itself.
 
     Attributes:
         config: what is kept in the store, and how much may wait.

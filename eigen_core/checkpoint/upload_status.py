@@ -18,10 +18,10 @@ STATUS_NAME = "uploads.json"
 """Name of the file in the run directory."""
 
 UploadState = Literal["pending", "uploading", "done", "dropped", "failed"]
-"""Of a generation: it waits, is on its way, is in the store, was not needed there any more, or cannot be uploaded."""
+"""Of a generation: it waits, is being uploaded, is in the store, was not needed there any more, or can never be."""
 
 UploaderState = Literal["idle", "uploading", "waiting", "lost", "ended", "died"]
-"""Of a run's uploads: nothing to do, on their way, waiting to try again, stopped since another process took the run
+"""Of a run's uploads: nothing to do, uploading, waiting to try again, stopped since another process took the run
 over, ended with the run, or stopped by an error of their own."""
 
 
@@ -55,7 +55,7 @@ class UploadStatus(_Status):
     updated: datetime
     """When this was found (UTC, by the clock of the machine that uploads)."""
     pending: int
-    """Generations that wait or are on their way."""
+    """Generations that wait or are being uploaded."""
     pending_mb: float
     """What of them is not in the store (MB)."""
     pending_files: int
