@@ -81,7 +81,8 @@ _EXAMPLES = """[bold]Examples[/]
 [bold]Exit codes[/]
 
   0  done
-  1  stopped, or failed; verify: damage was found; doctor: a check failed; status: a component is not running
+  1  stopped, or failed; verify: damage was found; doctor: a check failed;
+     status: a component is not running
   2  what was given cannot be used; a sentence says why
   3  memory: the run does not fit, or its guard has stopped it
 """
