@@ -13,15 +13,7 @@ class ProgressListener(Protocol):
         """`done` of `total` steps of the loop `name` are finished; a loop ends at `done == total`."""
 
 
-class SilentProgress:
-    """Listens to nothing."""
-
-    def update(self, name: str, done: int, total: int) -> None:
-        """Do nothing."""
-
-
-_SILENT = SilentProgress()
-_listener: ContextVar[ProgressListener] = ContextVar("eigen_progress", default=_SILENT)
+_listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", default=None)
 
 
 @contextmanager
@@ -51,11 +43,13 @@ def checked_by(check: Check) -> Iterator[None]:
 
 
 def report_progress(name: str, done: int, total: int) -> None:
-    """Report `done` of `total` steps of the loop `name` to the current listener, then let the checks have their say.
+    """Report `done` of `total` steps of the loop `name` to the current listener, then run the checks.
 
     Raises:
         Exception: what a check raises (`checked_by`).
     """
-    _listener.get().update(name, done, total)
+    listener = _listener.get()
+    if listener is not None:
+        listener.update(name, done, total)
     for check in _checks.get():
         check()

@@ -28,7 +28,7 @@ def cleanup_flow(
         InputError: the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    # As in `train_flow`: who reads this file has rarely something to clean.
+    # As in `train_flow`: this file is rarely read to clean something.
     from flows.housekeeping import clean_runs
     from tasks.artifacts import publish_cleaning
 

@@ -47,7 +47,7 @@ from tasks.artifacts import REFUSALS, Pages, artifact_key
 if TYPE_CHECKING:
     from flows.training import Training
 
-# Generations whose time says how long the rest will take.
+# The rest is expected to take as long as these last generations.
 _RECENT = 5
 _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
@@ -67,14 +67,11 @@ class Cockpit(Listener):
         self._config = config
         self._run = run
         self._pages = Pages()
-        self._began = self._now()
         self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
         self._overview: Overview | None = None
         self._champion: Row = {}
         self._starts: Sequence[Start] = ()
         self._unavailable = False
-        self._closed = False
-        self._holdout_is_left = config.market.holdout_days > 0
 
     def __enter__(self) -> Self:
         _TASK_LOGGER.addFilter(_says_more_than_completed)
@@ -92,14 +89,13 @@ class Cockpit(Listener):
         self._show(lambda: self._show_plan(run_plan))
 
     def begun(self, training: "Training", starts: Sequence[Start]) -> None:
-        """Show that training begins, or goes on, with its data and its plan."""
-        self._began = self._now()
+        """Show that training begins or continues, with its data and its plan."""
         self._starts = starts
         self._stamps.append(time.monotonic())
         session, state = training.session, training.state
         newest = session.place.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
-        overview = Overview(self._run, self._progress(state), self._link(training), checkpoint=written)
+        overview = Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
         self._overview = self._with_earlier_plots(overview, session.directory.plots)
         self._renew(training)
         data = data_page(self._run, training.data.content, training.data.lines)
@@ -141,27 +137,27 @@ class Cockpit(Listener):
             return
         state, now = training.state, self._now()
         summary = summary_page(self._run, state.history, state.telemetry, result, self._link(training), now)
-        self._holdout_is_left = False
-        self._renew(training)
+        self._renew(training, is_complete=True)
         if result is not None:
             sentence = holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
-        self._closed = True
         self._show(
             self._show_overview,
             self._show_progress,
             lambda: self._markdown("summary", summary, f"Summary of run {self._run}"),
         )
+        # What fails after this changes nothing about the run.
+        self._overview = None
 
     def ended(self, reason: str) -> None:
         """Show why the training ended before the run had all its generations."""
-        if self._overview is None or self._closed:
+        if self._overview is None:
             return
         progress = replace(self._overview.progress, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
         self._overview = replace(self._overview, progress=progress)
         self._show(self._show_overview, self._show_progress)
 
-    def _renew(self, training: "Training") -> None:
+    def _renew(self, training: "Training", *, is_complete: bool = False) -> None:
         """Take over what the newest generation has shown."""
         assert self._overview is not None
         state, uploads = training.state, training.session.uploads()
@@ -169,7 +165,7 @@ class Cockpit(Listener):
         sent = [] if uploads is None else [("Uploads", uploads_sentence(uploads))]
         self._overview = replace(
             self._overview,
-            progress=self._progress(state),
+            progress=self._progress(training, is_complete=is_complete),
             history=state.history[-2 * SHOWN_GENERATIONS :],
             telemetry=telemetry,
             champion=self._card(state),
@@ -184,17 +180,17 @@ class Cockpit(Listener):
         if not state.history:
             return {}
         newest = state.history[-1]
-        who = f"agent {newest.champion_agent} of generation {newest.champion_generation}"
-        if self._champion.get("champion") != who:
+        champion = f"agent {newest.champion_agent} of generation {newest.champion_generation}"
+        if self._champion.get("champion") != champion:
             self._champion = champion_card(state.history)
         age = newest.generation - newest.champion_generation
         return {**self._champion, "age (generations)": age}
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
-        """Say whether the memory suffices: what counts against the nearest limit, and what this training takes."""
+        """Return whether the memory suffices: its use against the nearest limit, and that of this training."""
         pressure, lines = guard.pressure(), self._config.memory
-        judged = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} a phase is ended"
-        facts = [("Memory", f"{judged}: {pressure} are taken")]
+        verdict = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} a phase is ended"
+        facts = [("Memory", f"{verdict}: {pressure} are taken")]
         if telemetry:
             last = telemetry[-1]
             highest = max(last.phases, key=lambda phase: phase.peak_bytes, default=None)
@@ -210,7 +206,8 @@ class Cockpit(Listener):
         found = goodput(self._starts, self._overview.checkpoint)
         return [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
 
-    def _progress(self, state: TrainingState) -> Progress:
+    def _progress(self, training: "Training", *, is_complete: bool = False) -> Progress:
+        state = training.state
         generations = max(self._config.generations, state.generation)
         # All of a long history is looked through once, when it is shown.
         looked_at = state.telemetry if state.generation == generations else ()
@@ -218,10 +215,10 @@ class Cockpit(Listener):
             done=state.generation,
             generations=generations,
             now=self._now(),
-            began=self._began,
+            began=self._starts[-1].moment,
             seconds_each=self._seconds_each(state),
             took=sum(entry.seconds for entry in looked_at),
-            holdout_is_left=self._holdout_is_left,
+            holdout_is_left=self._config.market.holdout_days > 0 and not is_complete,
         )
 
     def _seconds_each(self, state: TrainingState) -> float | None:
@@ -301,7 +298,7 @@ class Cockpit(Listener):
 def _reason(error: BaseException) -> str:
     """Why a training ended, as a sentence."""
     if isinstance(error, TerminationSignal | KeyboardInterrupt):
-        return "It was told to stop."
+        return "It was stopped."
     return f"{type(error).__name__}: {error}".rstrip(": .") + "."
 
 

@@ -1,4 +1,4 @@
-"""Looks for what a training needs on this machine, before anything is trained; no look depends on another."""
+"""Checks that this machine has what a training needs, before anything is trained; no check depends on another."""
 
 import os
 import shutil
@@ -32,10 +32,10 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look has found.
+    """What one check has found.
 
     Attributes:
-        check: what was looked at.
+        check: its name.
         status: `failed`: nothing can be trained so; `warning`: it can, but not as well, or not for long.
         found: in words.
         advice: what to do; empty if all is well.
@@ -48,7 +48,7 @@ class Finding:
 
 
 class Doctor:
-    """Looks at this machine for a run.
+    """Checks this machine for a run.
 
     Args:
         config: the run: its store, device, memory limit and scale.
@@ -73,11 +73,11 @@ class Doctor:
 
     @property
     def checks(self) -> tuple[str, ...]:
-        """What is looked at, in order."""
+        """The names of the checks, in order."""
         return tuple(self._checks)
 
     def findings(self) -> Iterator[Finding]:
-        """Look at one thing after the other. Nothing is raised: what goes wrong is what was found."""
+        """Run one check after the other. Nothing is raised: what goes wrong is what was found."""
         for name, check in self._checks.items():
             yield _looked(name, check)
 
@@ -237,7 +237,7 @@ def _looked(name: str, check: Callable[[], Finding]) -> Finding:
         return Finding(name, "failed", f"it cannot be loaded: {_first_line(error)}", "Install it again: make setup.")
     except MemoryError:
         return Finding(name, "failed", "there is not enough memory to look", "Raise the limit, such as ulimit -v.")
-    except Exception as error:  # noqa: BLE001 - whatever is wrong here is what was looked for, and no look stops another
+    except Exception as error:  # noqa: BLE001 - whatever is wrong is what the check is for, and none stops another
         return Finding(name, "failed", f"{type(error).__name__}: {_first_line(error)}", "")
 
 

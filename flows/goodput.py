@@ -50,7 +50,7 @@ class Goodput:
         useful_seconds: training whose result checkpoints hold.
         lost_seconds: training after a last checkpoint, which an interruption has lost.
         waiting_seconds: from each interruption, and from each start of a process, to the first phase.
-        interruptions: processes that have ended without being asked to.
+        interruptions: processes that have ended without a request to.
         recovery_seconds: mean time from an interruption to the next first phase; None: there was none.
     """
 
@@ -105,7 +105,7 @@ def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodpu
 
 @contextmanager
 def work_recorded(
-    place: RunPlace, last_checkpoint: datetime | None, asked_to_end: tuple[type[BaseException], ...]
+    place: RunPlace, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
 ) -> Iterator[list[Start]]:
     """Record that training begins now, and show a sign of life between its steps until the block ends.
 
@@ -116,7 +116,7 @@ def work_recorded(
     Args:
         place: the run, which this process holds.
         last_checkpoint: when its newest manifest was written (UTC); None: there is none.
-        asked_to_end: what the block raises when it was asked to end; else what it raises is an interruption.
+        stop_requests: what the block raises when it is stopped on request; all else is an interruption.
     """
     sign = place.root / place.name / SIGN_OF_LIFE
     starts = _STARTS.append(place, _start(sign, _STARTS.read(place), last_checkpoint))
@@ -124,7 +124,7 @@ def work_recorded(
     try:
         with checked_by(_touching(sign)):
             yield starts
-    except asked_to_end:
+    except stop_requests:
         sign.unlink(missing_ok=True)
         raise
     sign.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ class CleanedRun:
 
     Attributes:
         run: its name.
-        skipped: why nothing was looked at; None if it was.
+        skipped: why it was not cleaned; None if it was.
         stored: what was removed from the store.
         local: what was removed from this machine, if the store is elsewhere.
     """

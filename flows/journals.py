@@ -30,7 +30,7 @@ MOST_ABORTS = 2
 
 _REPORTS = "memory"
 _REPORTS_KEPT = 20
-# What says how long a run is, or where it is kept, changes nothing about a generation's memory.
+# The length of a run and its plots change nothing about a generation's memory.
 _IRRELEVANT = ("generations", "reporting")
 _MOST_BYTES = 1 << 20
 
@@ -127,7 +127,7 @@ def withdraw_attempt(place: RunPlace) -> None:
 
 
 def forget_attempts(place: RunPlace) -> None:
-    """Begin to count anew: a launch has asked for this run by name."""
+    """Begin to count anew: a launch has named this run."""
     if ATTEMPTS.read(place):
         ATTEMPTS.replace(place, [])
 
@@ -151,12 +151,12 @@ _REQUESTS = Journal("requests.json", Request)
 
 
 def remember_request(place: RunPlace, generation: int, config: Mapping[str, JsonValue]) -> None:
-    """Keep the configuration with which a run goes on after `generation`: it may be stopped before the next one."""
+    """Keep the configuration with which a run continues after `generation`: it may be stopped before the next one."""
     _REQUESTS.append(place, Request(generation=generation, config=dict(config)))
 
 
 def requested_config(place: RunPlace, generation: int) -> dict[str, JsonValue] | None:
-    """Return the configuration that was asked for after the newest `generation` of a run; None if none was."""
+    """Return the configuration that was requested after the newest `generation` of a run; None if none was."""
     last = _REQUESTS.read(place)[-1:]
     return next((request.config for request in last if request.generation == generation), None)
 

@@ -1,4 +1,4 @@
-"""Names that Prefect's server is given and asked for: end states, tags, events, and runs without a name of their own.
+"""Names at Prefect's server: end states, tags, events, and those of runs without a name of their own.
 
 No Prefect in here.
 """

@@ -15,7 +15,7 @@ from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from flows.listener import Listener
 from flows.names import SUSPENDED_EVENT, run_tag
 from flows.resuming import is_scheduled, remove_needless_resumes, switch_schedule
-from flows.server_presence import server_asked, server_is_there, wait_for_server
+from flows.server_presence import require_server, server_asked, server_is_there, wait_for_server
 
 if TYPE_CHECKING:
     from flows.goodput import Start
@@ -28,7 +28,7 @@ _REPORT_SECONDS = 120.0
 def first_name() -> str:
     """Return the name of this flow run as it begins, made from its parameters.
 
-    Schedules and automations cannot name the flow runs that they create, and Prefect's names say nothing.
+    Schedules and automations cannot name the flow runs that they create, and Prefect's own names are random words.
     """
     run = flow_run.parameters.get("run")
     return str(run) if run else "resume" if flow_run.parameters.get("resume") or is_scheduled() else "new run"
@@ -38,6 +38,7 @@ def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
     """Name this flow run, and tag it if tags are given. That the server does not accept it is logged."""
     if flow_run.id is not None:
         with server_asked("The flow run could not be named", get_run_logger()) as client:
+            require_server()
             client.update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))
 
 

@@ -19,7 +19,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.logging import get_logger
 
 from flows.names import SCHEDULED_TAG, run_tag
-from flows.server_presence import server_asked, server_is_there
+from flows.server_presence import require_server, server_asked, server_is_there
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -75,6 +75,7 @@ def suspension_of(run: str) -> str | None:
     )
     last: list[FlowRun] = []
     with server_asked(f"It is not known whether run {run} is suspended", logger) as client:
+        require_server()
         last = client.read_flow_runs(flow_run_filter=trained, sort=FlowRunSort.START_TIME_DESC, limit=1)
     if not last or last[0].state is None or not last[0].state.is_paused():
         return None
@@ -106,6 +107,7 @@ def set_schedule(client: "SyncPrefectClient", found: "DeploymentResponse", activ
 def _switch(deployment_id: UUID, active: bool) -> None:
     failure = f"The schedule '{RESUME}' could not be switched {'on' if active else 'off'}"
     with server_asked(failure, logger) as client:
+        require_server()
         set_schedule(client, client.read_deployment(deployment_id), active)
 
 

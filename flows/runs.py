@@ -166,12 +166,13 @@ def open_or_create(config: Config, name: str) -> RunPlace:
 
 
 def require_same_run(place: RunPlace, config: Config) -> None:
-    """Raise `InputError` if `config` differs from the run's in more than may change while a run goes on."""
+    """Raise `InputError` if `config` differs from the run's in more than may change between generations."""
     begun = _config_of(place, _begun(place).config())
     before, now = begun.market.data, config.market.data
-    # Whether data with another path are those that the run began with is seen by the panel's fingerprint.
-    moved = before is not None and now is not None and (place.remote or not _exists(before))
-    changeable = _CHANGEABLE_KEYS | ({"market.data"} if moved else set())
+    changeable = _CHANGEABLE_KEYS
+    if before is not None and now is not None and (place.remote or not Path(os.path.expanduser(before)).exists()):
+        # They may have moved: the panel's fingerprint shows whether they are those that the run began with.
+        changeable |= {"market.data"}
     differing = [
         key
         for key in differing_keys(begun, config)
@@ -180,18 +181,13 @@ def require_same_run(place: RunPlace, config: Config) -> None:
     if differing:
         keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise InputError(
-            f"Run '{place.name}' exists and was begun with other settings: {keys} "
-            f"differ{'s' * (len(differing) == 1)}. "
+            f"Run '{place.name}' exists and was begun with other settings: {keys} differ{'s' * (len(differing) == 1)}. "
             f"Continue it as it is with `eigen resume {place.name}`, or choose another name."
         )
 
 
-def _exists(data: str) -> bool:
-    return Path(os.path.expanduser(data)).exists()
-
-
 def latest_config(place: RunPlace) -> Config:
-    """Return the configuration with which the run was last trained, or asked for.
+    """Return the configuration with which the run was last trained, or requested.
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
@@ -216,12 +212,12 @@ def configured_place(store: str, name: str, local: str = _LOCAL) -> tuple[RunPla
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
     """
-    place, config, _ = _configured(RunPlace.of(CheckpointConfig(store=store, local=local), name), store, local)
-    return place, config
+    given = CheckpointConfig(store=store, local=local)
+    return _configured(RunPlace.of(given, name), given)[:2]
 
 
 def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCAL) -> Config:
-    """Return the configuration with which this machine goes on with a run.
+    """Return the configuration with which this machine continues a run.
 
     Args:
         store: where the run is kept.
@@ -233,14 +229,14 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
     Raises:
         InputError: there is no such run, its configuration cannot be read, or its prices are not known here.
     """
-    place = RunPlace.of(CheckpointConfig(store=store, local=local), name)
-    place, config, own = _configured(place, store, local)
+    settings = CheckpointConfig(store=store, local=local)
+    place, config, own = _configured(RunPlace.of(settings, name), settings)
     before = config.market.data
     given = data or (before and os.environ.get("EIGEN_DATA"))
     if given:
         return _changed(config, market={"data": str(Path(os.path.expanduser(given)).absolute())})
     unknown = place.remote and own is None
-    if before is not None and (unknown or not _exists(before)):
+    if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
         why = "this machine does not know where it is" if unknown else "it is not there any more"
         raise InputError(
             f"Run '{name}' was trained on {shown(Path(before).name)}, and {why}: give it with --data, or EIGEN_DATA."
@@ -256,14 +252,12 @@ def keep_request(config: Config, name: str) -> None:
         remember_request(place, 0 if newest is None else newest[1].generation, stored_values(config))
 
 
-def _configured(place: RunPlace, store: str, local: str) -> tuple[RunPlace, Config, OwnSettings | None]:
-    """Return a run's place, latest configuration, and what this machine remembers of it, which goes into both.
+def _configured(place: RunPlace, given: CheckpointConfig) -> tuple[RunPlace, Config, OwnSettings | None]:
+    """Return a run's place, its latest configuration, and this machine's own settings of it, which are in both.
 
-    Args:
-        place: where the run is with `checkpoint.local` as it is given now.
-        store: where it is kept, as it is given.
-        local: the folder that is given.
+    `place` is where the run is by the settings that are given now.
     """
+    store, local = given.store, given.local
     config = latest_config(place)
     own = own_settings(place, local)
     named = config.checkpoint.local
@@ -305,8 +299,8 @@ def status_of(store: str, name: str) -> RunStatus:
         InputError: there is no such run, or its configuration cannot be read.
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
-    place = _reachable(RunPlace.of(CheckpointConfig(store=store), name))
-    place, config, _ = _configured(place, store, _LOCAL)
+    given = CheckpointConfig(store=store)
+    place, config, _ = _configured(_reachable(RunPlace.of(given, name)), given)
     manifest, history, telemetry = _records_of(place)
     generation = history[-1].generation if history else 0
     holdout = holdout_of(place, generation)

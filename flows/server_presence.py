@@ -50,14 +50,13 @@ def server_is_there() -> bool:
 
 @contextmanager
 def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
-    """Ask the server inside the block. What it does not answer or refuses is a warning: it must not stop a training.
+    """Ask the server inside the block. What it refuses or does not answer is a warning: it must not stop a training.
 
     Args:
         failure: how the warning begins.
         logger: where it is logged.
     """
     try:
-        require_server()
         # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
         with get_client(sync_client=True) as client:
             yield client

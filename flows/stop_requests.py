@@ -21,7 +21,7 @@ def stop_requests_raised() -> Iterator[None]:
     Python reports an exception that ends in such code to `sys.unraisablehook` and goes on. Exceptions that are no
     `Exception`, such as `KeyboardInterrupt` and Prefect's `TerminationSignal`, are raised again in the main thread
     until they come out in ordinary code, also while that waits or sleeps. Uses SIGALRM; does nothing in other threads,
-    which hear of no signals.
+    which receive no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -41,10 +41,10 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
 
     Args:
         config: Everything that determines the run. What is left alone comes from the preset. With resume, only the
-            store counts: a run goes on as it was configured.
+            store counts: a run continues as it was configured.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
             with resume, the run of the store that was trained last and is not complete.
-        resume: Go on with a run that exists. Otherwise it is begun if it is missing.
+        resume: Continue a run that exists. Otherwise it is begun if it is missing.
 
     Raises:
         InputError: the data, the store or the run cannot be used with this configuration.

@@ -86,7 +86,7 @@ class Training:
 
 
 def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
-    """Train as `train_flow` is asked to, and return how it ended; None: with all generations trained."""
+    """Train as `train_flow` describes, and return the end state; None: all generations are trained."""
     tune_allocator()
     set_umask(os.environ)
     config = with_store_of_environment(config)

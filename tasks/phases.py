@@ -82,7 +82,7 @@ def _guarded(guard: MemoryGuard, phase: str, generation: int) -> Iterator[list[s
         yield facts
     usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
     seconds = usage.ended - usage.began
-    # So many digits in each line of the log, for those who read them by a script.
+    # A fixed number of digits, for scripts that read the log.
     facts += [f"{seconds:.2f} s" if seconds < _MINUTE else duration(seconds), size(usage.peak_bytes)]
     if usage.device_reserved_peak:
         facts.append(f"GPU {size(usage.device_reserved_peak)}")
@@ -149,7 +149,7 @@ def checkpoint(state: TrainingState, session: RunSession, guard: MemoryGuard, ge
 
 
 def checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
-    """Commit a completed generation on this machine, if that has not been done, in a process that was asked to stop."""
+    """Commit a completed generation on this machine, if that has not been done, in a process that is stopped."""
     saved = session.save_before_end(*_parts(state))
     if saved is not None:
         get_run_logger().info("checkpoint %d, before the end: %s", state.generation, _saved_sentence(saved))

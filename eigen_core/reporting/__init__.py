@@ -14,7 +14,7 @@ from eigen_core.reporting.pages import (
 )
 from eigen_core.reporting.tables import (
     champion_card,
-    course_rows,
+    generation_rows,
     history_frame,
     holdout_sentence,
     in_words,
@@ -30,8 +30,8 @@ __all__ = [
     "Overview",
     "Progress",
     "champion_card",
-    "course_rows",
     "data_page",
+    "generation_rows",
     "history_frame",
     "holdout_sentence",
     "in_words",

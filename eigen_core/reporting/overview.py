@@ -10,7 +10,7 @@ from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.tables import (
     Row,
     champion_in_words,
-    course_rows,
+    generation_rows,
     in_words,
     markdown_card,
     markdown_table,
@@ -161,7 +161,7 @@ class Overview:
             markdown_card(self.champion),
             "## The last generations",
             "Best and mean: fitness of the agents. Champion: its validation.",
-            markdown_table(course_rows(newest, self.telemetry)[::-1]),
+            markdown_table(generation_rows(newest, self.telemetry)[::-1]),
             f"## Agents of generation {self.history[-1].generation}",
             markdown_table(population_table(self.history[-2:])),
         ]

@@ -10,7 +10,7 @@ from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.tables import (
     Row,
     champion_card,
-    course_rows,
+    generation_rows,
     holdout_sentence,
     markdown_card,
     markdown_table,
@@ -120,7 +120,7 @@ def summary_page(
         holdout_sentence(holdout) if holdout else "There are no holdout days.",
         f"Checkpoints and plots: {where}",
         "Best and mean fitness of the agents, and the champion's validation, in the last generations:",
-        markdown_table(course_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),
+        markdown_table(generation_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),
         f"Hash of the last population's weights: `{last.weights_sha256}`",
         f"Hash of the replay: `{last.replay_sha256}`",
     ]

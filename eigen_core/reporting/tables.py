@@ -56,7 +56,7 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
     ]
 
 
-def course_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
+def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
     """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used."""
     known = {entry.generation: entry for entry in telemetry}
     entries = [known.get(record.generation) for record in history]

@@ -15,14 +15,15 @@ from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.units import duration, size
 from flows.cli.output import print_line
 from flows.cli.signals import StopSignals
+from flows.listener import Listener
 
 _REFRESHES_PER_SECOND = 4
 _CLOCK_WIDTH = len("0:00:00")
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
-class Display:
-    """Observes a training and its loops; this one shows nothing.
+class Display(Listener):
+    """Shows a training and its loops; this one shows nothing.
 
     Args:
         console: where warnings are shown between its own lines.
@@ -40,17 +41,8 @@ class Display:
     def waiting_for(self, what: str) -> None:
         """Show what the training waits for before it starts."""
 
-    def update(self, name: str, done: int, total: int) -> None:
-        """Show how far the loop `name` is."""
-
     def started(self, generation: int, generations: int) -> None:
         """Show the training's start after `generation`."""
-
-    def phase_started(self, generation: int, phase: str) -> None:
-        """Show that a phase begins."""
-
-    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
-        """Show the figures of a generation."""
 
 
 def display_on(console: Console) -> Display:

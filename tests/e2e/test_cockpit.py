@@ -102,7 +102,7 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     (deployment,) = operated.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
     page = f"{operated.pages}/deployments/deployment/{deployment['id']}/run"
     pages.open(page, "Generations to train.", "Days kept for choosing the champion")
-    pages.wait_for("Name of the run", "Go on with a run that exists")
+    pages.wait_for("Name of the run", "Continue a run that exists")
     pages.keep("form")
     preset = Select(pages.fields("select")[0])
     assert [option.text for option in preset.options] == list(PRESET_NAMES)
@@ -117,7 +117,7 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
         # A server that is busy may answer that its database is locked.
         tries = 1
         while (seen := submit()) != "Next Run" and tries < 5:
-            pages.open(page, "Generations to train.", "Go on with a run that exists")
+            pages.open(page, "Generations to train.", "Continue a run that exists")
             tries += 1
         assert seen == "Next Run"
         # One more where an earlier try was taken although it was answered with an error.

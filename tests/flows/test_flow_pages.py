@@ -81,7 +81,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path:
         (stopped,) = (run for run in client.read_flow_runs() if run.name.startswith("paged "))
     before = {key: str(page.data) for key, page in pages_of(stopped.id).items()}
     assert before["paged"].startswith(
-        "# Ended after generation 2 of 3 (67 %)\n\n**It was told to stop.** A resume goes on with generation 3."
+        "# Ended after generation 2 of 3 (67 %)\n\n**It was stopped.** A resume goes on with generation 3."
     )
     assert "## Plots, drawn after generation 2" in before["paged"]
     assert len(_PICTURE.findall(before["paged"])) == 6

@@ -99,7 +99,7 @@ def test_a_run_without_its_holdout_is_not_finished() -> None:
     page = Overview("mine", progress, "there").page()
     assert page.startswith("# Generation 25 of 25 (100 %)")
     assert "the holdout days are left" in page
-    page = Overview("mine", replace(progress, ended="It was told to stop."), "there").page()
+    page = Overview("mine", replace(progress, ended="It was stopped."), "there").page()
     assert "A resume plays the holdout days." in page
 
 

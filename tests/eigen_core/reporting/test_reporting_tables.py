@@ -12,7 +12,7 @@ from synthetic_run import make_run
 
 from eigen_core.reporting import (
     champion_card,
-    course_rows,
+    generation_rows,
     history_frame,
     markdown_card,
     markdown_table,
@@ -46,7 +46,7 @@ def test_the_first_population_is_initial_and_ties_keep_their_order() -> None:
 
 def test_the_course_names_units_and_leaves_unknown_times_open() -> None:
     history, telemetry = make_run(4, 4)
-    rows = course_rows(history, [entry for entry in telemetry if entry.generation != 2])
+    rows = generation_rows(history, [entry for entry in telemetry if entry.generation != 2])
     assert [row["generation"] for row in rows] == [1, 2, 3, 4]
     assert rows[1]["time (s)"] is None
     assert rows[1]["peak (MB)"] is None
@@ -63,9 +63,9 @@ def test_the_course_names_units_and_leaves_unknown_times_open() -> None:
     on_gpu = [
         phase.model_copy(update={"device_reserved_peak": 7_000_000 + index}) for index, phase in enumerate(third.phases)
     ]
-    with_gpu = course_rows(history, [third.model_copy(update={"phases": tuple(on_gpu)})])
+    with_gpu = generation_rows(history, [third.model_copy(update={"phases": tuple(on_gpu)})])
     assert [row["GPU (MB)"] for row in with_gpu] == [None, None, 7.0, None]
-    assert course_rows([], telemetry) == []
+    assert generation_rows([], telemetry) == []
 
 
 def test_the_champion_card_says_who_and_how_good() -> None:
@@ -84,7 +84,7 @@ def test_the_champion_card_says_who_and_how_good() -> None:
 
 def test_a_markdown_table_has_a_line_a_row_and_a_cell_a_column() -> None:
     history, telemetry = make_run(3, 4)
-    rows = course_rows(history, telemetry[:2])
+    rows = generation_rows(history, telemetry[:2])
     lines = markdown_table(rows).splitlines()
     assert len(lines) == 2 + 3
     assert all(line.count("|") == len(rows[0]) + 1 for line in lines)
