@@ -82,7 +82,7 @@ def test_a_training_killed_after_its_last_checkpoint_plays_its_holdout(
     operated.engine().kill()
     killed = time.monotonic()
     assert operated.wait_for_end(number) == "Crashed"
-    manifests = sorted((operated.store / "played" / "manifests").iterdir())
+    manifests = sorted((operated.store / "played" / "manifests").glob("*.json"))
     status = operated.status("played")
     assert (status.state, status.generation, status.holdout) == ("unfinished", generations, None)
     assert operated.finish("played") == ["Crashed", "Completed"]
@@ -90,4 +90,4 @@ def test_a_training_killed_after_its_last_checkpoint_plays_its_holdout(
     status = operated.status("played")
     assert status.state == "finished"
     assert status.holdout is not None
-    assert sorted((operated.store / "played" / "manifests").iterdir()) == manifests
+    assert sorted((operated.store / "played" / "manifests").glob("*.json")) == manifests
