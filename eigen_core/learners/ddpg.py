@@ -126,25 +126,39 @@ class DdpgLearner(Generic[Observed, Encoded]):
         critic_counts, actor_counts = state["critic_steps"].tolist(), state["actor_steps"].tolist()
         slots = plan.slots.to(group.weights.device)
         rows: list[list[Tensor]] = []
-        resting = torch.full((group.size,), torch.nan, device=group.weights.device)
         for step in range(plan.gradient_steps):
-            batches = [
-                self._task.transitions(replay, slots[:, step, index], plan.blocks[step][index])
-                for index in range(plan.accumulation_steps)
-            ]
             critic_counts = [count + 1 for count in critic_counts]
-            encodings, critic_loss, value, critic_norm = self._critic_step(group, batches, critic_counts)
-            actor_loss, actor_norm = resting, resting
-            if (plan.earlier_steps + step + 1) % self._learner.policy_delay == 0:
+            moves_actor = (plan.earlier_steps + step + 1) % self._learner.policy_delay == 0
+            if moves_actor:
                 actor_counts = [count + 1 for count in actor_counts]
-                actor_loss, actor_norm = self._actor_step(group, encodings, actor_counts)
-                state["targets"].add_((group.weights - state["targets"]).mul_(self._learner.tau))
-            rows.append([critic_loss, actor_loss, value, critic_norm, actor_norm])
+            batches = zip(slots[:, step].unbind(1), plan.blocks[step], strict=True)
+            transitions = [self._task.transitions(replay, *batch) for batch in batches]
+            rows.append(self._step(group, transitions, critic_counts, actor_counts if moves_actor else None))
             between_steps()
         state["critic_steps"].copy_(torch.tensor(critic_counts))
         state["actor_steps"].copy_(torch.tensor(actor_counts))
         curves = (torch.stack(curve, dim=1).double().cpu() for curve in zip(*rows, strict=True))
         return Learned(group, dict(zip((curve.name for curve in self.curves), curves, strict=True)))
+
+    def _step(
+        self,
+        group: Population,
+        batches: list[Transitions[Observed]],
+        critic_counts: list[int],
+        actor_counts: list[int] | None,
+    ) -> list[Tensor]:
+        """Take one optimizer step, of the actor and the targets too if its counts are given; return `curves`.
+
+        What was encoded for it is freed with it.
+        """
+        encodings, critic_loss, value, critic_norm = self._critic_step(group, batches, critic_counts)
+        if actor_counts is None:
+            actor_loss = actor_norm = torch.full_like(critic_loss, torch.nan)
+        else:
+            actor_loss, actor_norm = self._actor_step(group, encodings, actor_counts)
+            targets = group.state["targets"]
+            targets.add_((group.weights - targets).mul_(self._learner.tau))
+        return [critic_loss, actor_loss, value, critic_norm, actor_norm]
 
     def _scaled(self, rewards: Tensor) -> Tensor:
         scaled = rewards * self._learner.reward_scale

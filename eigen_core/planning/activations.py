@@ -364,9 +364,7 @@ def train(scale: Scale) -> int:
     learner, batch = config.learner, _Batch.of(scale)
     slots = DOUBLE * config.population.size * learner.gradient_steps * learner.accumulation_steps * learner.batch_size
     rows = SINGLE * scale.group * max(scale.critic, scale.actor)
-    # What was seen of the step before lives until the critic's next step has ended.
-    sights = min(learner.gradient_steps, 2) * batch.sight
-    held = 2 * slots + learner.accumulation_steps * (batch.transitions + sights)
+    held = slots + learner.accumulation_steps * (batch.transitions + batch.sight)
     # Slots in the order of their days, then the days in this order and where each begins.
     ordered = DOUBLE * scale.rows_stored
     drawing = ordered + max((SINGLE + 1) * scale.rows_stored, 2 * slots)

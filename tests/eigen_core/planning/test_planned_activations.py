@@ -93,6 +93,17 @@ def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: t
         assert planned[phase] == pytest.approx(size, rel=0.1), phase
 
 
+def test_a_second_step_holds_nothing_of_the_first() -> None:
+    peaks = []
+    for steps in (1, 3):
+        config, panel, _ = _case((f"learner.gradient_steps={steps}",), _NARROW)
+        state = start_training(config, panel)
+        evaluate(state)
+        with LiveTensors() as tensors:
+            peaks.append(tensors.peak_of(lambda state=state: train(state)))
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.01)
+
+
 @pytest.mark.parametrize("settings", [(), _TCN, ("learner.twin_critics=true", "trading.observe_portfolio=false")])
 def test_what_stays_has_exactly_the_planned_size(settings: tuple[str, ...]) -> None:
     config, panel, scale = _case(settings, _NARROW)
