@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.operated_training import Operated
 from benchmarks.results import Section, keep
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.checkpoint.names import CONFIG_NAME, LOCK_NAME
 from eigen_core.config.sections import CheckpointConfig
 from flows.goodput import Goodput
@@ -77,7 +77,7 @@ def _newest(folder: Path) -> int:
     """The newest complete generation of a run in its folder; 0: none."""
     if not (folder / CONFIG_NAME).exists():
         return 0
-    newest = RunPlace.of(CheckpointConfig(store=str(folder.parent)), folder.name).local.newest_manifest()
+    newest = RunLocation.of(CheckpointConfig(store=str(folder.parent)), folder.name).local.newest_manifest()
     return 0 if newest is None else newest.generation
 
 

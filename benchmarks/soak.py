@@ -32,7 +32,7 @@ from rich.progress import Progress
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.isolated_prefect import isolated_prefect
 from benchmarks.results import Section, keep
-from eigen_core.checkpoint import LoadedGeneration, RunPlace
+from eigen_core.checkpoint import LoadedGeneration, RunLocation
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState
@@ -202,11 +202,11 @@ def uploading_to_a_folder() -> Iterator[None]:
     Their run directories are then below `checkpoint.local`, and every generation is uploaded to the store.
     """
 
-    def place(settings: CheckpointConfig, name: str) -> RunPlace:
+    def location(settings: CheckpointConfig, name: str) -> RunLocation:
         root = Path(settings.local)
-        return RunPlace(name, LocalStore(Path(settings.store)), root, remote=True)
+        return RunLocation(name, LocalStore(Path(settings.store)), root, remote=True)
 
-    with patch.object(RunPlace, "of", place):
+    with patch.object(RunLocation, "of", location):
         yield
 
 

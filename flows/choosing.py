@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import Completed
 
-from eigen_core.checkpoint import LeaseHeldError, Manifest, RunLockedError, RunPlace
+from eigen_core.checkpoint import LeaseHeldError, Manifest, RunLocation, RunLockedError
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
@@ -21,7 +21,7 @@ from flows.own_flow_run import name_flow_run
 from flows.resuming import suspension_of
 from flows.runs import (
     config_to_resume,
-    configured_place,
+    configured_location,
     holdout_of,
     is_complete,
     newest_generation,
@@ -57,9 +57,9 @@ class ChosenRun:
         return 1 if self.newest is None else self.newest.generation + 1
 
     @property
-    def place(self) -> RunPlace:
+    def location(self) -> RunLocation:
         """Where it is kept."""
-        return RunPlace.of(self.config.checkpoint, self.name)
+        return RunLocation.of(self.config.checkpoint, self.name)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -71,12 +71,12 @@ class ChosenRun:
         if not self.unnamed:
             yield
             return
-        count_attempt(self.place, self.generation)
+        count_attempt(self.location, self.generation)
         try:
             yield
         except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
             # A stop, another process that trains the run, or an unavailable store says nothing about the run.
-            withdraw_attempt(self.place)
+            withdraw_attempt(self.location)
             raise
 
 
@@ -98,11 +98,11 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     if resume and run is not None:
         config = _resumed_config(config, run)
     name = run or default_run_name(config)
-    place = RunPlace.of(config.checkpoint, name)
-    if not place.exists():
+    location = RunLocation.of(config.checkpoint, name)
+    if not location.exists():
         return ChosenRun(name, config, None)
-    forget_attempts(place)
-    newest = newest_generation(place)
+    forget_attempts(location)
+    newest = newest_generation(location)
     return ChosenRun(name, config, None if newest is None else newest[1])
 
 
@@ -125,7 +125,7 @@ def _resumed_config(given: Config, run: str) -> Config:
 def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
     """Return the run of a store that was trained last among those that are not complete; None if there is none.
 
-    Its configuration is the one it had last, with this machine's locations for it (`configured_place`). Runs whose
+    Its configuration is the one it had last, with this machine's locations for it (`configured_location`). Runs whose
     configuration cannot be read are logged and passed over.
 
     Raises:
@@ -135,14 +135,14 @@ def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> Chos
     candidates = []
     for name in runs_in(store):
         try:
-            place, config = configured_place(store, name, local)
+            location, config = configured_location(store, name, local)
         except InputError as error:
             logger.warning("Run '%s' is passed over. %s", name, error)
             continue
-        found = newest_generation(place)
+        found = newest_generation(location)
         newest = None if found is None else found[1]
         generation, written = (0, "") if newest is None else (newest.generation, newest.created)
-        if not is_complete(config, generation, holdout_of(place, generation)):
+        if not is_complete(config, generation, holdout_of(location, generation)):
             candidates.append((written, name, ChosenRun(name, config, newest, unnamed=True)))
     return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 

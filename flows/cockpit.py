@@ -93,7 +93,7 @@ class Cockpit(Listener):
         self._starts = starts
         self._stamps.append(time.monotonic())
         session, state = training.session, training.state
-        newest = session.place.local.newest_manifest() if state.generation else None
+        newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
         overview = Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
         self._overview = self._with_earlier_plots(overview, session.directory.plots)
@@ -173,7 +173,7 @@ class Cockpit(Listener):
         )
 
     def _link(self, training: "Training") -> str:
-        return link_to_run(training.session.place.store.url, self._run)
+        return link_to_run(training.session.location.store.url, self._run)
 
     def _card(self, state: TrainingState) -> Row:
         """The champion's card. Its line, which goes back to the first generation, is followed once."""

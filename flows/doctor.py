@@ -203,9 +203,9 @@ class Doctor:
             f"{size(whole)} at most"
         )
         if free < disk.checkpoint_bytes:
-            return Finding("disk", "failed", found, "Free some, or choose another place with --store.")
+            return Finding("disk", "failed", found, "Free some, or choose another store with --store.")
         if free < whole:
-            advice = "Free some, choose another place with --store, or keep fewer generations (checkpoint.keep_last)."
+            advice = "Free some, choose another store with --store, or keep fewer generations (checkpoint.keep_last)."
             return Finding("disk", "warning", found, advice)
         return Finding("disk", "ok", found)
 

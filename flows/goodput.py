@@ -14,7 +14,7 @@ from typing import Annotated
 import psutil
 from pydantic import AwareDatetime, Field
 
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.progress import checked_by
 from eigen_core.records import Record
 from flows.journals import Journal
@@ -75,9 +75,9 @@ class Goodput:
         )
 
 
-def starts_of(place: RunPlace) -> list[Start]:
+def starts_of(location: RunLocation) -> list[Start]:
     """Return all times that a process began to train a run."""
-    return _STARTS.read(place)
+    return _STARTS.read(location)
 
 
 def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodput | None:
@@ -105,7 +105,7 @@ def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodpu
 
 @contextmanager
 def work_recorded(
-    place: RunPlace, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
+    location: RunLocation, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
 ) -> Iterator[list[Start]]:
     """Record that training begins now, and show a sign of life between its steps until the block ends.
 
@@ -114,12 +114,12 @@ def work_recorded(
     An interruption shows to the next process on this machine; on another one the time up to its start is not counted.
 
     Args:
-        place: the run, which this process holds.
+        location: the run, which this process holds.
         last_checkpoint: when its newest manifest was written (UTC); None: there is none.
         stop_requests: what the block raises when it is stopped on request; all else is an interruption.
     """
-    sign = place.root / place.name / SIGN_OF_LIFE
-    starts = _STARTS.append(place, _start(sign, _STARTS.read(place), last_checkpoint))
+    sign = location.root / location.name / SIGN_OF_LIFE
+    starts = _STARTS.append(location, _start(sign, _STARTS.read(location), last_checkpoint))
     sign.touch()
     try:
         with checked_by(_touching(sign)):

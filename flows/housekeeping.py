@@ -14,8 +14,8 @@ from eigen_core.checkpoint import (
     Manifest,
     RunContents,
     RunDirectory,
+    RunLocation,
     RunLockedError,
-    RunPlace,
     no_such_run,
     read_champion,
     write_champion,
@@ -27,7 +27,7 @@ from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
-from flows.runs import configured_place, is_running, newest_generation, runs_in
+from flows.runs import configured_location, is_running, newest_generation, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -104,7 +104,7 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
     """
     if names is None:
         return [_clean_if_readable(store, name, grace_seconds, dry_run=dry_run) for name in runs_in(store)]
-    cleaned = [_clean_run(*configured_place(store, name), grace_seconds, dry_run=dry_run) for name in names]
+    cleaned = [_clean_run(*configured_location(store, name), grace_seconds, dry_run=dry_run) for name in names]
     busy = next((run for run in cleaned if run.skipped), None)
     if busy is not None:
         raise InputError(f"{busy.skipped} Nothing of it was removed.")
@@ -114,43 +114,45 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
 def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
     """Clean a run; one whose configuration cannot be read keeps no other from being cleaned."""
     try:
-        place, config = configured_place(store, name)
+        location, config = configured_location(store, name)
     except InputError as error:
         return CleanedRun(name, str(error))
-    return _clean_run(place, config, grace_seconds, dry_run=dry_run)
+    return _clean_run(location, config, grace_seconds, dry_run=dry_run)
 
 
-def _clean_run(place: RunPlace, config: Config, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+def _clean_run(location: RunLocation, config: Config, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
     settings = config.checkpoint
     if dry_run:
-        if is_running(place):
-            return CleanedRun(place.name, f"Run '{place.name}' is in use by another process.")
-        return _clean(place, settings, grace_seconds, None, dry_run=True)
+        if is_running(location):
+            return CleanedRun(location.name, f"Run '{location.name}' is in use by another process.")
+        return _clean(location, settings, grace_seconds, None, dry_run=True)
     try:
         with ExitStack() as stack:
             # Keeps other processes from the run meanwhile.
-            if place.local.exists():
-                stack.enter_context(RunDirectory.open(place.root, place.name).lock())
-            lease = stack.enter_context(take_lease(place, settings)) if place.remote else None
-            return _clean(place, settings, grace_seconds, lease, dry_run=False)
+            if location.local.exists():
+                stack.enter_context(RunDirectory.open(location.root, location.name).lock())
+            lease = stack.enter_context(take_lease(location, settings)) if location.remote else None
+            return _clean(location, settings, grace_seconds, lease, dry_run=False)
     except (RunLockedError, LeaseHeldError) as error:
-        return CleanedRun(place.name, str(error))
+        return CleanedRun(location.name, str(error))
 
 
 def _clean(
-    place: RunPlace, settings: CheckpointConfig, grace_seconds: float, lease: Lease | None, *, dry_run: bool
+    location: RunLocation, settings: CheckpointConfig, grace_seconds: float, lease: Lease | None, *, dry_run: bool
 ) -> CleanedRun:
     keep = (settings.keep_last, settings.keep_every)
-    if not place.remote:
-        return CleanedRun(place.name, None, place.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run))
+    if not location.remote:
+        return CleanedRun(
+            location.name, None, location.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
+        )
     # Before the store is cleaned: what need not stay there need not stay here either.
-    here = {manifest.generation for manifest in place.local.manifests().manifests}
-    stored = place.stored
+    here = {manifest.generation for manifest in location.local.manifests().manifests}
+    stored = location.stored
     there = {manifest.generation for manifest in stored.manifests().manifests if not stored.damages(manifest)}
     confirm = lease.check if lease is not None else None
     cleaned = stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run, confirm=confirm)
-    local = place.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
-    return CleanedRun(place.name, None, cleaned, local)
+    local = location.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
+    return CleanedRun(location.name, None, cleaned, local)
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:
@@ -161,10 +163,10 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
         StoreUnavailableError: the store does not answer.
     """
     # Its configuration may be what is damaged.
-    place = RunPlace.of(CheckpointConfig(store=store), name)
-    contents = place.stored
+    location = RunLocation.of(CheckpointConfig(store=store), name)
+    contents = location.stored
     if not contents.exists():
-        raise no_such_run(place.store, place.name)
+        raise no_such_run(location.store, location.name)
     damages = contents.verify(deep=deep)
     manifests = contents.manifests().manifests
     unreferenced = contents.unreferenced()
@@ -208,9 +210,9 @@ def export_champion(store: str, name: str, path: Path) -> str:
         InputError: there is no such run, it has no generation yet, or the file cannot be written.
         StoreUnavailableError: the store does not answer.
     """
-    place = configured_place(store, name)[0]
-    newest = newest_generation(place)
-    contents = place.stored if newest is None else newest[0]
+    location = configured_location(store, name)[0]
+    newest = newest_generation(location)
+    contents = location.stored if newest is None else newest[0]
     manifest = write_champion(contents, path)
     champion = read_champion(path)
     return (

@@ -13,7 +13,7 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field, JsonValue
 
-from eigen_core.checkpoint import RunContents, RunPlace, parse_checksummed
+from eigen_core.checkpoint import RunContents, RunLocation, parse_checksummed
 from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -57,27 +57,27 @@ class Journal(Generic[R]):
         self._kind = kind
         self._kept = kept
 
-    def read(self, place: RunPlace) -> list[R]:
+    def read(self, location: RunLocation) -> list[R]:
         """Return the records of a run, oldest first, from wherever most of them are known."""
-        return max((self._read_in(contents) for contents in place.contents()), key=len)
+        return max((self._read_in(contents) for contents in location.contents()), key=len)
 
-    def append(self, place: RunPlace, record: R) -> list[R]:
+    def append(self, location: RunLocation, record: R) -> list[R]:
         """Add a record to those of a run, as `replace` does, and return them all."""
-        records = [*self.read(place), record][-self._kept :]
-        self.replace(place, records)
+        records = [*self.read(location), record][-self._kept :]
+        self.replace(location, records)
         return records
 
-    def replace(self, place: RunPlace, records: Sequence[R]) -> None:
+    def replace(self, location: RunLocation, records: Sequence[R]) -> None:
         """Let these be the records of a run, here and in its store.
 
         A store that does not answer is logged: they are then known on this machine alone.
         """
         content = checksummed({"records": [entry.model_dump(mode="json") for entry in records]})
-        for contents in place.contents():
+        for contents in location.contents():
             try:
                 contents.store.put(contents.object_name(self._name), content)
             except StoreUnavailableError as error:
-                logger.warning("%s of run '%s' is kept on this machine only: %s", self._name, place.name, error)
+                logger.warning("%s of run '%s' is kept on this machine only: %s", self._name, location.name, error)
 
     def _read_in(self, contents: RunContents) -> list[R]:
         name = contents.object_name(self._name)
@@ -105,36 +105,36 @@ class Attempt(Record):
 ATTEMPTS = Journal("attempts.json", Attempt)
 
 
-def count_attempt(place: RunPlace, generation: int) -> None:
+def count_attempt(location: RunLocation, generation: int) -> None:
     """Note that a run is about to be resumed by schedule, or refuse to try the same generation once more.
 
     Raises:
         BlockedError: the last attempts have all begun with this generation.
     """
-    if has_failed_too_often(place, generation):
-        since = ATTEMPTS.read(place)[-MOST_ATTEMPTS].moment
+    if has_failed_too_often(location, generation):
+        since = ATTEMPTS.read(location)[-MOST_ATTEMPTS].moment
         raise BlockedError(
-            f"Run '{place.name}' is blocked: {MOST_ATTEMPTS} scheduled resumes since {since} have not completed "
-            f"generation {generation}. Their flow runs say why. `eigen launch --run {place.name}` and `eigen "
-            f"resume {place.name}` try it again."
+            f"Run '{location.name}' is blocked: {MOST_ATTEMPTS} scheduled resumes since {since} have not completed "
+            f"generation {generation}. Their flow runs say why. `eigen launch --run {location.name}` and `eigen "
+            f"resume {location.name}` try it again."
         )
-    ATTEMPTS.append(place, Attempt(generation=generation, moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
+    ATTEMPTS.append(location, Attempt(generation=generation, moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
 
 
-def withdraw_attempt(place: RunPlace) -> None:
+def withdraw_attempt(location: RunLocation) -> None:
     """Take the last attempt back: what ended it says nothing about the run."""
-    ATTEMPTS.replace(place, ATTEMPTS.read(place)[:-1])
+    ATTEMPTS.replace(location, ATTEMPTS.read(location)[:-1])
 
 
-def forget_attempts(place: RunPlace) -> None:
+def forget_attempts(location: RunLocation) -> None:
     """Begin to count anew: a launch has named this run."""
-    if ATTEMPTS.read(place):
-        ATTEMPTS.replace(place, [])
+    if ATTEMPTS.read(location):
+        ATTEMPTS.replace(location, [])
 
 
-def has_failed_too_often(place: RunPlace, generation: int) -> bool:
+def has_failed_too_often(location: RunLocation, generation: int) -> bool:
     """Whether scheduled resumes have given `generation` up."""
-    newest = ATTEMPTS.read(place)[-MOST_ATTEMPTS:]
+    newest = ATTEMPTS.read(location)[-MOST_ATTEMPTS:]
     return len(newest) == MOST_ATTEMPTS and all(attempt.generation == generation for attempt in newest)
 
 
@@ -150,14 +150,14 @@ class Request(Record):
 _REQUESTS = Journal("requests.json", Request)
 
 
-def remember_request(place: RunPlace, generation: int, config: Mapping[str, JsonValue]) -> None:
+def remember_request(location: RunLocation, generation: int, config: Mapping[str, JsonValue]) -> None:
     """Keep the configuration with which a run continues after `generation`: it may be stopped before the next one."""
-    _REQUESTS.append(place, Request(generation=generation, config=dict(config)))
+    _REQUESTS.append(location, Request(generation=generation, config=dict(config)))
 
 
-def requested_config(place: RunPlace, generation: int) -> dict[str, JsonValue] | None:
+def requested_config(location: RunLocation, generation: int) -> dict[str, JsonValue] | None:
     """Return the configuration that was requested after the newest `generation` of a run; None if none was."""
-    last = _REQUESTS.read(place)[-1:]
+    last = _REQUESTS.read(location)[-1:]
     return next((request.config for request in last if request.generation == generation), None)
 
 
@@ -187,13 +187,13 @@ class GuardAbort(Record):
 ABORTS = Journal(f"{_REPORTS}/trips.json", GuardAbort)
 
 
-def write_memory_report(place: RunPlace, report: MemoryReport, generation: int, phase: str) -> Path:
+def write_memory_report(location: RunLocation, report: MemoryReport, generation: int, phase: str) -> Path:
     """Write a report into the run's folder, as markdown and JSON, and return the markdown's path; old ones go.
 
     Raises:
         OSError: the folder cannot be written to.
     """
-    folder = place.root / place.name / _REPORTS
+    folder = location.root / location.name / _REPORTS
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{generation:06d}-{phase or 'between'}"
     markdown = write_report(report, folder, stem)[0]
     for old in memory_reports(folder.parent)[_REPORTS_KEPT:]:
@@ -213,34 +213,34 @@ def memory_key(config: Config) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def remember_abort(place: RunPlace, abort: GuardAbort) -> int:
+def remember_abort(location: RunLocation, abort: GuardAbort) -> int:
     """Add an abort to those of the run, here and in its store, and return how many of them are alike."""
-    return len(_aborts_under(abort.conditions, ABORTS.append(place, abort)))
+    return len(_aborts_under(abort.conditions, ABORTS.append(location, abort)))
 
 
-def is_blocked(place: RunPlace, generation: int) -> bool:
+def is_blocked(location: RunLocation, generation: int) -> bool:
     """Whether the guard has ended `generation` so often, in the same way, that it is not tried again."""
-    aborts = ABORTS.read(place)
+    aborts = ABORTS.read(location)
     if not aborts or aborts[-1].generation != generation:
         return False
     return len(_aborts_under(aborts[-1].conditions, aborts)) >= MOST_ABORTS
 
 
-def require_not_blocked(place: RunPlace, config: Config, limits: HostLimits, generation: int) -> None:
+def require_not_blocked(location: RunLocation, config: Config, limits: HostLimits, generation: int) -> None:
     """Refuse to train a generation that the guard has ended before, often enough, under these conditions.
 
     Raises:
         BlockedError: it has.
     """
-    aborts = _aborts_under((generation, str(limits.smallest), memory_key(config)), ABORTS.read(place))
+    aborts = _aborts_under((generation, str(limits.smallest), memory_key(config)), ABORTS.read(location))
     if len(aborts) < MOST_ABORTS:
         return
     last = aborts[-1]
     raise BlockedError(
-        f"Run '{place.name}' is blocked: the memory guard has ended generation {generation} {len(aborts)} times under "
-        f"{last.limit}, the last time {f'in {last.phase} ' if last.phase else ''}at {last.moment}. Raise the limit or "
-        f"change the configuration (`eigen memory {place.name}` shows what took the memory, `eigen plan` what would "
-        "fit); its checkpoints are good."
+        f"Run '{location.name}' is blocked: the memory guard has ended generation {generation} {len(aborts)} times "
+        f"under {last.limit}, the last time {f'in {last.phase} ' if last.phase else ''}at {last.moment}. "
+        f"Raise the limit or change the configuration (`eigen memory {location.name}` shows what took the "
+        "memory, `eigen plan` what would fit); its checkpoints are good."
     )
 
 
@@ -255,22 +255,22 @@ class OwnSettings(Record):
     """`market.data`."""
 
 
-def own_settings(place: RunPlace, local: str) -> OwnSettings | None:
+def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
     """Return what is remembered of a run in a store elsewhere; None if it was never trained here, or the store is here.
 
     Args:
-        place: the run.
+        location: the run.
         local: the folder that may hold the memory, a value of `checkpoint.local`.
     """
-    if not place.remote:
+    if not location.remote:
         return None
     try:
-        document = parse_checksummed(_own_store(place.store.url, local).read(f"{place.name}.json", _MOST_BYTES))
+        document = parse_checksummed(_own_store(location.store.url, local).read(f"{location.name}.json", _MOST_BYTES))
         return OwnSettings.model_validate({"data": document["data"]})
     except MissingObjectError:
         return None
     except (InputError, StoreUnavailableError, KeyError, ValueError) as error:
-        logger.warning("Where this machine keeps run '%s' is not remembered: %s", place.name, error)
+        logger.warning("Where this machine keeps run '%s' is not remembered: %s", location.name, error)
         return None
 
 

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Failed
 
-from eigen_core.checkpoint import RunPlace, RunSession
+from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.config import Config
 from eigen_core.generation import resolve_device
 from eigen_core.memory import (
@@ -50,15 +50,15 @@ class MemoryWatch(Listener):
 
     Args:
         config: the run's.
-        place: where the run is kept.
+        location: where the run is kept.
 
     Raises:
         InputError: a limit cannot be used, or the configuration asks for a GPU and there is none.
     """
 
-    def __init__(self, config: Config, place: RunPlace) -> None:
+    def __init__(self, config: Config, location: RunLocation) -> None:
         self._config = config
-        self._place = place
+        self._location = location
         self._pages = Pages()
         self.limits = host_limits(config.memory)
         of_device = device_limit(resolve_device(config.device))
@@ -82,7 +82,7 @@ class MemoryWatch(Listener):
         Raises:
             BlockedError: it has.
         """
-        require_not_blocked(self._place, self._config, self.limits, generation)
+        require_not_blocked(self._location, self._config, self.limits, generation)
 
     def planned(self, run_plan: RunPlan) -> None:
         """Pass the predicted memory of each phase to the guard."""
@@ -122,8 +122,8 @@ class MemoryWatch(Listener):
         # The frames in it hold the state of the training; drawing the report takes memory itself.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         generation = self._generation_under_way()
-        if self._place.local.exists():
-            markdown = write_memory_report(self._place, error.report, generation, error.phase)
+        if self._location.local.exists():
+            markdown = write_memory_report(self._location, error.report, generation, error.phase)
             abort = GuardAbort(
                 generation=generation,
                 phase=error.phase,
@@ -132,7 +132,7 @@ class MemoryWatch(Listener):
                 config_sha256=memory_key(self._config),
                 reason=str(error),
             )
-            alike = remember_abort(self._place, abort)
+            alike = remember_abort(self._location, abort)
             get_run_logger().error("%s The report is %s (time %d in this generation).", error, markdown, alike)
             self._show(error.report, _drawn(error.report, markdown))
         else:
@@ -140,22 +140,22 @@ class MemoryWatch(Listener):
         return Failed(name=GUARD_NAME, message=str(error), data=error)
 
     def _generation_under_way(self) -> int:
-        newest = self._place.local.newest_manifest()
+        newest = self._location.local.newest_manifest()
         return 1 if newest is None else newest.generation + 1
 
     def _report_on_demand(self) -> None:
         report = self.guard.report("SIGUSR1 came")
         paths = []
-        if self._place.local.exists():
+        if self._location.local.exists():
             phase = report.phases[-1].phase if report.phases else ""
-            markdown = write_memory_report(self._place, report, self._generation_under_way(), phase)
+            markdown = write_memory_report(self._location, report, self._generation_under_way(), phase)
             get_run_logger().info("SIGUSR1: the memory report is %s", markdown)
             paths = _drawn(report, markdown)
         self._show(report, paths)
 
     def _show(self, report: MemoryReport, pictures: list[Path]) -> None:
         if server_is_there():
-            show_memory(self._pages, self._place.name, report_markdown(report), report.headline, pictures)
+            show_memory(self._pages, self._location.name, report_markdown(report), report.headline, pictures)
 
 
 def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:

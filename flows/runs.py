@@ -14,7 +14,7 @@ from eigen_core.checkpoint import (
     Manifest,
     RunContents,
     RunDirectory,
-    RunPlace,
+    RunLocation,
     UploadStatus,
     create_run,
     is_live,
@@ -117,14 +117,14 @@ def require_store(settings: CheckpointConfig) -> None:
 
 def run_exists(settings: CheckpointConfig, name: str) -> bool:
     """Whether a run of this name was begun, in the store or on this machine."""
-    return RunPlace.of(settings, name).exists()
+    return RunLocation.of(settings, name).exists()
 
 
 def is_in_store(settings: CheckpointConfig, name: str) -> bool:
     """Whether the store has the newest generation of a run, rather than this machine alone."""
-    place = RunPlace.of(settings, name)
-    here = place.local.newest_manifest() if place.remote else None
-    there = None if here is None else place.stored.newest_manifest()
+    location = RunLocation.of(settings, name)
+    here = location.local.newest_manifest() if location.remote else None
+    there = None if here is None else location.stored.newest_manifest()
     return here is None or (there is not None and there.generation >= here.generation)
 
 
@@ -149,28 +149,28 @@ def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
     return statuses, unreadable
 
 
-def open_or_create(config: Config, name: str) -> RunPlace:
-    """Return the place of the run `name` in the store of `config`; the run is made if it is missing.
+def open_or_create(config: Config, name: str) -> RunLocation:
+    """Return the location of the run `name` in the store of `config`; the run is made if it is missing.
 
     Raises:
         InputError: the store or the name cannot be used, or the run was begun with other settings, so that continuing
             it would not be the same run.
     """
-    place = RunPlace.of(config.checkpoint, name)
-    if place.exists():
-        require_same_run(place, config)
+    location = RunLocation.of(config.checkpoint, name)
+    if location.exists():
+        require_same_run(location, config)
     else:
         remember_own_settings(config, name)
-        create_run(place, stored_values(config))
-    return place
+        create_run(location, stored_values(config))
+    return location
 
 
-def require_same_run(place: RunPlace, config: Config) -> None:
+def require_same_run(location: RunLocation, config: Config) -> None:
     """Raise `InputError` if `config` differs from the run's in more than may change between generations."""
-    begun = _config_of(place, _begun(place).config())
+    begun = _config_of(location, _begun(location).config())
     before, now = begun.market.data, config.market.data
     changeable = _CHANGEABLE_KEYS
-    if before is not None and now is not None and (place.remote or not Path(os.path.expanduser(before)).exists()):
+    if before is not None and now is not None and (location.remote or not Path(os.path.expanduser(before)).exists()):
         # They may have moved: the panel's fingerprint shows whether they are those that the run began with.
         changeable |= {"market.data"}
     differing = [
@@ -181,25 +181,26 @@ def require_same_run(place: RunPlace, config: Config) -> None:
     if differing:
         keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise InputError(
-            f"Run '{place.name}' exists and was begun with other settings: {keys} differ{'s' * (len(differing) == 1)}. "
-            f"Continue it as it is with `eigen resume {place.name}`, or choose another name."
+            f"Run '{location.name}' exists and was begun with other settings: {keys} "
+            f"differ{'s' * (len(differing) == 1)}. Continue it as it is with "
+            f"`eigen resume {location.name}`, or choose another name."
         )
 
 
-def latest_config(place: RunPlace) -> Config:
+def latest_config(location: RunLocation) -> Config:
     """Return the configuration with which the run was last trained, or requested.
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
     """
-    begun = _begun(place).config()
-    newest = newest_generation(place)
+    begun = _begun(location).config()
+    newest = newest_generation(location)
     generation, trained = (0, begun) if newest is None else (newest[1].generation, newest[1].config)
-    return _config_of(place, requested_config(place, generation) or trained)
+    return _config_of(location, requested_config(location, generation) or trained)
 
 
-def configured_place(store: str, name: str, local: str = _LOCAL) -> tuple[RunPlace, Config]:
-    """Return the place of a run that exists and its latest configuration, with `store` as its store.
+def configured_location(store: str, name: str, local: str = _LOCAL) -> tuple[RunLocation, Config]:
+    """Return the location of a run that exists and its latest configuration, with `store` as its store.
 
     A store may have been moved since the run was trained. If it is elsewhere, data and local folder are those with
     which this machine has trained the run.
@@ -213,7 +214,7 @@ def configured_place(store: str, name: str, local: str = _LOCAL) -> tuple[RunPla
         InputError: there is no such run, or its configuration cannot be read.
     """
     given = CheckpointConfig(store=store, local=local)
-    return _configured(RunPlace.of(given, name), given)[:2]
+    return _configured(RunLocation.of(given, name), given)[:2]
 
 
 def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCAL) -> Config:
@@ -224,18 +225,18 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
         name: the run.
         data: where its prices are on this machine, as it is given now; None: in `EIGEN_DATA`, else where they were when
             the run was trained here.
-        local: as in `configured_place`.
+        local: as in `configured_location`.
 
     Raises:
         InputError: there is no such run, its configuration cannot be read, or its prices are not known here.
     """
     settings = CheckpointConfig(store=store, local=local)
-    place, config, own = _configured(RunPlace.of(settings, name), settings)
+    location, config, own = _configured(RunLocation.of(settings, name), settings)
     before = config.market.data
     given = data or (before and os.environ.get("EIGEN_DATA"))
     if given:
         return _changed(config, market={"data": str(Path(os.path.expanduser(given)).absolute())})
-    unknown = place.remote and own is None
+    unknown = location.remote and own is None
     if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
         why = "this machine does not know where it is" if unknown else "it is not there any more"
         raise InputError(
@@ -246,37 +247,37 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
 
 def keep_request(config: Config, name: str) -> None:
     """Let `config` be the latest configuration of a run, which this process holds, before a checkpoint has it."""
-    place, latest = configured_place(config.checkpoint.store, name, config.checkpoint.local)
+    location, latest = configured_location(config.checkpoint.store, name, config.checkpoint.local)
     if latest != config:
-        newest = newest_generation(place)
-        remember_request(place, 0 if newest is None else newest[1].generation, stored_values(config))
+        newest = newest_generation(location)
+        remember_request(location, 0 if newest is None else newest[1].generation, stored_values(config))
 
 
-def _configured(place: RunPlace, given: CheckpointConfig) -> tuple[RunPlace, Config, OwnSettings | None]:
-    """Return a run's place, its latest configuration, and this machine's own settings of it, which are in both.
+def _configured(location: RunLocation, given: CheckpointConfig) -> tuple[RunLocation, Config, OwnSettings | None]:
+    """Return a run's location, its latest configuration, and this machine's own settings of it, which are in both.
 
-    `place` is where the run is by the settings that are given now.
+    `location` is where the run is by the settings that are given now.
     """
     store, local = given.store, given.local
-    config = latest_config(place)
-    own = own_settings(place, local)
+    config = latest_config(location)
+    own = own_settings(location, local)
     named = config.checkpoint.local
-    if own is None and (own := own_settings(place, named)) is not None:
+    if own is None and (own := own_settings(location, named)) is not None:
         # The store names this folder, and this machine has remembered its settings in it.
-        place, local = replace(place, root=run_root(store, named)), named
-        config = latest_config(place)
+        location, local = replace(location, root=run_root(store, named)), named
+        config = latest_config(location)
     config = _changed(config, checkpoint={"store": store} | ({"local": local} if is_remote(store) else {}))
-    return place, config if own is None else _changed(config, market={"data": own.data}), own
+    return location, config if own is None else _changed(config, market={"data": own.data}), own
 
 
 def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
     return config_from_values(merge(config.model_dump(), sections))
 
 
-def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
+def holdout_of(location: RunLocation, generation: int) -> HoldoutResult | None:
     """Return the holdout's result after `generation`; None if it was not played then."""
     name = holdout_name(generation)
-    for contents in place.contents():
+    for contents in location.contents():
         try:
             result = HoldoutResult.model_validate(parse_checksummed(contents.attachments.read(name)))
             if result.generation != generation:
@@ -284,7 +285,7 @@ def holdout_of(place: RunPlace, generation: int) -> HoldoutResult | None:
         except MissingObjectError:
             continue
         except ValueError as error:
-            logger.warning("Run '%s': %s in %s is skipped (%s).", place.name, name, contents.store.url, error)
+            logger.warning("Run '%s': %s in %s is skipped (%s).", location.name, name, contents.store.url, error)
         else:
             return result
     return None
@@ -300,89 +301,89 @@ def status_of(store: str, name: str) -> RunStatus:
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
     given = CheckpointConfig(store=store)
-    place, config, _ = _configured(_reachable(RunPlace.of(given, name)), given)
-    manifest, history, telemetry = _records_of(place)
+    location, config, _ = _configured(_reachable(RunLocation.of(given, name)), given)
+    manifest, history, telemetry = _records_of(location)
     generation = history[-1].generation if history else 0
-    holdout = holdout_of(place, generation)
+    holdout = holdout_of(location, generation)
     state: RunState = "unfinished"
-    if is_running(place):
+    if is_running(location):
         state = "running"
     elif is_complete(config, generation, holdout):
         state = "finished"
-    elif is_blocked(place, generation + 1) or has_failed_too_often(place, generation + 1):
+    elif is_blocked(location, generation + 1) or has_failed_too_often(location, generation + 1):
         state = "blocked"
-    folder = place.root / name
+    folder = location.root / name
     return RunStatus(
         run=name,
         state=state,
         generation=generation,
         config=config,
-        store=place.store.url,
+        store=location.store.url,
         folder=folder,
         history=history,
         telemetry=telemetry,
         holdout=holdout,
         computed_by=None if manifest is None else manifest.computed_by,
-        goodput=goodput(starts_of(place), None if manifest is None else datetime.fromisoformat(manifest.created)),
+        goodput=goodput(starts_of(location), None if manifest is None else datetime.fromisoformat(manifest.created)),
         uploads=read_status(folder) if is_remote(store) else None,
     )
 
 
-def _reachable(place: RunPlace) -> RunPlace:
-    """Return the place, without its store if that does not answer and this machine knows the run."""
-    if not place.remote or not place.local.exists():
-        return place
+def _reachable(location: RunLocation) -> RunLocation:
+    """Return the location, without its store if that does not answer and this machine knows the run."""
+    if not location.remote or not location.local.exists():
+        return location
     try:
-        place.store.stat(place.stored.object_name(CONFIG_NAME))
+        location.store.stat(location.stored.object_name(CONFIG_NAME))
     except StoreUnavailableError as error:
         logger.warning("%s. What is on this machine is shown.", str(error).rstrip("."))
-        return replace(place, remote=False)
-    return place
+        return replace(location, remote=False)
+    return location
 
 
-def is_running(place: RunPlace) -> bool:
+def is_running(location: RunLocation) -> bool:
     """Whether a process holds the run's lock on this machine, or its lease."""
-    if place.local.exists() and RunDirectory.open(place.root, place.name).is_locked():
+    if location.local.exists() and RunDirectory.open(location.root, location.name).is_locked():
         return True
-    return place.remote and is_live(place.store, place.name)
+    return location.remote and is_live(location.store, location.name)
 
 
-def _begun(place: RunPlace) -> RunContents:
+def _begun(location: RunLocation) -> RunContents:
     """Return the contents with the configuration with which the run began."""
-    found = next((contents for contents in place.contents() if contents.exists()), None)
+    found = next((contents for contents in location.contents() if contents.exists()), None)
     if found is None:
-        raise no_such_run(place.store, place.name)
+        raise no_such_run(location.store, location.name)
     return found
 
 
-def newest_generation(place: RunPlace) -> tuple[RunContents, Manifest] | None:
+def newest_generation(location: RunLocation) -> tuple[RunContents, Manifest] | None:
     """Return the newest manifest, and where it is; of two that are as new, that on this machine."""
-    return next(_newest_first(place), None)
+    return next(_newest_first(location), None)
 
 
-def _newest_first(place: RunPlace) -> Iterator[tuple[RunContents, Manifest]]:
+def _newest_first(location: RunLocation) -> Iterator[tuple[RunContents, Manifest]]:
     """Yield all manifests and where they are, the newest first; none is read long before it is its turn."""
-    return ((contents, found) for contents, found in newest_of(place.contents()) if isinstance(found, Manifest))
+    return ((contents, found) for contents, found in newest_of(location.contents()) if isinstance(found, Manifest))
 
 
-def _config_of(place: RunPlace, values: Mapping[str, Any]) -> Config:
+def _config_of(location: RunLocation, values: Mapping[str, Any]) -> Config:
     try:
         return config_from_stored(values)
     except InputError as error:
         raise InputError(
-            f"The configuration of run '{place.name}' in {place.store.url} cannot be used. {error}"
+            f"The configuration of run '{location.name}' in {location.store.url} cannot be used. {error}"
         ) from error
 
 
-def _records_of(place: RunPlace) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
+def _records_of(location: RunLocation) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
     """Return the newest manifest whose generation's records are whole, and these."""
-    for contents, manifest in _newest_first(place):
+    for contents, manifest in _newest_first(location):
         generation = manifest.generation
         try:
             history = history_in(contents.document(manifest, "history"), generation)
             telemetry = telemetry_in(contents.document(manifest, "telemetry"), generation)
         except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
-            logger.warning("Run '%s': generation %d is skipped (%s).", place.name, generation, error)
+            logger.warning("Run '%s': generation %d is skipped (%s).", location.name, generation, error)
             continue
         return manifest, tuple(history), tuple(telemetry)
     return None, (), ()

@@ -128,7 +128,7 @@ def _train(run: ChosenRun) -> State[None] | None:
     """Prepare a run, train its generations and end it, under the memory guard; return how that ended."""
     if run.config.threads > 0:
         torch.set_num_threads(run.config.threads)
-    with run.attempt(), MemoryWatch(run.config, run.place) as watch, Cockpit(run.config, run.name) as cockpit:
+    with run.attempt(), MemoryWatch(run.config, run.location) as watch, Cockpit(run.config, run.name) as cockpit:
         listeners = (OwnFlowRun(run.config, run.name), watch, cockpit, *outside_listeners())
         try:
             with watch.guard.exhaustion_reported():
@@ -145,7 +145,7 @@ def _train(run: ChosenRun) -> State[None] | None:
 def _train_guarded(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener]) -> State[None] | None:
     with _prepared(run, watch, listeners) as training:
         generation = training.state.generation
-        if is_complete(run.config, generation, holdout_of(training.session.place, generation)):
+        if is_complete(run.config, generation, holdout_of(training.session.location, generation)):
             _upload(training)
             message = f"Run {run.name} has all {run.config.generations} generations."
             return Completed(name=FINISHED_NAME, message=message)
@@ -200,10 +200,10 @@ def _run_generations(training: Training) -> None:
         f"generations {left[0]} to {left[-1]}" if left else "plots and holdout",
         state.device,
         session.directory.path,
-        session.place.store.url,
+        session.location.store.url,
     )
     written = None if run.newest is None else datetime.fromisoformat(run.newest.created)
-    with work_recorded(session.place, written, (*STOP_REQUESTS, KeyboardInterrupt)) as starts:
+    with work_recorded(session.location, written, (*STOP_REQUESTS, KeyboardInterrupt)) as starts:
         training.send(lambda listener: listener.begun(training, starts))
         try:
             with asked_twice():

@@ -20,7 +20,7 @@ from eigen_core.config.explain import Setting, flatten, settings
 from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.presets import parse_preset
 from eigen_core.errors import InputError
-from flows.runs import configured_place
+from flows.runs import configured_location
 
 _LONGEST_SENTENCE = 600
 _MOST_SECONDS = 60.0
@@ -115,7 +115,7 @@ def _stored(key: str, value: Any, folder: Path) -> Config:  # noqa: ANN401 - wha
         RunDirectory.create(folder / "runs", "run", values)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{key} cannot be stored: {type(error).__name__}") from error
-    config = configured_place(str(folder / "runs"), "run")[1]
+    config = configured_location(str(folder / "runs"), "run")[1]
     # A store may have been moved since.
     restored = config.checkpoint.model_copy(update={"store": value if key == "checkpoint.store" else "runs"})
     return config.model_copy(update={"checkpoint": restored})

@@ -31,7 +31,7 @@ from eigen_core.generation import (
 from eigen_core.market import Panel
 from eigen_core.market.synthetic import leaking_market
 from eigen_core.store import StoreUnavailableError
-from flows.runs import configured_place, open_or_create, status_of
+from flows.runs import configured_location, open_or_create, status_of
 
 RUN = "run"
 GENERATIONS = 3
@@ -125,7 +125,7 @@ def _one_step(name: str, folder: Path, base: SmallRun) -> tuple[str, TrainingSta
     if name == "status":
         status_of(str(folder), RUN)
         return "shown", None
-    config = configured_place(str(folder), RUN)[1]
+    config = configured_location(str(folder), RUN)[1]
     open_or_create(config, RUN)
     state = start_training(config, base.panel)
     run = RunDirectory.open(folder, RUN)

@@ -6,7 +6,7 @@ from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenera
 from eigen_core.checkpoint.export import ExportedChampion, read_champion, write_champion
 from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import LeaseHeldError, LeaseLostError, is_live
-from eigen_core.checkpoint.location import RunPlace, list_runs, newest_of, no_such_run
+from eigen_core.checkpoint.location import RunLocation, list_runs, newest_of, no_such_run
 from eigen_core.checkpoint.lock import RunLock, RunLockedError
 from eigen_core.checkpoint.manifest import (
     Compression,
@@ -42,9 +42,9 @@ __all__ = [
     "RingEntry",
     "RunContents",
     "RunDirectory",
+    "RunLocation",
     "RunLock",
     "RunLockedError",
-    "RunPlace",
     "RunSession",
     "Saved",
     "ShardEntry",

@@ -14,7 +14,7 @@ from eigen_core.store import LocalStore, Store, check_run_name, is_remote, open_
 
 
 @dataclass(frozen=True)
-class RunPlace:
+class RunLocation:
     """Where a run is kept.
 
     Attributes:
@@ -30,8 +30,8 @@ class RunPlace:
     remote: bool
 
     @classmethod
-    def of(cls, settings: CheckpointConfig, name: str) -> "RunPlace":
-        """The place that the settings name.
+    def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
+        """Return the location that the settings name.
 
         Raises:
             InputError: they name none, or no run can have this name.

@@ -12,7 +12,7 @@ from eigen_core.checkpoint.attachments import Attachments
 from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import Lease
-from eigen_core.checkpoint.location import RunPlace
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.manifest import Compression
 from eigen_core.checkpoint.names import ATTACHMENTS, ATTACHMENTS_NAME, CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
 from eigen_core.checkpoint.reading import LoadedGeneration
@@ -40,13 +40,13 @@ class RunSession:
 
     def __init__(
         self,
-        place: RunPlace,
+        location: RunLocation,
         directory: RunDirectory,
         lease: Lease,
         settings: CheckpointConfig,
         uploader: Uploader | None,
     ) -> None:
-        self.place = place
+        self.location = location
         self.directory = directory
         self._lease = lease
         self._settings = settings
@@ -76,7 +76,7 @@ class RunSession:
             InputError: all are damaged.
             StoreUnavailableError: the store does not answer.
         """
-        return self.directory.load_newest(form, restore, self.place.stored if self.place.remote else None)
+        return self.directory.load_newest(form, restore, self.location.stored if self.location.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression) -> Saved:
         """Commit a generation on this machine and queue it for upload to the store.
@@ -111,7 +111,7 @@ class RunSession:
             InputError: the run directory cannot be written to.
         """
         self._lease.check()
-        newest = self.place.local.newest_manifest()
+        newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
             return None
         saved = self.directory.save(snapshot, config, self.epoch, compression)
@@ -163,17 +163,17 @@ class RunSession:
         return None if self._uploader is None else self._uploader.status()
 
 
-def create_run(place: RunPlace, config: Mapping[str, JsonValue]) -> None:
+def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
     """Begin a run that is nowhere yet, here and in the store.
 
     Raises:
         InputError: it exists, or store or name cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    directory = RunDirectory.create(place.root, place.name, config)
-    if place.remote:
+    directory = RunDirectory.create(location.root, location.name, config)
+    if location.remote:
         try:
-            _publish_config(place, directory)
+            _publish_config(location, directory)
         except (InputError, StoreUnavailableError):
             shutil.rmtree(directory.path)
             raise
@@ -187,22 +187,22 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
         InputError: there is no such run, it is in use, or the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    place = RunPlace.of(settings, name)
-    directory = _directory_of(place)
+    location = RunLocation.of(settings, name)
+    directory = _directory_of(location)
     with directory.lock(), ExitStack() as stack:
-        if place.remote:
-            _publish_config(place, directory)
-        lease = stack.enter_context(take_lease(place, settings))
+        if location.remote:
+            _publish_config(location, directory)
+        lease = stack.enter_context(take_lease(location, settings))
         uploader = None
-        if place.remote:
-            stored = place.stored
+        if location.remote:
+            stored = location.stored
             stored.unfit = directory.contents.unfit
             uploader = stack.enter_context(Uploader(directory, stored, lease, settings))
-            _queue_small_files(place, directory, uploader)
-        yield RunSession(place, directory, lease, settings, uploader)
+            _queue_small_files(location, directory, uploader)
+        yield RunSession(location, directory, lease, settings, uploader)
 
 
-def take_lease(place: RunPlace, settings: CheckpointConfig) -> Lease:
+def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
     """Take the lease on a run, whose directory on this machine, if there is one, is locked already.
 
     Raises:
@@ -210,34 +210,34 @@ def take_lease(place: RunPlace, settings: CheckpointConfig) -> Lease:
         InputError: the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    above, at_once = _highest_epoch(place), not place.remote
-    return Lease.acquire(place.store, place.name, settings.lease_seconds, above=above, at_once=at_once)
+    above, at_once = _highest_epoch(location), not location.remote
+    return Lease.acquire(location.store, location.name, settings.lease_seconds, above=above, at_once=at_once)
 
 
-def _directory_of(place: RunPlace) -> RunDirectory:
-    if place.local.exists() or not place.remote:
-        return RunDirectory.open(place.root, place.name)
-    if not place.stored.exists():
-        raise InputError(f"There is no run '{place.name}' in {place.store.url}.")
-    return RunDirectory.create(place.root, place.name, place.stored.config())
+def _directory_of(location: RunLocation) -> RunDirectory:
+    if location.local.exists() or not location.remote:
+        return RunDirectory.open(location.root, location.name)
+    if not location.stored.exists():
+        raise InputError(f"There is no run '{location.name}' in {location.store.url}.")
+    return RunDirectory.create(location.root, location.name, location.stored.config())
 
 
-def _publish_config(place: RunPlace, directory: RunDirectory) -> None:
+def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
     """Make the run known in the store; another run of that name there is refused."""
-    name = place.stored.object_name(CONFIG_NAME)
+    name = location.stored.object_name(CONFIG_NAME)
     try:
-        place.store.create(name, config_content(place.name, directory.config))
+        location.store.create(name, config_content(location.name, directory.config))
     except ObjectExistsError:
-        if place.stored.config() != dict(directory.config):
+        if location.stored.config() != dict(directory.config):
             raise InputError(
-                f"Run '{place.name}' in {place.store.url} is another one than that in {directory.path}: choose another "
-                "name, or move that folder away."
+                f"Run '{location.name}' in {location.store.url} is another one than that in {directory.path}: choose "
+                "another name, or move that folder away."
             ) from None
 
 
-def _queue_small_files(place: RunPlace, directory: RunDirectory, uploader: Uploader) -> None:
+def _queue_small_files(location: RunLocation, directory: RunDirectory, uploader: Uploader) -> None:
     """Upload plots and holdout results that are newer here: a process that was killed may have left them behind."""
-    here, there = place.local, place.stored
+    here, there = location.local, location.stored
     if here.store.stat(listed := here.object_name(ATTACHMENTS_NAME)) is None:
         with suppress(MissingObjectError):
             there.store.fetch(listed, directory.path / ATTACHMENTS_NAME)
@@ -250,6 +250,6 @@ def _queue_small_files(place: RunPlace, directory: RunDirectory, uploader: Uploa
                 uploader.add_file(name, directory.path / name)
 
 
-def _highest_epoch(place: RunPlace) -> int:
-    newest = [contents.newest_manifest() for contents in place.contents()]
+def _highest_epoch(location: RunLocation) -> int:
+    newest = [contents.newest_manifest() for contents in location.contents()]
     return max((manifest.epoch for manifest in newest if manifest is not None), default=0)

@@ -45,16 +45,16 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
     with _prepared(name, config.checkpoint) as (display, signals):
-        from eigen_core.checkpoint import RunPlace
+        from eigen_core.checkpoint import RunLocation
         from flows.runs import require_same_run, run_exists
 
         if run_exists(config.checkpoint, name):
-            place = RunPlace.of(config.checkpoint, name)
+            location = RunLocation.of(config.checkpoint, name)
             if fresh:
                 raise InputError(
-                    f"Run '{name}' exists in {place.store.url}: choose another name, or leave out --fresh."
+                    f"Run '{name}' exists in {location.store.url}: choose another name, or leave out --fresh."
                 )
-            require_same_run(place, config)
+            require_same_run(location, config)
         _train(config, name, display, signals)
 
 
@@ -173,9 +173,9 @@ def _check(config: Config, name: str) -> "tuple[Sequence[str], RunPlan]":
     from flows.runs import open_or_create
 
     found = require_trainable(config)
-    place = open_or_create(config, name)
-    if place.local.exists():
-        with RunDirectory.open(place.root, name).lock():
+    location = open_or_create(config, name)
+    if location.local.exists():
+        with RunDirectory.open(location.root, name).lock():
             # Held for an instant: it shows that no process trains this run before Prefect takes its time to start.
             pass
     return found
@@ -309,10 +309,10 @@ def _explained(config: Config, name: str, observer: _StoppableObserver) -> Itera
 
 def _memory_report_since(began: datetime, config: Config, name: str) -> str:
     """Say where the memory report of the training that began then is, what is safe and how to go on."""
-    from eigen_core.checkpoint import RunPlace
+    from eigen_core.checkpoint import RunLocation
     from flows.journals import memory_reports
 
-    folder = RunPlace.of(config.checkpoint, name).root / name
+    folder = RunLocation.of(config.checkpoint, name).root / name
     # A report's name begins with its time.
     reports = [path for path in memory_reports(folder) if path.name >= f"{began:%Y%m%dT%H%M%S}"]
     report = f"The report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""
@@ -321,9 +321,9 @@ def _memory_report_since(began: datetime, config: Config, name: str) -> str:
 
 def _where_it_stands(config: Config, name: str) -> str:
     """Say what is safe on this machine and how to go on. A store elsewhere is not asked: it may be what failed."""
-    from eigen_core.checkpoint import RunPlace
+    from eigen_core.checkpoint import RunLocation
 
-    place = RunPlace.of(config.checkpoint, name)
-    newest = place.local.newest_manifest()
+    location = RunLocation.of(config.checkpoint, name)
+    newest = location.local.newest_manifest()
     saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
-    return f"{saved} in {place.root / name}. Go on with: {command_for('resume', config, name)}"
+    return f"{saved} in {location.root / name}. Go on with: {command_for('resume', config, name)}"

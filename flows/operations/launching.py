@@ -99,11 +99,11 @@ def require_same_run_here(config: Config, run: str) -> None:
     Raises:
         InputError: its settings differ, or a process trains it.
     """
-    from eigen_core.checkpoint import RunPlace
+    from eigen_core.checkpoint import RunLocation
     from flows.runs import require_same_run, run_exists, status_of
 
     if run_exists(config.checkpoint, run):
-        require_same_run(RunPlace.of(config.checkpoint, run), config)
+        require_same_run(RunLocation.of(config.checkpoint, run), config)
         if status_of(config.checkpoint.store, run).state == "running":
             raise InputError(f"Run '{run}' is being trained by another process: wait until it ends, or stop it.")
 

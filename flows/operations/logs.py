@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import FlowRun
 from flows.journals import ABORTS, ATTEMPTS
 from flows.names import run_tag
 from flows.operations.flow_runs import TRAININGS
-from flows.runs import configured_place, newest_generation
+from flows.runs import configured_location, newest_generation
 
 T = TypeVar("T")
 
@@ -97,12 +97,12 @@ def kept_events(store: str, run: str) -> list[tuple[str, str]]:
         InputError: there is no such run, or it cannot be read.
         StoreUnavailableError: the store does not answer.
     """
-    place, config = configured_place(store, run)
-    found = [(entry.moment, f"resumed by schedule, generation {entry.generation}") for entry in ATTEMPTS.read(place)]
+    location, config = configured_location(store, run)
+    found = [(entry.moment, f"resumed by schedule, generation {entry.generation}") for entry in ATTEMPTS.read(location)]
     found += [
-        (entry.moment, f"stopped in generation {entry.generation}: {entry.reason}") for entry in ABORTS.read(place)
+        (entry.moment, f"stopped in generation {entry.generation}: {entry.reason}") for entry in ABORTS.read(location)
     ]
-    newest = newest_generation(place)
+    newest = newest_generation(location)
     if newest is not None:
         manifest = newest[1]
         found.append((manifest.created, f"last checkpoint: generation {manifest.generation} of {config.generations}"))

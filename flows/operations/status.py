@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from prefect.client.orchestration import SyncPrefectClient
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.config.sections import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
@@ -276,6 +276,6 @@ def newest_run(store: str) -> str | None:
     """
     written = []
     for name in runs_in(store):
-        newest = newest_generation(RunPlace.of(CheckpointConfig(store=store), name))
+        newest = newest_generation(RunLocation.of(CheckpointConfig(store=store), name))
         written.append(("" if newest is None else newest[1].created, name))
     return max(written)[1] if written else None

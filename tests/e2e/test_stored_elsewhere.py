@@ -9,7 +9,7 @@ import pytest
 from gcs_emulator import GcsEmulator
 from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, is_told_to_stop, outcome
 
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.config.sections import CheckpointConfig
 from flows.housekeeping import verify_run
 from flows.runs import run_exists, status_of
@@ -43,7 +43,7 @@ def stop_in_checkpoint(operated: Operated, settings: CheckpointConfig, run: str)
         said = down.result()
     # What was computed has been committed, and what was on its way has arrived.
     assert f"its last checkpoint is generation {whole} of" in said
-    newest = RunPlace.of(settings, run).stored.newest_manifest()
+    newest = RunLocation.of(settings, run).stored.newest_manifest()
     assert newest is not None
     assert newest.generation == whole
     operated.up()

@@ -16,7 +16,7 @@ from upload_cases import whole_generations
 import flows.training
 import tasks.artifacts
 import tasks.phases
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
@@ -57,15 +57,15 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_every_run_of_a_store_is_cleaned_and_shown(store: Path, tmp_path: Path) -> None:
-    places = [RunPlace.of(run_config(store, tmp_path).checkpoint, name) for name in ("first", "second")]
-    before = [objects_of(place) for place in places]
+    places = [RunLocation.of(run_config(store, tmp_path).checkpoint, name) for name in ("first", "second")]
+    before = [objects_of(location) for location in places]
     said = cleanup_flow(str(store), 0.0, dry_run=True)
-    assert [objects_of(place) for place in places] == before
+    assert [objects_of(location) for location in places] == before
     shown = table("cleanup")
     assert cleanup_flow(str(store), 0.0) == said
     assert table("cleanup") == shown
     assert said == sum(
-        sum(sizes.values()) - sum(objects_of(place).values()) for sizes, place in zip(before, places, strict=True)
+        sum(sizes.values()) - sum(objects_of(location).values()) for sizes, location in zip(before, places, strict=True)
     )
     assert said > 0
     assert [list(row) for row in shown] == [ROW_KEYS] * 2
@@ -75,31 +75,31 @@ def test_every_run_of_a_store_is_cleaned_and_shown(store: Path, tmp_path: Path) 
     ]
     assert all(row["files removed"] > 0 for row in shown)
     assert artifact("cleanup").description == f"Runs in {store}"
-    assert [whole_generations(place.local) for place in places] == [[3, 4]] * 2
+    assert [whole_generations(location.local) for location in places] == [[3, 4]] * 2
 
 
 def test_a_run_in_use_is_left_alone_and_shown(store: Path, tmp_path: Path) -> None:
-    place = RunPlace.of(run_config(store, tmp_path).checkpoint, "second")
-    before = objects_of(place)
-    with locked_by_another_process(place) as number:
+    location = RunLocation.of(run_config(store, tmp_path).checkpoint, "second")
+    before = objects_of(location)
+    with locked_by_another_process(location) as number:
         assert cleanup_flow(str(store), 0.0) > 0
     first, second = table("cleanup")
     assert first["skipped"] == ""
     assert f"'second' is in use by process {number}" in second["skipped"]
     assert (second["generations removed"], second["files removed"], second["freed (MB)"]) == (0, 0, 0.0)
-    assert objects_of(place) == before
+    assert objects_of(location) == before
 
 
 def test_files_of_no_generation_stay_as_many_hours_as_are_given(store: Path, tmp_path: Path) -> None:
-    place = RunPlace.of(run_config(store, tmp_path).checkpoint, "first")
+    location = RunLocation.of(run_config(store, tmp_path).checkpoint, "first")
     planted = f"first/blobs/ab/{'ab' * 32}"
-    place.store.put(planted, b"x" * 1_000)
+    location.store.put(planted, b"x" * 1_000)
     cleanup_flow(str(store))
-    assert planted in objects_of(place)
+    assert planted in objects_of(location)
     cleanup_flow(str(store), 1.0)
-    assert planted in objects_of(place)
+    assert planted in objects_of(location)
     cleanup_flow(str(store), 0.0)
-    assert planted not in objects_of(place)
+    assert planted not in objects_of(location)
 
 
 def test_an_empty_store_is_clean(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_the_cleaning(
 
     monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
     assert cleanup_flow(str(store), 0.0) > 0
-    place = RunPlace.of(run_config(store, tmp_path).checkpoint, "first")
-    assert whole_generations(place.local) == [3, 4]
+    location = RunLocation.of(run_config(store, tmp_path).checkpoint, "first")
+    assert whole_generations(location.local) == [3, 4]
 
 
 @pytest.fixture
@@ -169,11 +169,11 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
 ) -> None:
     url = f"gs://{gcs_emulator.make_bucket()}"
     config = bucket_config(url, finish_seconds=0.5)
-    place = RunPlace.of(config.checkpoint, "away")
+    location = RunLocation.of(config.checkpoint, "away")
     evolve = tasks.phases.evolve
 
     def going_away(*args: Any) -> Any:
-        if not any(manifest.generation for manifest in place.local.manifests().manifests):
+        if not any(manifest.generation for manifest in location.local.manifests().manifests):
             fault_proxy.add(Fault("status", method="POST|PUT", path="upload", times=None))
         return evolve(*args)
 
@@ -189,7 +189,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     assert "Last error: " in page
     overview = markdown(artifact_key("away"))
     assert overview.startswith("# Ended after generation 3 of 3 (100 %)\n\n**StoreUnavailableError: Run 'away' is not")
-    assert place.stored.manifests().manifests == []
+    assert location.stored.manifests().manifests == []
     fault_proxy.clear()
     assert train_flow(config, "away", return_state=True).name == FINISHED_NAME
-    assert whole_generations(place.stored) == [1, 2, 3]
+    assert whole_generations(location.stored) == [1, 2, 3]

@@ -10,7 +10,7 @@ from flow_cases import small_flow_config
 
 import flows.goodput
 import flows.training
-from eigen_core.checkpoint import RunDirectory, RunPlace
+from eigen_core.checkpoint import RunDirectory, RunLocation
 from eigen_core.progress import report_progress
 from flows.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
 from flows.runs import open_or_create, status_of
@@ -24,7 +24,7 @@ class AskedToEndError(Exception):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> RunPlace:
+def location(tmp_path: Path) -> RunLocation:
     """A run without generations."""
     return open_or_create(small_flow_config(tmp_path), "run")
 
@@ -48,30 +48,30 @@ def test_useful_lost_and_waiting_add_up() -> None:
     assert goodput(starts[:1], at(0)) is None
 
 
-def interrupted_at(place: RunPlace, moment: datetime) -> None:
-    sign = place.root / place.name / SIGN_OF_LIFE
+def interrupted_at(location: RunLocation, moment: datetime) -> None:
+    sign = location.root / location.name / SIGN_OF_LIFE
     os.utime(sign, (moment.timestamp(), moment.timestamp()))
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4.0])
-def test_an_interruption_is_known_by_the_last_sign_of_life(place: RunPlace, checkpoint: float | None) -> None:
-    with pytest.raises(MemoryError), work_recorded(place, None, (AskedToEndError,)):
+def test_an_interruption_is_known_by_the_last_sign_of_life(location: RunLocation, checkpoint: float | None) -> None:
+    with pytest.raises(MemoryError), work_recorded(location, None, (AskedToEndError,)):
         raise MemoryError
-    [first] = starts_of(place)
+    [first] = starts_of(location)
     moment = first.moment + timedelta(minutes=10)
-    interrupted_at(place, moment)
+    interrupted_at(location, moment)
     written = None if checkpoint is None else first.moment + timedelta(minutes=checkpoint)
-    with work_recorded(place, written, (AskedToEndError,)) as starts:
-        assert starts == starts_of(place)
+    with work_recorded(location, written, (AskedToEndError,)) as starts:
+        assert starts == starts_of(location)
     second = starts[1]
     assert second.kept_seconds == pytest.approx(60 * (checkpoint or 0.0))
     assert second.lost_seconds == pytest.approx(600 - second.kept_seconds, abs=1e-3)
 
 
-def test_who_is_asked_to_end_is_not_interrupted(place: RunPlace) -> None:
-    with pytest.raises(AskedToEndError), work_recorded(place, None, (AskedToEndError,)):
+def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
+    with pytest.raises(AskedToEndError), work_recorded(location, None, (AskedToEndError,)):
         raise AskedToEndError
-    with work_recorded(place, None, (AskedToEndError,)) as starts:
+    with work_recorded(location, None, (AskedToEndError,)) as starts:
         pass
     process = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     for start in starts:
@@ -79,11 +79,11 @@ def test_who_is_asked_to_end_is_not_interrupted(place: RunPlace) -> None:
         assert start.waited_seconds == pytest.approx((start.moment - process).total_seconds())
 
 
-def test_every_step_of_a_loop_is_a_sign_of_life(place: RunPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_of_a_loop_is_a_sign_of_life(location: RunLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows.goodput, "_TOUCH_SECONDS", 0.0)
-    sign = place.root / place.name / SIGN_OF_LIFE
-    with work_recorded(place, None, (AskedToEndError,)):
-        interrupted_at(place, at(0))
+    sign = location.root / location.name / SIGN_OF_LIFE
+    with work_recorded(location, None, (AskedToEndError,)):
+        interrupted_at(location, at(0))
         report_progress("train", 1, 2)
         assert sign.stat().st_mtime > at(0).timestamp()
     assert not sign.exists()

@@ -17,7 +17,7 @@ from store_cases import (
 )
 from upload_cases import whole_generations
 
-from eigen_core.checkpoint import DamagedGenerationError, RunDirectory, RunPlace, create_run, read_champion
+from eigen_core.checkpoint import DamagedGenerationError, RunDirectory, RunLocation, create_run, read_champion
 from eigen_core.checkpoint.lease import Lease, lease_state
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -58,47 +58,47 @@ def test_what_is_no_duration(text: str) -> None:
 
 
 def test_cleaning_applies_retention_and_frees_what_it_says(config: Config) -> None:
-    place = save_generations(config, "run", *range(1, 8))
-    before, before_here = objects_of(place), objects_here(place)
+    location = save_generations(config, "run", *range(1, 8))
+    before, before_here = objects_of(location), objects_here(location)
     (said,) = clean_runs(config.checkpoint.store, ["run"], 0.0, dry_run=True)
-    assert (objects_of(place), objects_here(place)) == (before, before_here)
+    assert (objects_of(location), objects_here(location)) == (before, before_here)
     (done,) = clean_runs(config.checkpoint.store, ["run"], 0.0, dry_run=False)
     assert done == said
     assert (done.run, done.skipped, done.stored.generations) == ("run", None, (1, 2, 3, 5))
-    after, after_here = objects_of(place), objects_here(place)
+    after, after_here = objects_of(location), objects_here(location)
     freed = sum(before.values()) - sum(after.values())
-    if place.remote:
+    if location.remote:
         assert done.local.generations == (1, 2, 3, 4, 5, 6)
         freed += sum(before_here.values()) - sum(after_here.values())
     assert done.bytes_freed == freed > 0
-    assert whole_generations(place.stored) == [4, 6, 7]
-    assert whole_generations(place.local) == ([7] if place.remote else [4, 6, 7])
-    assert place.stored.verify() == place.local.verify() == []
+    assert whole_generations(location.stored) == [4, 6, 7]
+    assert whole_generations(location.local) == ([7] if location.remote else [4, 6, 7])
+    assert location.stored.verify() == location.local.verify() == []
     (again,) = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
     assert again.bytes_freed == 0
 
 
 def test_what_no_generation_refers_to_stays_for_a_while(config: Config) -> None:
-    place = save_generations(config, "run", 1, 2)
-    place.store.put(PLANTED, b"x" * 1_000)
+    location = save_generations(config, "run", 1, 2)
+    location.store.put(PLANTED, b"x" * 1_000)
     (young,) = clean_runs(config.checkpoint.store, None, DAY, dry_run=False)
     assert young.stored.blobs == ()
-    assert PLANTED in objects_of(place)
+    assert PLANTED in objects_of(location)
     (said,) = clean_runs(config.checkpoint.store, None, 0.0, dry_run=True)
     (done,) = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
     assert said.stored == done.stored
     assert (done.stored.blobs, done.stored.bytes_freed) == ((PLANTED.removeprefix("run/"),), 1_000)
-    assert PLANTED not in objects_of(place)
+    assert PLANTED not in objects_of(location)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.thorough
 def test_a_run_that_another_process_has_locked_is_left_alone_and_named(config: Config, dry_run: bool) -> None:
-    place = save_generations(config, "run", *range(1, 4))
+    location = save_generations(config, "run", *range(1, 4))
     save_generations(config, "other", *range(1, 4))
     store = config.checkpoint.store
-    before, before_here = objects_of(place), objects_here(place)
-    with locked_by_another_process(place):
+    before, before_here = objects_of(location), objects_here(location)
+    with locked_by_another_process(location):
         other, run = clean_runs(store, None, 0.0, dry_run=dry_run)
         assert (other.run, other.skipped, other.stored.generations) == ("other", None, (1,))
         assert (run.run, run.bytes_freed) == ("run", 0)
@@ -106,80 +106,80 @@ def test_a_run_that_another_process_has_locked_is_left_alone_and_named(config: C
         assert "Run 'run' is in use" in run.skipped
         with pytest.raises(InputError, match=r"Run 'run' is in use.*Nothing of it was removed"):
             clean_runs(store, ["run"], 0.0, dry_run=dry_run)
-    assert (objects_of(place), objects_here(place)) == (before, before_here)
+    assert (objects_of(location), objects_here(location)) == (before, before_here)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_run_that_another_machine_trains_is_left_alone_and_named(elsewhere: Config, dry_run: bool) -> None:
-    place = save_generations(elsewhere, "run", *range(1, 4))
+    location = save_generations(elsewhere, "run", *range(1, 4))
     store = elsewhere.checkpoint.store
-    before, before_here = objects_of(place), objects_here(place)
-    with Lease.acquire(place.store, "run", 90.0):
+    before, before_here = objects_of(location), objects_here(location)
+    with Lease.acquire(location.store, "run", 90.0):
         (run,) = clean_runs(store, None, 0.0, dry_run=dry_run)
         assert run.skipped is not None
         assert "Run 'run'" in run.skipped
         with pytest.raises(InputError, match=r"Run 'run' .*Nothing of it was removed"):
             clean_runs(store, ["run"], 0.0, dry_run=dry_run)
-        assert (objects_of(place), objects_here(place)) == (before, before_here)
+        assert (objects_of(location), objects_here(location)) == (before, before_here)
     (run,) = clean_runs(store, None, 0.0, dry_run=dry_run)
     assert run.stored.generations == (1,)
 
 
 def test_nobody_begins_to_train_a_run_that_is_being_cleaned(elsewhere: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = save_generations(elsewhere, "run", *range(1, 4))
+    location = save_generations(elsewhere, "run", *range(1, 4))
     live: list[bool] = []
-    delete = type(place.store).delete
+    delete = type(location.store).delete
 
     def watched(store: Store, names: Iterable[str]) -> None:
-        state = lease_state(place.store, "run")
+        state = lease_state(location.store, "run")
         live.append(state is not None and state.live)
         delete(store, names)
 
-    monkeypatch.setattr(type(place.store), "delete", watched)
+    monkeypatch.setattr(type(location.store), "delete", watched)
     clean_runs(elsewhere.checkpoint.store, None, 0.0, dry_run=False)
     monkeypatch.undo()
     assert live
     assert all(live)
-    state = lease_state(place.store, "run")
+    state = lease_state(location.store, "run")
     assert state is not None
     assert not state.live
 
 
 def test_a_dry_run_leaves_even_what_a_killed_process_left(config: Config) -> None:
-    place = save_generations(config, "run", 1)
-    (folder,) = {path.parent for path in (place.root / "run").glob("manifests/*")}
+    location = save_generations(config, "run", 1)
+    (folder,) = {path.parent for path in (location.root / "run").glob("manifests/*")}
     left = folder / ".writing-0123"
-    others = {path.name for path in (place.root / "run").rglob("*") if path.is_file()}
+    others = {path.name for path in (location.root / "run").rglob("*") if path.is_file()}
     left.write_bytes(b"half")
-    assert leftovers(place.root) == [left]
+    assert leftovers(location.root) == [left]
     clean_runs(config.checkpoint.store, None, 0.0, dry_run=True)
     assert left.exists()
-    assert {path.name for path in (place.root / "run").rglob("*") if path.is_file()} == {*others, left.name}
+    assert {path.name for path in (location.root / "run").rglob("*") if path.is_file()} == {*others, left.name}
 
 
 def test_copies_here_stay_until_the_store_has_them_whole(elsewhere: Config) -> None:
-    place = save_generations(elsewhere, "run", *range(1, 6))
-    manifests = {manifest.generation: manifest for manifest in place.stored.manifests().manifests}
+    location = save_generations(elsewhere, "run", *range(1, 6))
+    manifests = {manifest.generation: manifest for manifest in location.stored.manifests().manifests}
     lost = next(name for name in manifests[4].blobs if name not in manifests[5].blobs)
-    place.store.delete([f"run/{lost}", f"run/{manifests[3].name}"])
+    location.store.delete([f"run/{lost}", f"run/{manifests[3].name}"])
     for dry_run in (True, False):
         (run,) = clean_runs(elsewhere.checkpoint.store, None, 0.0, dry_run=dry_run)
         assert run.local.generations == (1, 2)
-    assert whole_generations(place.local) == [3, 4, 5]
+    assert whole_generations(location.local) == [3, 4, 5]
 
 
 def test_a_run_that_is_only_in_the_store_is_cleaned_there(elsewhere: Config, tmp_path: Path) -> None:
-    place = save_generations(elsewhere, "run", *range(1, 4))
+    location = save_generations(elsewhere, "run", *range(1, 4))
     (tmp_path / "runs").rename(tmp_path / "gone")
     (run,) = clean_runs(elsewhere.checkpoint.store, ["run"], 0.0, dry_run=False)
     assert (run.stored.generations, run.local.generations) == ((1,), ())
-    assert whole_generations(place.stored) == [2, 3]
+    assert whole_generations(location.stored) == [2, 3]
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_that_cannot_be_read_keeps_no_other_from_being_cleaned(config: Config) -> None:
-    place = RunPlace.of(config.checkpoint, "broken")
-    create_run(place, {"preset": "quickstart", "learner": {"gamma": 7}})
+    location = RunLocation.of(config.checkpoint, "broken")
+    create_run(location, {"preset": "quickstart", "learner": {"gamma": 7}})
     save_generations(config, "run", *range(1, 4))
     broken, run = clean_runs(config.checkpoint.store, None, 0.0, dry_run=False)
     assert broken.skipped is not None
@@ -213,10 +213,10 @@ def test_a_whole_run_is_whole(config: Config) -> None:
 @pytest.mark.parametrize("kind", ["flipped", "cut", "gone"])
 @pytest.mark.thorough
 def test_each_damaged_file_is_named(config: Config, kind: str) -> None:
-    place = save_generations(config, "run", 1, 2)
-    store = place.store
+    location = save_generations(config, "run", 1, 2)
+    store = location.store
     checked = 0
-    for name in objects_of(place):
+    for name in objects_of(location):
         if kind == "gone" and "/manifests/" in name:
             # Without its manifest a generation does not exist.
             continue
@@ -238,23 +238,23 @@ def test_each_damaged_file_is_named(config: Config, kind: str) -> None:
 
 
 def test_a_run_is_verified_though_its_configuration_cannot_be_read(config: Config) -> None:
-    place = RunPlace.of(config.checkpoint, "new")
-    create_run(place, config.model_dump(mode="json"))
+    location = RunLocation.of(config.checkpoint, "new")
+    create_run(location, config.model_dump(mode="json"))
     assert verify_run(config.checkpoint.store, "new", deep=True).damages == ()
-    place.store.put("new/config.json", b"{}")
+    location.store.put("new/config.json", b"{}")
     found = verify_run(config.checkpoint.store, "new", deep=True)
     assert [damage.path for damage in found.damages] == ["config.json"]
 
 
 def test_what_is_only_here_is_not_what_is_verified(elsewhere: Config) -> None:
-    place = save_generations(elsewhere, "run", 1)
-    manifest = place.local.newest_manifest()
+    location = save_generations(elsewhere, "run", 1)
+    manifest = location.local.newest_manifest()
     assert manifest is not None
-    for path in (place.root / "run" / "blobs").rglob("*"):
+    for path in (location.root / "run" / "blobs").rglob("*"):
         if path.is_file():
             path.unlink()
     assert verify_run(elsewhere.checkpoint.store, "run", deep=True).damages == ()
-    place.store.delete([stored.name for stored in place.store.objects("run/")])
+    location.store.delete([stored.name for stored in location.store.objects("run/")])
     with pytest.raises(InputError, match="There is no run 'run'"):
         verify_run(elsewhere.checkpoint.store, "run", deep=True)
 
@@ -279,25 +279,25 @@ def test_the_exported_champion_is_read_in_three_lines(config: Config, tmp_path: 
 
 
 def test_the_newest_champion_is_exported_wherever_it_is(elsewhere: Config, tmp_path: Path) -> None:
-    place = save_generations(elsewhere, "run", 1)
+    location = save_generations(elsewhere, "run", 1)
     # Another machine goes on; what is here is old by then.
     (tmp_path / "runs").rename(tmp_path / "first")
     save_generations(elsewhere, "run", 2)
     (tmp_path / "runs").rename(tmp_path / "second")
     (tmp_path / "first").rename(tmp_path / "runs")
-    assert whole_generations(place.local) == [1]
+    assert whole_generations(location.local) == [1]
     path = tmp_path / "champion.safetensors"
     export_champion(elsewhere.checkpoint.store, "run", path)
     assert torch.equal(read_champion(path).weights, champion_weights(2))
     # What the store lacks is newer here.
-    place.store.delete([stored.name for stored in place.store.objects("run/manifests/")])
+    location.store.delete([stored.name for stored in location.store.objects("run/manifests/")])
     export_champion(elsewhere.checkpoint.store, "run", path)
     assert torch.equal(read_champion(path).weights, champion_weights(1))
 
 
 def test_an_export_that_fails_leaves_what_was_there(config: Config, tmp_path: Path) -> None:
-    place = RunPlace.of(config.checkpoint, "run")
-    create_run(place, config.model_dump(mode="json"))
+    location = RunLocation.of(config.checkpoint, "run")
+    create_run(location, config.model_dump(mode="json"))
     path = tmp_path / "out" / "champion.safetensors"
     path.parent.mkdir()
     path.write_bytes(b"former")
@@ -307,11 +307,11 @@ def test_an_export_that_fails_leaves_what_was_there(config: Config, tmp_path: Pa
     for target in (tmp_path / "out", path / "x"):
         with pytest.raises(InputError, match=f"Cannot write {target}"):
             export_champion(config.checkpoint.store, "run", target)
-    manifest = place.local.newest_manifest()
+    manifest = location.local.newest_manifest()
     assert manifest is not None
-    damaged = RunDirectory.open(place.root, "run").blob_path(manifest.entry("champion.safetensors").sha256)
+    damaged = RunDirectory.open(location.root, "run").blob_path(manifest.entry("champion.safetensors").sha256)
     damaged.write_bytes(b"")
-    if not place.remote:
+    if not location.remote:
         with pytest.raises(DamagedGenerationError, match="no whole champion"):
             export_champion(config.checkpoint.store, "run", path)
     assert path.read_bytes() == b"former"

@@ -13,7 +13,7 @@ from benchmarks.kill import CONFIG
 from benchmarks.limited_training import Appetite, give
 from benchmarks.limiter import BEGUN, RUN, Kind, Limiter, Need
 from benchmarks.limits import below_the_need, run, with_appetite
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.memory import host_bytes
 from eigen_core.randomness import keyed_generator
 from flows.journals import ABORTS, memory_reports
@@ -79,7 +79,7 @@ def test_what_the_guard_has_ended_twice_is_refused_until_the_limit_is_raised(lim
     finally:
         undo()
     assert [(end.is_failed(), end.name) for end in ends] == [(True, "MemoryGuard")] * 2
-    assert [abort.generation for abort in ABORTS.read(RunPlace.of(config.checkpoint, RUN))] == [BEGUN + 1] * 2
+    assert [abort.generation for abort in ABORTS.read(RunLocation.of(config.checkpoint, RUN))] == [BEGUN + 1] * 2
     reports = memory_reports(folder)
     refused = limiter.train("twice", CONFIG["generations"], ["--set", f"memory.limit_gb={limit_gb}"])
     assert (refused.returncode, limiter.state()) == (3, ("Failed", "Blocked")), refused.stderr

@@ -6,7 +6,7 @@ import pytest
 from memory_cases import HandMeter, hand_guard
 from store_cases import run_config, save_generations
 
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.memory import HostLimit, HostLimits
 from flows.journals import (
@@ -33,7 +33,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def place(config: Config) -> RunPlace:
+def location(config: Config) -> RunLocation:
     return save_generations(config, "run", 1, 2)
 
 
@@ -48,61 +48,61 @@ def abort(config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> G
     )
 
 
-def is_refused(place: RunPlace, config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> bool:
+def is_refused(location: RunLocation, config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> bool:
     try:
-        require_not_blocked(place, config, limits, generation)
+        require_not_blocked(location, config, limits, generation)
     except BlockedError:
         return True
     return False
 
 
-def test_two_aborts_of_a_kind_block_and_anything_else_does_not(place: RunPlace, config: Config) -> None:
-    assert ABORTS.read(place) == []
-    assert not is_blocked(place, 3)
-    assert remember_abort(place, abort(config)) == 1
-    assert not is_refused(place, config)
-    assert remember_abort(place, abort(config, limits=OTHER_LIMITS)) == 1
-    assert not is_refused(place, config)
-    assert remember_abort(place, abort(config)) == 2
-    assert is_refused(place, config)
+def test_two_aborts_of_a_kind_block_and_anything_else_does_not(location: RunLocation, config: Config) -> None:
+    assert ABORTS.read(location) == []
+    assert not is_blocked(location, 3)
+    assert remember_abort(location, abort(config)) == 1
+    assert not is_refused(location, config)
+    assert remember_abort(location, abort(config, limits=OTHER_LIMITS)) == 1
+    assert not is_refused(location, config)
+    assert remember_abort(location, abort(config)) == 2
+    assert is_refused(location, config)
     with pytest.raises(BlockedError, match=r"'run' is blocked: .* generation 3 2 times under 4\.00 GB .*in train"):
-        require_not_blocked(place, config, LIMITS, 3)
-    assert is_blocked(place, 3)
-    assert not is_blocked(place, 4)
-    assert not is_refused(place, config, generation=4)
-    assert not is_refused(place, config, limits=OTHER_LIMITS)
-    assert not is_refused(place, config.model_copy(update={"threads": 7}))
-    assert is_refused(place, config.model_copy(update={"generations": 99}))
+        require_not_blocked(location, config, LIMITS, 3)
+    assert is_blocked(location, 3)
+    assert not is_blocked(location, 4)
+    assert not is_refused(location, config, generation=4)
+    assert not is_refused(location, config, limits=OTHER_LIMITS)
+    assert not is_refused(location, config.model_copy(update={"threads": 7}))
+    assert is_refused(location, config.model_copy(update={"generations": 99}))
 
 
-def test_an_abort_is_known_on_another_machine(place: RunPlace, config: Config, tmp_path: Path) -> None:
-    if not place.remote:
+def test_an_abort_is_known_on_another_machine(location: RunLocation, config: Config, tmp_path: Path) -> None:
+    if not location.remote:
         pytest.skip("a folder is on one machine")
-    remember_abort(place, abort(config))
+    remember_abort(location, abort(config))
     elsewhere = config.checkpoint.model_copy(update={"local": str(tmp_path / "another")})
-    assert ABORTS.read(RunPlace.of(elsewhere, "run")) == [abort(config)]
+    assert ABORTS.read(RunLocation.of(elsewhere, "run")) == [abort(config)]
 
 
 def test_aborts_that_cannot_be_read_block_nothing(
-    place: RunPlace, config: Config, caplog: pytest.LogCaptureFixture
+    location: RunLocation, config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        remember_abort(place, abort(config))
-    for contents in place.contents():
+        remember_abort(location, abort(config))
+    for contents in location.contents():
         contents.store.put("run/memory/trips.json", b"{}")
-    assert not is_refused(place, config)
+    assert not is_refused(location, config)
     assert "trips.json" in caplog.text
-    assert place.stored.verify() == []
+    assert location.stored.verify() == []
 
 
-def test_only_the_newest_reports_and_aborts_stay(place: RunPlace, config: Config) -> None:
+def test_only_the_newest_reports_and_aborts_stay(location: RunLocation, config: Config) -> None:
     guard = hand_guard(HandMeter())
     with guard:
         report = guard.report("somebody asked")
-    written = [write_memory_report(place, report, generation, "train") for generation in range(30)]
-    left = memory_reports(place.root / "run")
+    written = [write_memory_report(location, report, generation, "train") for generation in range(30)]
+    left = memory_reports(location.root / "run")
     assert left == written[:9:-1]
-    assert len(list((place.root / "run" / "memory").iterdir())) == 2 * len(left)
+    assert len(list((location.root / "run" / "memory").iterdir())) == 2 * len(left)
     for _ in range(30):
-        remember_abort(place, abort(config))
-    assert len(ABORTS.read(place)) == 20
+        remember_abort(location, abort(config))
+    assert len(ABORTS.read(location)) == 20

@@ -17,7 +17,7 @@ from eigen_core.config.stored import rename_setting
 from flows.choosing import newest_unfinished
 from flows.cli.app import app
 from flows.housekeeping import export_champion, verify_run
-from flows.runs import configured_place, require_same_run, status_of
+from flows.runs import configured_location, require_same_run, status_of
 
 STORED_RUNS = Path(__file__).parents[1] / "support" / "stored_runs"
 
@@ -65,9 +65,9 @@ def test_a_run_with_a_setting_that_was_renamed_goes_on(
     rename_setting(values, "learner.gamma", "learner.discount")
     write_run(store, "old", values)
     monkeypatch.setattr(stored, "MIGRATIONS", (lambda old: rename_setting(old, "learner.discount", "learner.gamma"),))
-    place, found = configured_place(str(store), "old")
+    location, found = configured_location(str(store), "old")
     assert found == config
-    require_same_run(place, config)
+    require_same_run(location, config)
     assert status_of(str(store), "old").config == config
     assert verify_run(str(store), "old", deep=True).damages == ()
     chosen = newest_unfinished(str(store))

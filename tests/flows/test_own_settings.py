@@ -8,10 +8,10 @@ import pytest
 from flow_cases import SMALL
 from store_cases import run_config, save_generations
 
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config, merge
 from eigen_core.errors import InputError
-from flows.runs import config_to_resume, configured_place, open_or_create, require_same_run, status_of
+from flows.runs import config_to_resume, configured_location, open_or_create, require_same_run, status_of
 from flows.train import train_flow
 
 
@@ -40,9 +40,9 @@ def test_what_the_store_says_is_not_followed(store: str, tmp_path: Path, monkeyp
     theirs.rename(tmp_path / "another machine")
     theirs.mkdir()
     prices.write_text("date,close\n")
-    place, config = configured_place(store, "run")
-    assert (place.root.is_relative_to(Path.cwd() / "runs"), config.checkpoint.local) == (True, "runs")
-    assert status_of(store, "run").folder == place.root / "run"
+    location, config = configured_location(store, "run")
+    assert (location.root.is_relative_to(Path.cwd() / "runs"), config.checkpoint.local) == (True, "runs")
+    assert status_of(store, "run").folder == location.root / "run"
     refusal = r"'run' was trained on 'prices.csv', and this machine does not know .* with --data"
     with pytest.raises(InputError, match=refusal):
         config_to_resume(store, "run", None)
@@ -52,9 +52,9 @@ def test_what_the_store_says_is_not_followed(store: str, tmp_path: Path, monkeyp
     monkeypatch.setenv("EIGEN_DATA", str(own))
     resumed = config_to_resume(store, "run", None)
     assert resumed.market.data == str(own)
-    require_same_run(place, resumed)
+    require_same_run(location, resumed)
     with pytest.raises(InputError, match=r"market\.data differs"):
-        require_same_run(place, with_data(resumed, None))
+        require_same_run(location, with_data(resumed, None))
     assert list(theirs.iterdir()) == [prices]
 
 
@@ -77,9 +77,9 @@ def test_a_machine_remembers_its_own(store: str, tmp_path: Path, local: str) -> 
     theirs = with_data(run_config(store, tmp_path / "theirs"), tmp_path / "theirs" / "prices.csv")
     save_generations(theirs, "run", 1)
     (tmp_path / "theirs").rename(tmp_path / "another machine")
-    place = RunPlace.of(config.checkpoint, "run")
+    location = RunLocation.of(config.checkpoint, "run")
     (memory,) = (tmp_path / "machine" / local).rglob(".own/run.json")
-    assert memory.parent.parent == place.root
+    assert memory.parent.parent == location.root
     assert config_to_resume(store, "run", None, local).market.data == str(prices)
     for content in ("", "{}", memory.read_text().replace("prices", "prizes")):
         memory.write_text(content)
@@ -91,15 +91,15 @@ def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
     (prices := tmp_path / "prices.csv").write_text("date,close\n")
     store = str(tmp_path / "store")
     config = with_data(run_config(store, tmp_path), prices)
-    place = open_or_create(config, "run")
+    location = open_or_create(config, "run")
     assert config_to_resume(store, "run", None).market.data == str(prices)
     moved = tmp_path / "moved.csv"
     with pytest.raises(InputError, match=r"market\.data differs"):
-        require_same_run(place, config_to_resume(store, "run", str(moved)))
+        require_same_run(location, config_to_resume(store, "run", str(moved)))
     prices.rename(moved)
     with pytest.raises(InputError, match="it is not there any more: give it with --data"):
         config_to_resume(store, "run", None)
-    require_same_run(place, config_to_resume(store, "run", str(moved)))
+    require_same_run(location, config_to_resume(store, "run", str(moved)))
 
 
 @pytest.mark.thorough

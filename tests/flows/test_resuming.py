@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
 from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunPlace, RunSession
+from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.errors import InputError
 from flows import choosing, own_flow_run
 from flows.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
@@ -172,9 +172,9 @@ def test_a_failure_leaves_it_on_until_the_run_is_blocked(
         assert deployed.is_on
         assert scheduled(tmp_path).is_failed()
         assert deployed.is_on
-    place = RunPlace.of(small_flow_config(tmp_path).checkpoint, "mine")
-    while len(ATTEMPTS.read(place)) < MOST_ATTEMPTS:
-        count_attempt(place, 1)
+    location = RunLocation.of(small_flow_config(tmp_path).checkpoint, "mine")
+    while len(ATTEMPTS.read(location)) < MOST_ATTEMPTS:
+        count_attempt(location, 1)
     assert scheduled(tmp_path).name == BLOCKED_NAME
     assert not deployed.is_on
 
@@ -187,11 +187,11 @@ def test_who_asks_for_a_blocked_run_by_its_name_has_its_attempts_forgotten(
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
         assert train_flow(config, "mine", return_state=True).is_failed()
-        place = RunPlace.of(config.checkpoint, "mine")
+        location = RunLocation.of(config.checkpoint, "mine")
         for _ in range(MOST_ATTEMPTS):
-            count_attempt(place, 1)
+            count_attempt(location, 1)
         assert train_flow(config, "mine", return_state=True).is_failed()
-    assert ATTEMPTS.read(place) == []
+    assert ATTEMPTS.read(location) == []
     assert deployed.is_on
 
 
@@ -213,7 +213,7 @@ class TestStopped:
     ) -> None:
         told = telling()
         config = small_flow_config(tmp_path, generations=3)
-        place = RunPlace.of(config.checkpoint, "mine")
+        location = RunLocation.of(config.checkpoint, "mine")
         ends: list[dict[str, Any]] = []
         monkeypatch.setattr(own_flow_run, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
         begun: list[tuple[Any, str, Callable[[], object]]] = [
@@ -227,14 +227,14 @@ class TestStopped:
                     begin()
             assert status_of(str(tmp_path), "mine").generation == generation
             assert deployed.is_on
-        assert ATTEMPTS.read(place) == []
+        assert ATTEMPTS.read(location) == []
         # Only who is suspended has to explain the silence of its process: a crash is one, and seen as one.
         assert [end["event"] for end in ends] == [SUSPENDED_EVENT] * (2 if isinstance(told, Pause) else 0)
         for end in ends:
             assert end["resource"]["prefect.resource.id"].startswith("prefect.flow-run.")
             (related,) = end["related"]
             assert related["prefect.resource.id"] == f"prefect.deployment.{deployed.number}"
-        assert place.stored.verify() == []
+        assert location.stored.verify() == []
         assert scheduled(tmp_path).is_completed()
         whole = status_of(str(tmp_path), "mine")
         assert train_flow(config, "undisturbed", return_state=True).is_completed()
@@ -259,7 +259,7 @@ def test_what_is_suspended_is_left_alone_until_it_is_resumed(
         ended = scheduled(tmp_path)
         assert (ended.name, deployed.is_on) == (SUSPENDED_NAME, True)
         assert re.match(r"Flow run mine gen 1-1 is suspended until \d\d \w+ \d\d:\d\d UTC: resume", str(ended.message))
-    assert ATTEMPTS.read(RunPlace.of(small_flow_config(tmp_path).checkpoint, "mine")) == []
+    assert ATTEMPTS.read(RunLocation.of(small_flow_config(tmp_path).checkpoint, "mine")) == []
     for mine in deployed.flow_runs("mine"):
         deployed.client.set_flow_run_state(mine, Failed(message="The flow was paused and never resumed."), force=True)
     assert scheduled(tmp_path).name == "Completed"

@@ -11,7 +11,7 @@ from gcs_emulator import GcsEmulator
 from pydantic import JsonValue
 from record_cases import record, telemetry
 
-from eigen_core.checkpoint import Manifest, RunDirectory, RunPlace, Snapshot, open_session
+from eigen_core.checkpoint import Manifest, RunDirectory, RunLocation, Snapshot, open_session
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.config import Config
 from eigen_core.config.sections import CheckpointConfig
@@ -19,7 +19,7 @@ from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError
 from flows.cli.runs import command_for
 from flows.operations.status import newest_run
-from flows.runs import configured_place, latest_config, open_or_create, require_same_run, run_exists, status_of
+from flows.runs import configured_location, latest_config, open_or_create, require_same_run, run_exists, status_of
 
 
 def save(config: Config, generation: int) -> Manifest:
@@ -36,9 +36,9 @@ def save(config: Config, generation: int) -> Manifest:
         return saved.manifest
 
 
-def directory_of(place: RunPlace) -> RunDirectory:
+def directory_of(location: RunLocation) -> RunDirectory:
     """The run on this machine."""
-    return RunDirectory.open(place.root, place.name)
+    return RunDirectory.open(location.root, location.name)
 
 
 @pytest.fixture
@@ -86,32 +86,32 @@ def test_what_changes_bits_may_not(config: Config, changes: dict[str, object], k
 
 
 def test_the_latest_configuration_is_that_of_the_newest_generation(config: Config) -> None:
-    place = open_or_create(config, "run")
-    first = (directory_of(place).path / "config.json").read_bytes()
+    location = open_or_create(config, "run")
+    first = (directory_of(location).path / "config.json").read_bytes()
     save(config, 1)
     longer = config.model_copy(update={"generations": 9})
     save(longer, 2)
-    assert latest_config(place) == longer
-    assert (directory_of(place).path / "config.json").read_bytes() == first
+    assert latest_config(location) == longer
+    assert (directory_of(location).path / "config.json").read_bytes() == first
     save(config, 3)
-    assert latest_config(place) == config
+    assert latest_config(location) == config
 
 
 def test_a_run_whose_configuration_is_damaged_goes_on_with_that_of_its_newest_generation(config: Config) -> None:
-    place = open_or_create(config, "run")
+    location = open_or_create(config, "run")
     save(config, 1)
-    path = directory_of(place).path / "config.json"
+    path = directory_of(location).path / "config.json"
     path.write_bytes(path.read_bytes().replace(b"seed", b"sead"))
-    assert latest_config(place) == config
-    require_same_run(place, config)
+    assert latest_config(location) == config
+    require_same_run(location, config)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"seed": -1}'])
 def test_a_damaged_configuration_without_any_generation_is_named(config: Config, content: str) -> None:
-    place = open_or_create(config, "run")
-    (directory_of(place).path / "config.json").write_text(content)
+    location = open_or_create(config, "run")
+    (directory_of(location).path / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"config\.json .* Restore that file"):
-        latest_config(place)
+        latest_config(location)
 
 
 def test_the_status_follows_the_run(config: Config) -> None:
@@ -160,11 +160,11 @@ def test_looking_at_a_run_in_a_bucket_writes_nothing_and_asks_as_much_for_many_g
             config = small_flow_config(
                 Path("runs"), generations=20, checkpoint={"store": store, "keep_last": 20, "keep_local": 20}
             )
-            place = open_or_create(config, "run")
+            location = open_or_create(config, "run")
             for generation in range(1, generations + 1):
                 save(config, generation)
-            assert len(place.stored.manifest_names()) == generations
-            with Lease.acquire(place.store, "run", 90.0) if running else nullcontext():
+            assert len(location.stored.manifest_names()) == generations
+            with Lease.acquire(location.store, "run", 90.0) if running else nullcontext():
                 counts.append(requests())
         assert counts[0] == counts[1]
         assert set(counts[0]) == {"GET"}
@@ -226,7 +226,7 @@ def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -
     values["learner"]["gama"] = 1
     RunDirectory.create(Path(config.checkpoint.store), "run", values)
     with pytest.raises(InputError, match=r"did you mean learner\.gamma\?"):
-        configured_place(config.checkpoint.store, "run")
+        configured_location(config.checkpoint.store, "run")
 
 
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:

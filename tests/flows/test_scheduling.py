@@ -10,7 +10,7 @@ from prefect.client.orchestration import get_client
 from store_cases import run_config, save_generations
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from flows.choosing import newest_unfinished, with_store_of_environment
 from flows.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
@@ -53,18 +53,18 @@ def test_the_unfinished_run_that_was_trained_last_is_chosen(config: Config) -> N
 
 
 def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: Config) -> None:
-    place = save_generations(config, "run", 1)
+    location = save_generations(config, "run", 1)
     for _ in range(MOST_ATTEMPTS):
-        assert not has_failed_too_often(place, 2)
-        count_attempt(place, 2)
-    assert has_failed_too_often(place, 2)
+        assert not has_failed_too_often(location, 2)
+        count_attempt(location, 2)
+    assert has_failed_too_often(location, 2)
     with pytest.raises(BlockedError, match=r"'run' is blocked: 3 scheduled resumes since .* generation 2"):
-        count_attempt(place, 2)
-    assert len(ATTEMPTS.read(place)) == MOST_ATTEMPTS
+        count_attempt(location, 2)
+    assert len(ATTEMPTS.read(location)) == MOST_ATTEMPTS
     elsewhere = config.checkpoint.model_copy(update={"local": f"{config.checkpoint.local}-2"})
-    assert has_failed_too_often(RunPlace.of(elsewhere, "run"), 2)
-    count_attempt(place, 3)
-    assert not has_failed_too_often(place, 3)
+    assert has_failed_too_often(RunLocation.of(elsewhere, "run"), 2)
+    count_attempt(location, 3)
+    assert not has_failed_too_often(location, 3)
 
 
 def test_the_environment_names_the_store_where_the_configuration_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from record_cases import telemetry
 
-from eigen_core.checkpoint import RunPlace, create_run, open_session
+from eigen_core.checkpoint import RunLocation, create_run, open_session
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, record_telemetry, snapshot, start_training, train
 from eigen_core.market import build_panel
@@ -36,7 +36,7 @@ def write_run(folder: Path, name: str) -> None:
     train(state)
     evolve(state)
     record_telemetry(state, telemetry(1))
-    create_run(RunPlace.of(config.checkpoint, name), config.model_dump(mode="json"))
+    create_run(RunLocation.of(config.checkpoint, name), config.model_dump(mode="json"))
     with open_session(config.checkpoint, name) as session:
         session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
 

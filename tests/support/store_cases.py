@@ -11,7 +11,7 @@ import torch
 import upload_cases
 from flow_cases import small_flow_config
 
-from eigen_core.checkpoint import RunDirectory, RunPlace, Snapshot, create_run, open_session
+from eigen_core.checkpoint import RunDirectory, RunLocation, Snapshot, create_run, open_session
 from eigen_core.config import Config
 from flows.journals import remember_own_settings
 
@@ -42,7 +42,7 @@ def snapshot_of(generation: int) -> Snapshot:
     )
 
 
-def save_generations(config: Config, name: str, *generations: int, keep_all: bool = True) -> RunPlace:
+def save_generations(config: Config, name: str, *generations: int, keep_all: bool = True) -> RunLocation:
     """Save generations of a run, which is made if it is missing.
 
     Args:
@@ -54,24 +54,24 @@ def save_generations(config: Config, name: str, *generations: int, keep_all: boo
     settings = config.checkpoint
     if keep_all:
         settings = settings.model_copy(update={"keep_last": 100, "keep_local": 100})
-    place = RunPlace.of(settings, name)
-    if not place.exists():
+    location = RunLocation.of(settings, name)
+    if not location.exists():
         remember_own_settings(config, name)
-        create_run(place, config.model_dump(mode="json"))
+        create_run(location, config.model_dump(mode="json"))
     with open_session(settings, name) as session:
         if session.load_newest() is None:
             assert generations[:1] in ((), (1,))
         for generation in generations:
             session.save(snapshot_of(generation), config.model_dump(mode="json"), "zstd")
         session.finish()
-    return place
+    return location
 
 
 @contextmanager
-def locked_by_another_process(place: RunPlace) -> Iterator[int]:
+def locked_by_another_process(location: RunLocation) -> Iterator[int]:
     """Let another process hold the lock of a run directory; give its number."""
     here, there = FORK.Pipe()
-    process = FORK.Process(target=_lock, args=(place, there), daemon=True)
+    process = FORK.Process(target=_lock, args=(location, there), daemon=True)
     process.start()
     try:
         assert here.poll(60)
@@ -83,20 +83,20 @@ def locked_by_another_process(place: RunPlace) -> Iterator[int]:
         process.join()
 
 
-def _lock(place: RunPlace, pipe: Connection) -> None:
-    with RunDirectory.open(place.root, place.name).lock():
+def _lock(location: RunLocation, pipe: Connection) -> None:
+    with RunDirectory.open(location.root, location.name).lock():
         pipe.send("locked")
         pipe.recv()
 
 
-def objects_of(place: RunPlace) -> dict[str, int]:
+def objects_of(location: RunLocation) -> dict[str, int]:
     """All that the store holds of a run but its leases, with sizes (bytes)."""
-    return _sizes(place.stored.store, place.name)
+    return _sizes(location.stored.store, location.name)
 
 
-def objects_here(place: RunPlace) -> dict[str, int]:
+def objects_here(location: RunLocation) -> dict[str, int]:
     """All that this machine holds of a run but leases and the state of uploads, with sizes (bytes)."""
-    return _sizes(place.local.store, place.name)
+    return _sizes(location.local.store, location.name)
 
 
 def _sizes(store: Any, name: str) -> dict[str, int]:

@@ -17,7 +17,7 @@ import torch
 from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
 
-from eigen_core.checkpoint import RunPlace, create_run, lease, open_session
+from eigen_core.checkpoint import RunLocation, create_run, lease, open_session
 from eigen_core.checkpoint.damage import Damage
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.names import CONFIG_NAME, MANIFESTS, WITHDRAWN
@@ -246,8 +246,8 @@ def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_
         )
         for name in ("here", "there")
     )
-    place = RunPlace.of(here, RUN)
-    create_run(place, {})
+    location = RunLocation.of(here, RUN)
+    create_run(location, {})
     command = [sys.executable, "-c", HESITATE, there.store, there.local, str(SUPPORT)]
     with ended_at_last(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
@@ -262,5 +262,5 @@ def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_
             session.finish(60)
         process.send_signal(signal.SIGCONT)
         assert process.communicate("\n", timeout=60)[0] == "lost\n"
-    assert place.stored.verify(deep=True) == []
-    assert [(found.generation, found.epoch) for found in place.stored.manifests().manifests] == [(4, 2), (3, 2)]
+    assert location.stored.verify(deep=True) == []
+    assert [(found.generation, found.epoch) for found in location.stored.manifests().manifests] == [(4, 2), (3, 2)]

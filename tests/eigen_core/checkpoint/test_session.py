@@ -19,8 +19,8 @@ from eigen_core.checkpoint import (
     LeaseHeldError,
     LeaseLostError,
     RunContents,
+    RunLocation,
     RunLockedError,
-    RunPlace,
     RunSession,
     create_run,
     is_live,
@@ -73,11 +73,11 @@ def away(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, tmp_path: Path) -> 
     return settings_of(f"gs://{gcs_emulator.make_bucket()}", tmp_path / "here")
 
 
-def begin(settings: CheckpointConfig) -> RunPlace:
+def begin(settings: CheckpointConfig) -> RunLocation:
     """A new run."""
-    place = RunPlace.of(settings, RUN)
-    create_run(place, CONFIG)
-    return place
+    location = RunLocation.of(settings, RUN)
+    create_run(location, CONFIG)
+    return location
 
 
 def save(session: RunSession, *generations: int) -> None:
@@ -113,12 +113,12 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def test_a_new_run_is_known_and_empty(settings: CheckpointConfig) -> None:
-    place = RunPlace.of(settings, RUN)
-    assert not place.exists()
-    create_run(place, CONFIG)
-    assert place.exists()
-    assert [contents.config() for contents in place.contents()] == [CONFIG] * len(place.contents())
-    assert [contents.store.url for contents in place.contents()][-1] == place.stored.store.url
+    location = RunLocation.of(settings, RUN)
+    assert not location.exists()
+    create_run(location, CONFIG)
+    assert location.exists()
+    assert [contents.config() for contents in location.contents()] == [CONFIG] * len(location.contents())
+    assert [contents.store.url for contents in location.contents()][-1] == location.stored.store.url
     with open_session(settings, RUN) as session:
         assert session.load_newest() is None
         assert (session.name, session.epoch) == (RUN, 1)
@@ -126,7 +126,7 @@ def test_a_new_run_is_known_and_empty(settings: CheckpointConfig) -> None:
 
 
 def test_what_was_saved_is_loaded_by_the_next_session(settings: CheckpointConfig) -> None:
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         save(session, 1, 2)
         session.finish()
@@ -134,54 +134,54 @@ def test_what_was_saved_is_loaded_by_the_next_session(settings: CheckpointConfig
         assert loaded(session) == 2
         save(session, 3)
         session.finish()
-    assert [whole_generations(contents) for contents in place.contents()][-1] == [1, 2, 3]
-    assert place.stored.verify() == []
+    assert [whole_generations(contents) for contents in location.contents()][-1] == [1, 2, 3]
+    assert location.stored.verify() == []
 
 
 def test_the_epoch_rises_with_every_session(settings: CheckpointConfig) -> None:
-    place = begin(settings)
+    location = begin(settings)
     for generation in (1, 2, 3):
         with open_session(settings, RUN) as session:
             assert session.epoch == generation
             assert (loaded(session) if generation > 1 else 0) == generation - 1
             save(session, generation)
             session.finish()
-    assert epochs(place.stored) == {1: 1, 2: 2, 3: 3}
-    newest, middle, oldest = place.stored.manifests().manifests
+    assert epochs(location.stored) == {1: 1, 2: 2, 3: 3}
+    newest, middle, oldest = location.stored.manifests().manifests
     assert (newest.parent, middle.parent, oldest.parent) == (middle.checksum, oldest.checksum, None)
 
 
 def test_the_epoch_rises_though_all_leases_were_removed(settings: CheckpointConfig) -> None:
-    place = begin(settings)
+    location = begin(settings)
     for epoch in (1, 2):
         with open_session(settings, RUN) as session:
             assert session.epoch == epoch
             save(session, epoch)
             session.finish()
-    leases = place.store.objects(f"{RUN}/lease/")
-    place.store.delete([stored.name for stored in leases])
+    leases = location.store.objects(f"{RUN}/lease/")
+    location.store.delete([stored.name for stored in leases])
     with open_session(settings, RUN) as session:
         assert session.epoch == 3
 
 
 def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(settings: CheckpointConfig) -> None:
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         save(session, 1)
         assert session.save_before_end(sample(1), CONFIG, "zstd") is None
         assert session.save_before_end(sample(2), CONFIG, "zstd") is not None
-        assert whole_generations(place.local) == [1, 2]
+        assert whole_generations(location.local) == [1, 2]
     with open_session(settings, RUN) as session:
         assert loaded(session) == 2
         # That the last session has committed a generation says nothing about this one's.
         assert session.save_before_end(sample(2), CONFIG, "zstd") is not None
         session.finish()
-    assert whole_generations(place.stored)[-1] == 2
-    assert place.stored.verify() == []
+    assert whole_generations(location.stored)[-1] == 2
+    assert location.stored.verify() == []
 
 
 def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig) -> None:
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         session.directory.plots.mkdir()
         plot = session.directory.plots / "fitness.png"
@@ -190,11 +190,11 @@ def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig)
             plots.append(plot)
         session.keep_holdout(3, {"generation": 3})
         session.finish()
-    assert place.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
-    document = parse_checksummed(place.store.read(f"{RUN}/holdout/000003.json", 1_000))
+    assert location.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
+    document = parse_checksummed(location.store.read(f"{RUN}/holdout/000003.json", 1_000))
     assert isinstance(document, dict)
     assert document["generation"] == 3
-    assert (place.root / RUN / "holdout/000003.json").is_file()
+    assert (location.root / RUN / "holdout/000003.json").is_file()
 
 
 def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_path: Path) -> None:
@@ -205,37 +205,37 @@ def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_
 
 def test_a_store_on_this_machine_has_no_uploads_and_keeps_what_it_should(tmp_path: Path) -> None:
     settings = settings_of(tmp_path / "store", tmp_path / "here", keep_last=2, keep_every=4)
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         assert session.uploads() is None
         for generation in range(1, 8):
             session.save(sample(generation), CONFIG, "zstd")
-    assert whole_generations(place.local) == [4, 6, 7]
+    assert whole_generations(location.local) == [4, 6, 7]
     assert not (tmp_path / "here").exists()
 
 
 def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_path: Path) -> None:
     settings = settings_of(tmp_path / "store", tmp_path / "here")
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         save(session, 1)
-        other = Lease.acquire(place.store, RUN, 90.0, at_once=True)
+        other = Lease.acquire(location.store, RUN, 90.0, at_once=True)
         before = files_below(tmp_path)
         for keep in (session.save, session.save_before_end):
             with pytest.raises(LeaseLostError, match="taken over by another process"):
                 keep(sample(2), CONFIG, "zstd")
         assert files_below(tmp_path) == before
         other.check()
-    assert whole_generations(place.local) == [1]
+    assert whole_generations(location.local) == [1]
 
 
 def test_a_lease_that_was_taken_over_stops_the_next_commit_in_a_bucket(gcs_bucket: str, tmp_path: Path) -> None:
     settings = settings_of(gcs_bucket, tmp_path / "here")
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         save(session, 1)
         session.finish()
-        other = Lease.acquire(place.store, RUN, 90.0, at_once=True)
+        other = Lease.acquire(location.store, RUN, 90.0, at_once=True)
         save(session, 2)
         with pytest.raises(LeaseLostError, match="taken over by another process"):
             session.finish()
@@ -243,15 +243,15 @@ def test_a_lease_that_was_taken_over_stops_the_next_commit_in_a_bucket(gcs_bucke
             save(session, 3)
         wait_for_state(session, "lost")
         other.check()
-    assert whole_generations(place.stored) == [1]
-    assert whole_generations(place.local) == [1, 2]
+    assert whole_generations(location.stored) == [1]
+    assert whole_generations(location.local) == [1, 2]
     # The other one's lease was not given back by us.
-    assert is_live(place.store, RUN)
+    assert is_live(location.store, RUN)
 
 
 def test_a_machine_that_was_lost_is_replaced_from_the_store_alone(gcs_bucket: str, tmp_path: Path) -> None:
     settings = settings_of(gcs_bucket, tmp_path / "here")
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         save(session, 1, 2, 3)
         session.finish()
@@ -261,8 +261,8 @@ def test_a_machine_that_was_lost_is_replaced_from_the_store_alone(gcs_bucket: st
         assert loaded(session) == 3
         save(session, 4)
         session.finish()
-    assert epochs(place.stored) == {1: 1, 2: 1, 3: 1, 4: 2}
-    assert place.stored.verify() == []
+    assert epochs(location.stored) == {1: 1, 2: 1, 3: 1, 4: 2}
+    assert location.stored.verify() == []
     # What the first machine has is older by now: it goes on from the store's newest.
     with open_session(settings, RUN) as session:
         assert loaded(session) == 4
@@ -272,40 +272,40 @@ def test_another_run_of_that_name_in_the_store_is_left_alone_and_leaves_nothing_
     gcs_bucket: str, tmp_path: Path
 ) -> None:
     begin(settings_of(gcs_bucket, tmp_path / "here"))
-    place = RunPlace.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN)
+    location = RunLocation.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN)
     with pytest.raises(InputError, match=f"'{RUN}' in {gcs_bucket} is another one"):
-        create_run(place, OTHER)
-    assert not (place.root / RUN).exists()
-    assert place.stored.config() == CONFIG
+        create_run(location, OTHER)
+    assert not (location.root / RUN).exists()
+    assert location.stored.config() == CONFIG
     # The same run begun on two machines at a time is one run.
-    create_run(place, CONFIG)
+    create_run(location, CONFIG)
 
 
 def test_a_run_directory_of_another_run_is_refused(gcs_bucket: str, tmp_path: Path) -> None:
     settings = settings_of(gcs_bucket, tmp_path / "here")
-    place = begin(settings)
-    place.store.delete([f"{RUN}/config.json"])
-    create_run(RunPlace.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN), OTHER)
+    location = begin(settings)
+    location.store.delete([f"{RUN}/config.json"])
+    create_run(RunLocation.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN), OTHER)
     with pytest.raises(InputError, match="choose another name, or move that folder away"), open_session(settings, RUN):
         pass
-    assert not place.local.store.objects(f"{RUN}/lease/")
-    assert place.stored.config() == OTHER
+    assert not location.local.store.objects(f"{RUN}/lease/")
+    assert location.stored.config() == OTHER
 
 
 @pytest.mark.usefixtures("quick_retries")
 def test_a_store_that_is_away_at_the_start_leaves_nothing_that_blocks_a_later_one(
     away: CheckpointConfig, fault_proxy: FaultProxy
 ) -> None:
-    place = RunPlace.of(away, RUN)
+    location = RunLocation.of(away, RUN)
     fault_proxy.add(Fault("status", times=None))
     with pytest.raises(StoreUnavailableError, match=away.store):
-        place.exists()
+        location.exists()
     with pytest.raises(StoreUnavailableError, match=away.store):
-        create_run(place, CONFIG)
-    assert not (place.root / RUN).exists()
+        create_run(location, CONFIG)
+    assert not (location.root / RUN).exists()
     fault_proxy.clear()
     # Whoever thinks better of it meanwhile is not bound to what could not be begun.
-    create_run(place, OTHER)
+    create_run(location, OTHER)
     fault_proxy.add(Fault("status", times=None))
     with pytest.raises(StoreUnavailableError, match=away.store), open_session(away, RUN):
         pass
@@ -313,25 +313,25 @@ def test_a_store_that_is_away_at_the_start_leaves_nothing_that_blocks_a_later_on
     with open_session(away, RUN) as session:
         save(session, 1)
         session.finish()
-    assert whole_generations(place.stored) == [1]
+    assert whole_generations(location.stored) == [1]
 
 
 @pytest.mark.usefixtures("quick_retries")
 def test_a_lost_reply_at_the_start_changes_nothing(away: CheckpointConfig, fault_proxy: FaultProxy) -> None:
     fault_proxy.add(Fault("lost_reply", method="POST"))
-    place = begin(away)
+    location = begin(away)
     fault_proxy.add(Fault("lost_reply", method="POST", times=3))
     with open_session(away, RUN) as session:
         save(session, 1)
         session.finish()
-    assert epochs(place.stored) == {1: session.epoch}
+    assert epochs(location.stored) == {1: session.epoch}
 
 
 @pytest.mark.usefixtures("quick_retries")
 def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
     away: CheckpointConfig, fault_proxy: FaultProxy
 ) -> None:
-    place = begin(away)
+    location = begin(away)
     with open_session(away, RUN) as session:
         save(session, 1)
         session.finish()
@@ -342,7 +342,7 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
         with session.replacing_plots() as plots:
             plot.write_bytes(b"ink")
             plots.append(plot)
-    assert whole_generations(place.stored) == [1]
+    assert whole_generations(location.stored) == [1]
     fault_proxy.clear()
     with open_session(away, RUN) as session:
         assert loaded(session) == 3
@@ -350,8 +350,8 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
         uploads = session.uploads()
         assert uploads is not None
         assert (uploads.pending, uploads.pending_files) == (0, 0)
-    assert whole_generations(place.stored) == [1, 2, 3]
-    assert place.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
+    assert whole_generations(location.stored) == [1, 2, 3]
+    assert location.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
 
 
 @pytest.mark.usefixtures("quick_retries")
@@ -359,17 +359,17 @@ def test_copies_on_this_machine_go_only_once_they_are_in_the_store(
     away: CheckpointConfig, fault_proxy: FaultProxy
 ) -> None:
     settings = away.model_copy(update={"keep_local": 1})
-    place = begin(settings)
+    location = begin(settings)
     with open_session(settings, RUN) as session:
         fault_proxy.add(UPLOADS)
         save(session, 1, 2, 3, 4)
         with pytest.raises(StoreUnavailableError, match=r"Only on this machine.*generation 1, generation 2"):
             _finish(session, 0.5)
-        assert whole_generations(place.local) == [1, 2, 3, 4]
-        assert whole_generations(place.stored) == []
+        assert whole_generations(location.local) == [1, 2, 3, 4]
+        assert whole_generations(location.stored) == []
 
         def nothing_is_lost(number: int, method: str, path: str) -> None:  # noqa: ARG001 - the signature of a hook
-            here = {name.split("-")[0] for name in os.listdir(place.root / RUN / "manifests")}
+            here = {name.split("-")[0] for name in os.listdir(location.root / RUN / "manifests")}
             lost.extend({"000001", "000002", "000003", "000004"} - here - uploaded)
             if method == "POST" and "manifests" in path:
                 uploaded.add(path.rpartition("%2F")[2].split("-")[0])
@@ -381,8 +381,8 @@ def test_copies_on_this_machine_go_only_once_they_are_in_the_store(
         session.finish()
         fault_proxy.hook = None
         assert lost == []
-    assert whole_generations(place.stored) == [1, 2, 3, 4]
-    assert whole_generations(place.local) == [4]
+    assert whole_generations(location.stored) == [1, 2, 3, 4]
+    assert whole_generations(location.local) == [4]
 
 
 def _finish(session: RunSession, seconds: float) -> None:
@@ -413,7 +413,7 @@ def _held_by_another_process(settings: CheckpointConfig, path: list[str]) -> Ite
 @pytest.mark.thorough
 def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_bucket: str, tmp_path: Path) -> None:
     settings = settings_of(gcs_bucket, tmp_path / "here")
-    place = begin(settings)
+    location = begin(settings)
     other = settings_of(gcs_bucket, tmp_path / "other")
     with _held_by_another_process(settings, [str(Path(__file__).parent), str(SUPPORT)]) as process:
         with pytest.raises(LeaseHeldError) as refused, open_session(other, RUN):
@@ -422,7 +422,7 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
         assert "wait until it ends or stop it" in str(refused.value)
         with pytest.raises(RunLockedError, match=f"in use by process {process.pid}"), open_session(settings, RUN):
             pass
-        assert whole_generations(place.stored) == [1]
+        assert whole_generations(location.stored) == [1]
         os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
         # Its end is certain: nobody has to wait until its lease lapses.
@@ -431,20 +431,20 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
             assert loaded(session) == 1
             save(session, 2)
             session.finish()
-    assert epochs(place.stored) == {1: 1, 2: 2}
+    assert epochs(location.stored) == {1: 1, 2: 2}
     status = read_status(tmp_path / "other" / ".remote" / "gs" / gcs_bucket.removeprefix("gs://") / RUN)
     assert status is not None
     assert (status.state, status.pending, status.done) == ("ended", 0, 1)
 
 
 def test_the_place_of_a_run(tmp_path: Path) -> None:
-    here = RunPlace.of(settings_of(tmp_path / "store", tmp_path / "here"), RUN)
+    here = RunLocation.of(settings_of(tmp_path / "store", tmp_path / "here"), RUN)
     assert (here.root, here.remote, len(here.contents())) == (tmp_path / "store", False, 1)
-    there = RunPlace.of(settings_of("gs://name/prefix", tmp_path / "here"), RUN)
+    there = RunLocation.of(settings_of("gs://name/prefix", tmp_path / "here"), RUN)
     assert (there.root, there.remote) == (tmp_path / "here/.remote/gs/name/prefix", True)
     assert [contents.store.url for contents in there.contents()] == [str(there.root), "gs://name/prefix"]
     with pytest.raises(InputError, match="cannot be named"):
-        RunPlace.of(settings_of(tmp_path, tmp_path), "../x")
+        RunLocation.of(settings_of(tmp_path, tmp_path), "../x")
     with pytest.raises(InputError, match="cannot be used"):
-        RunPlace.of(settings_of("s3://bucket", tmp_path), RUN)
+        RunLocation.of(settings_of("s3://bucket", tmp_path), RUN)
     assert open_store("gs://name/prefix").url == there.store.url

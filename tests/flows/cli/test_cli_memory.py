@@ -16,7 +16,7 @@ from rich.console import Console
 from store_cases import locked_by_another_process, run_config, save_generations
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import RunPlace, Snapshot, create_run, open_session
+from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
 from eigen_core.records import PhaseMemory
 from flows.cli.app import app
 from flows.cli.memory import memory_of, print_memory
@@ -29,14 +29,14 @@ MB = 1_000_000
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
+def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     """A run of five generations in `runs`, whose telemetry knows phases from the third on."""
     for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
-    place = RunPlace.of(config.checkpoint, "run")
-    create_run(place, config.model_dump(mode="json"))
+    location = RunLocation.of(config.checkpoint, "run")
+    create_run(location, config.model_dump(mode="json"))
     phases = [
         PhaseMemory(phase="evaluate", start_bytes=300 * MB, peak_bytes=456 * MB, end_bytes=400 * MB),
         PhaseMemory(phase="train", start_bytes=400 * MB, peak_bytes=789 * MB, end_bytes=500 * MB),
@@ -50,7 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
     with open_session(config.checkpoint, "run") as session:
         snapshot = Snapshot(5, {"population": {"weights": torch.zeros(2)}}, documents, 1)
         session.save(snapshot, config.model_dump(mode="json"), "zstd")
-    return place
+    return location
 
 
 def eigen(*arguments: str) -> Result:
@@ -69,12 +69,12 @@ def document(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def report_in(place: RunPlace, reason: str, generation: int) -> Path:
+def report_in(location: RunLocation, reason: str, generation: int) -> Path:
     """Write a report, as the guard would."""
-    return write_memory_report(place, bare_report(reason), generation, "train")
+    return write_memory_report(location, bare_report(reason), generation, "train")
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("location")
 def test_without_a_report_the_phases_of_the_newest_generations_are_shown(tmp_path: Path) -> None:
     found = document("run")
     assert found["report"] is None
@@ -93,7 +93,7 @@ def test_without_a_report_the_phases_of_the_newest_generations_are_shown(tmp_pat
     assert "kill -USR1 PID" in text
 
 
-def test_the_gpu_has_columns_where_there_was_one(place: RunPlace) -> None:
+def test_the_gpu_has_columns_where_there_was_one(location: RunLocation) -> None:
     config = run_config("runs", Path("runs"))
     phase = PhaseMemory(phase="train", start_bytes=1, peak_bytes=2, end_bytes=3, device_reserved_peak=77 * MB)
     documents: dict[str, JsonValue | bytes] = {
@@ -102,7 +102,7 @@ def test_the_gpu_has_columns_where_there_was_one(place: RunPlace) -> None:
             telemetry(number).model_copy(update={"phases": (phase,)}).model_dump(mode="json") for number in range(1, 7)
         ],
     }
-    with open_session(config.checkpoint, place.name) as session:
+    with open_session(config.checkpoint, location.name) as session:
         session.load_newest()
         snapshot = Snapshot(6, {"population": {"weights": torch.zeros(2)}}, documents, 1)
         session.save(snapshot, config.model_dump(mode="json"), "zstd")
@@ -111,9 +111,9 @@ def test_the_gpu_has_columns_where_there_was_one(place: RunPlace) -> None:
     assert "77 MB" in text
 
 
-def test_the_newest_report_is_shown_with_its_files(place: RunPlace) -> None:
-    report_in(place, "the first", 2)
-    newest = report_in(place, "the second | of *two*", 3)
+def test_the_newest_report_is_shown_with_its_files(location: RunLocation) -> None:
+    report_in(location, "the first", 2)
+    newest = report_in(location, "the second | of *two*", 3)
     found = document("run")
     assert found["report"]["reason"] == "the second | of *two*"
     assert found["files"] == [str(newest), str(newest.with_suffix(".json"))]
@@ -128,22 +128,22 @@ def test_the_newest_report_is_shown_with_its_files(place: RunPlace) -> None:
     assert "kill" not in text
 
 
-def test_a_report_of_an_older_form_is_shown_as_it_is(place: RunPlace) -> None:
+def test_a_report_of_an_older_form_is_shown_as_it_is(location: RunLocation) -> None:
     old = {
         "reason": "SIGUSR1 came",
         "own_bytes": 1,
         "device_line": None,
         "objects": [["dict", {"count": 1, "bytes": 2}]],
     }
-    page = report_in(place, "to be replaced", 3)
+    page = report_in(location, "to be replaced", 3)
     page.write_text("# Memory: SIGUSR1 came\n\n## What takes the memory\n")
     page.with_suffix(".json").write_text(json.dumps(old))
     assert document("run")["report"] == old
     assert "## What takes the memory" in eigen("memory", "run").stdout
 
 
-def test_on_a_terminal_markdown_is_rendered(place: RunPlace, tmp_path: Path) -> None:
-    newest = report_in(place, "a reason", 3)
+def test_on_a_terminal_markdown_is_rendered(location: RunLocation, tmp_path: Path) -> None:
+    newest = report_in(location, "a reason", 3)
     assert "\n# Memory: a reason" in f"\n{newest.read_text()}"
     console = Console(file=io.StringIO(), force_terminal=True, width=300)
     print_memory(console, memory_of(str(tmp_path / "runs"), "run"))
@@ -154,12 +154,12 @@ def test_on_a_terminal_markdown_is_rendered(place: RunPlace, tmp_path: Path) -> 
     assert str(newest) in shown
 
 
-def test_a_run_that_trains_is_named_by_its_process(place: RunPlace) -> None:
-    with locked_by_another_process(place) as pid:
+def test_a_run_that_trains_is_named_by_its_process(location: RunLocation) -> None:
+    with locked_by_another_process(location) as pid:
         found = document("run")
         assert (found["state"], found["pid"]) == ("running", pid)
         assert f"kill -USR1 {pid}" in eigen("memory", "run").stdout
-        lock = place.root / "run" / "lock"
+        lock = location.root / "run" / "lock"
         lock.write_text(json.dumps({"pid": os.getpid(), "host": f"not-{socket.gethostname()}"}))
         assert document("run")["pid"] is None
         assert "on its machine: kill -USR1 PID" in eigen("memory", "run").stdout
@@ -169,7 +169,7 @@ def test_a_run_that_trains_is_named_by_its_process(place: RunPlace) -> None:
 def test_a_run_without_a_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = run_config("runs", Path("runs"))
-    create_run(RunPlace.of(config.checkpoint, "new"), config.model_dump(mode="json"))
+    create_run(RunLocation.of(config.checkpoint, "new"), config.model_dump(mode="json"))
     assert document("new")["generations"] == []
     assert "Run new has no generation yet." in eigen("memory", "new").stdout
 
@@ -178,8 +178,8 @@ def test_a_run_in_a_bucket_has_its_reports_here(
     gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs")), "run", 1)
-    newest = report_in(place, "far away", 1)
+    location = save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs")), "run", 1)
+    newest = report_in(location, "far away", 1)
     found = document("run", "--store", f"{gcs_bucket}/prefix")
     assert found["report"]["reason"] == "far away"
     assert found["files"][0] == str(newest)
@@ -195,10 +195,10 @@ def refused(*arguments: str) -> str:
     return ended.stderr
 
 
-def test_what_cannot_be_shown_is_a_sentence(place: RunPlace) -> None:
+def test_what_cannot_be_shown_is_a_sentence(location: RunLocation) -> None:
     assert "There is no run 'nope'" in refused("nope")
     assert "cannot be named" in refused("a/b")
-    newest = report_in(place, "a reason", 3)
+    newest = report_in(location, "a reason", 3)
     newest.with_suffix(".json").write_text("{half")
     assert f"{newest.with_suffix('.json')} is damaged" in refused("run", "--json")
     newest.with_suffix(".json").write_text("[]")

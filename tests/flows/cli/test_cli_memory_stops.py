@@ -14,7 +14,7 @@ from prefect.states import Failed
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunPlace
+from eigen_core.checkpoint import RunLocation
 from eigen_core.memory import MemoryGuardError
 from eigen_core.planning import PanelFacts
 from flows.cli import training
@@ -49,7 +49,7 @@ app()
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
+def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     """A run with two of nine generations, in a process that would start no Prefect."""
     for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
@@ -76,12 +76,12 @@ def ended_by(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception], na
 
 
 def test_the_guards_end_says_why_where_the_report_is_and_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, place: RunPlace, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, location: RunLocation, tmp_path: Path
 ) -> None:
     written = []
 
     def error() -> Exception:
-        written.append(write_memory_report(place, bare_report(), 3, "train"))
+        written.append(write_memory_report(location, bare_report(), 3, "train"))
         return MemoryGuardError("memory: 4.00 GB of 4.20 GB in train of generation 3.", bare_report(), "train", 3)
 
     said = ended_by(monkeypatch, error, "MemoryGuard").stderr
@@ -93,9 +93,9 @@ def test_the_guards_end_says_why_where_the_report_is_and_how_to_go_on(
 
 
 def test_a_report_of_an_earlier_end_is_not_taken_for_this_ones(
-    monkeypatch: pytest.MonkeyPatch, place: RunPlace
+    monkeypatch: pytest.MonkeyPatch, location: RunLocation
 ) -> None:
-    old = write_memory_report(place, bare_report(), 1, "train")
+    old = write_memory_report(location, bare_report(), 1, "train")
     old.rename(old.with_name("20200101T000000-000001-train.md"))
     error = MemoryGuardError("memory: too much.", bare_report(), "", None)
     said = ended_by(monkeypatch, lambda: error, "MemoryGuard").stderr
@@ -103,14 +103,16 @@ def test_a_report_of_an_earlier_end_is_not_taken_for_this_ones(
     assert "The last checkpoint is generation 2" in said
 
 
-def test_a_blocked_run_says_what_the_flow_says(monkeypatch: pytest.MonkeyPatch, place: RunPlace) -> None:
+def test_a_blocked_run_says_what_the_flow_says(monkeypatch: pytest.MonkeyPatch, location: RunLocation) -> None:
     ended = ended_by(monkeypatch, lambda: BlockedError("Run 'run' is blocked: twice."), "Blocked")
     assert ended.stderr == "eigen: Run 'run' is blocked: twice.\n"
-    assert place.exists()
+    assert location.exists()
 
 
-def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(monkeypatch: pytest.MonkeyPatch, place: RunPlace) -> None:
-    config = status_of("runs", place.name).config
+def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(
+    monkeypatch: pytest.MonkeyPatch, location: RunLocation
+) -> None:
+    config = status_of("runs", location.name).config
     tight = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.5})})
     run_plan = plan_run(tight, PanelFacts(days=8_313, columns=20, assets=20, features=13))
     ended = ended_by(monkeypatch, lambda: RunTooLargeError(run_plan), "MemoryPlan")
@@ -119,7 +121,7 @@ def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(monkeypatch: pytest.M
     assert "\n population " in ended.stdout
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("location")
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), OSError(12, "ENOMEM")]
 )
@@ -135,10 +137,10 @@ def test_memory_that_cannot_be_had_before_the_guard_is_there_is_a_sentence(
     assert ended.stderr.startswith("eigen: There is not enough memory to prepare the run.")
 
 
-def test_the_plan_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, place: RunPlace) -> None:
+def test_the_plan_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, location: RunLocation) -> None:
     ended = ended_by(monkeypatch, lambda: BlockedError("blocked"), "Blocked")
     assert "The run fits: it takes " in ended.stdout
-    assert place.exists()
+    assert location.exists()
 
 
 @pytest.mark.thorough

@@ -13,7 +13,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import RunDirectory, RunPlace
+from eigen_core.checkpoint import RunDirectory, RunLocation
 from eigen_core.errors import InputError
 from flows.cli.app import app
 from flows.cli.operations_display import (
@@ -400,12 +400,12 @@ def test_without_a_server_the_logs_are_what_the_run_keeps(folder: Path) -> None:
     assert "There is no run 'first'" in refused("logs", "first")
     config = small_flow_config(Path("runs"))
     RunDirectory.create(folder / "runs", "first", config.model_dump(mode="json"))
-    place = RunPlace.of(config.checkpoint, "first")
-    ATTEMPTS.append(place, Attempt(generation=2, moment="2026-01-02T00:00:00Z"))
+    location = RunLocation.of(config.checkpoint, "first")
+    ATTEMPTS.append(location, Attempt(generation=2, moment="2026-01-02T00:00:00Z"))
     abort = GuardAbort(
         generation=1, phase="train", moment="2026-01-01T00:00:00Z", limit="", config_sha256="", reason="[why]"
     )
-    ABORTS.append(place, abort)
+    ABORTS.append(location, abort)
     ended = eigen("logs", "first")
     assert ended.exit_code == 0
     assert ended.stdout.splitlines() == [

@@ -18,7 +18,7 @@ from record_cases import record, telemetry
 from rich.console import Console
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunContents, RunPlace, Snapshot, create_run, open_session
+from eigen_core.checkpoint import RunContents, RunLocation, Snapshot, create_run, open_session
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
@@ -135,7 +135,7 @@ def finished_here(
     config = small_flow_config(tmp_path, generations=2)
     settings = config.checkpoint.model_copy(update={"store": url, "local": "runs", "upload_mb_per_second": 0.0})
     config = config.model_copy(update={"checkpoint": settings})
-    create_run(RunPlace.of(settings, "run"), config.model_dump(mode="json"))
+    create_run(RunLocation.of(settings, "run"), config.model_dump(mode="json"))
     with open_session(settings, "run") as session:
         for generation in (1, 2):
             documents: dict[str, JsonValue | bytes] = {

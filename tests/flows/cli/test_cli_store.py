@@ -10,7 +10,7 @@ import torch
 from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import Manifest, RunContents, RunPlace, create_run, read_champion
+from eigen_core.checkpoint import Manifest, RunContents, RunLocation, create_run, read_champion
 from eigen_core.store import LocalStore
 from flows.cli.app import app
 from flows.cli.output import output_console
@@ -24,7 +24,7 @@ DAMAGE_KEYS = ["generation", "file", "path", "what"]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlace:
+def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     """A run of five generations in `runs`, of which two stay, and the working folder in which that is."""
     for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
@@ -55,17 +55,17 @@ def refused(*arguments: str) -> str:
     return ended.stderr
 
 
-def damage(place: RunPlace, generation: int, file: str) -> str:
+def damage(location: RunLocation, generation: int, file: str) -> str:
     """Change a byte of a file of a generation, and return its name."""
-    manifest = next(found for found in place.local.manifests().manifests if found.generation == generation)
+    manifest = next(found for found in location.local.manifests().manifests if found.generation == generation)
     sha256 = manifest.entry(file).sha256
-    path = place.root / "run" / "blobs" / sha256[:2] / sha256
+    path = location.root / "run" / "blobs" / sha256[:2] / sha256
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     return f"blobs/{sha256[:2]}/{sha256}"
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("location")
 def test_a_whole_run_is_verified_with_exit_code_0() -> None:
     for options, how in (([], "--deep compares SHA-256 too"), (["--deep"], "sizes and SHA-256")):
         ended = eigen("verify", "run", *options)
@@ -78,8 +78,8 @@ def test_a_whole_run_is_verified_with_exit_code_0() -> None:
     assert found == {**expected, "unreferenced_files": 0, "unreferenced_bytes": 0}
 
 
-def test_a_generation_whose_manifest_is_gone_is_named_if_a_newer_one_is_there(place: RunPlace) -> None:
-    manifests = sorted((place.root / "run" / "manifests").iterdir())
+def test_a_generation_whose_manifest_is_gone_is_named_if_a_newer_one_is_there(location: RunLocation) -> None:
+    manifests = sorted((location.root / "run" / "manifests").iterdir())
     manifests[3].unlink()
     found = document("verify", "run", code=1)
     assert [(row["generation"], row["what"]) for row in found["damages"]] == [
@@ -88,9 +88,9 @@ def test_a_generation_whose_manifest_is_gone_is_named_if_a_newer_one_is_there(pl
     assert found["unreferenced_files"] > 0
 
 
-def test_files_of_a_newest_generation_whose_manifest_is_gone_are_counted(place: RunPlace) -> None:
-    newest = max((place.root / "run" / "manifests").iterdir())
-    named = RunContents(LocalStore(place.root), "run").manifest(f"manifests/{newest.name}")
+def test_files_of_a_newest_generation_whose_manifest_is_gone_are_counted(location: RunLocation) -> None:
+    newest = max((location.root / "run" / "manifests").iterdir())
+    named = RunContents(LocalStore(location.root), "run").manifest(f"manifests/{newest.name}")
     assert isinstance(named, Manifest)
     newest.unlink()
     found = document("verify", "run")
@@ -99,12 +99,12 @@ def test_files_of_a_newest_generation_whose_manifest_is_gone_are_counted(place: 
     assert f"{found['unreferenced_files']} files (" in eigen("verify", "run").stdout
 
 
-def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(place: RunPlace) -> None:
-    flipped = damage(place, 5, "population.safetensors")
+def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(location: RunLocation) -> None:
+    flipped = damage(location, 5, "population.safetensors")
     assert eigen("verify", "run").exit_code == 0
-    cut = min((place.root / "run" / "manifests").iterdir())
+    cut = min((location.root / "run" / "manifests").iterdir())
     cut.write_bytes(cut.read_bytes()[:-10])
-    (place.root / "run" / "config.json").unlink()
+    (location.root / "run" / "config.json").unlink()
     ended = eigen("verify", "run", "--deep")
     assert ended.exit_code == 1
     assert ended.stdout.startswith("Run run is damaged (sizes and SHA-256):\n")
@@ -120,9 +120,11 @@ def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(place: 
     assert found["generations"] == [2, 3, 4, 5]
 
 
-def test_many_damages_are_counted_and_json_has_them_all(place: RunPlace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_damages_are_counted_and_json_has_them_all(
+    location: RunLocation, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_generations(run_config("runs", Path("runs")), "run", *range(6, 20))
-    for path in (place.root / "run" / "blobs").rglob("*"):
+    for path in (location.root / "run" / "blobs").rglob("*"):
         if path.is_file():
             path.unlink()
     found = verify_run("runs", "run", deep=False)
@@ -134,25 +136,25 @@ def test_many_damages_are_counted_and_json_has_them_all(place: RunPlace, capsys:
     assert len(document("verify", "run", code=1)["damages"]) == len(found.damages)
 
 
-def test_a_dry_run_says_what_the_real_one_then_does(place: RunPlace) -> None:
-    before = objects_of(place)
+def test_a_dry_run_says_what_the_real_one_then_does(location: RunLocation) -> None:
+    before = objects_of(location)
     said = document("clean", "run", "--dry-run", "--older-than", "0s")
     text = eigen("clean", "run", "--dry-run", "--older-than", "0s").stdout
-    assert objects_of(place) == before
+    assert objects_of(location) == before
     assert [list(row) for row in said] == [CLEANED_KEYS]
     assert said[0]["generations"] == [1, 2, 3]
     assert f"run: generations 1, 2, 3 and {said[0]['blobs']} files would be removed, " in text
     assert text.endswith("MB would be freed.\n")
     done = document("clean", "run", "--older-than", "0s")
     assert done == said
-    assert done[0]["bytes_freed"] == sum(before.values()) - sum(objects_of(place).values()) > 0
+    assert done[0]["bytes_freed"] == sum(before.values()) - sum(objects_of(location).values()) > 0
     again = eigen("clean").stdout
     assert again == "run: nothing to remove.\n0.0 MB freed.\n"
 
 
-def test_files_of_no_generation_stay_for_a_day_unless_told_otherwise(place: RunPlace) -> None:
+def test_files_of_no_generation_stay_for_a_day_unless_told_otherwise(location: RunLocation) -> None:
     planted = f"run/blobs/ab/{'ab' * 32}"
-    place.store.put(planted, b"x" * 2_000_000)
+    location.store.put(planted, b"x" * 2_000_000)
     (cleaned,) = document("clean")
     assert cleaned["generations"] == [1, 2, 3]
     # The files of the generations that went were as young.
@@ -160,21 +162,21 @@ def test_files_of_no_generation_stay_for_a_day_unless_told_otherwise(place: RunP
     text = eigen("clean", "--older-than", "0s").stdout
     assert "run: no generation and " in text
     assert "2.0 MB freed." in text
-    assert planted not in objects_of(place)
+    assert planted not in objects_of(location)
 
 
 @pytest.mark.parametrize("text", ["7", "soon", "-1d", "1w"])
-def test_a_wrong_time_is_refused(place: RunPlace, text: str) -> None:
-    before = objects_of(place)
+def test_a_wrong_time_is_refused(location: RunLocation, text: str) -> None:
+    before = objects_of(location)
     sentence = refused("clean", f"--older-than={text}")
     assert f"'{text}' is no duration: write a number and a unit, such as 90s, 30m, 12h or 7d." in sentence
-    assert objects_of(place) == before
+    assert objects_of(location) == before
 
 
-def test_a_run_in_use_is_left_alone_and_named(place: RunPlace) -> None:
+def test_a_run_in_use_is_left_alone_and_named(location: RunLocation) -> None:
     save_generations(run_config("runs", Path("runs"), keep_last=1), "second", 1, 2)
-    before = objects_of(place)
-    with locked_by_another_process(place) as number:
+    before = objects_of(location)
+    with locked_by_another_process(location) as number:
         sentence = refused("clean", "run", "--older-than", "0s")
         assert f"Run 'run' is in use by process {number} on " in sentence
         assert sentence.endswith("Nothing of it was removed.\n")
@@ -188,22 +190,22 @@ def test_a_run_in_use_is_left_alone_and_named(place: RunPlace) -> None:
         run, other = document("clean")
         assert "in use" in run["skipped"]
         assert other["skipped"] is None
-    assert objects_of(place) == before
+    assert objects_of(location) == before
 
 
-def test_export_writes_a_file_that_can_be_read(place: RunPlace, tmp_path: Path) -> None:
+def test_export_writes_a_file_that_can_be_read(location: RunLocation, tmp_path: Path) -> None:
     ended = eigen("export", "run", "--champion", "out/champion.safetensors")
     assert ended.exit_code == 0, ended.output
     assert ended.stdout.startswith("out/champion.safetensors holds the champion of run 'run'")
     champion = read_champion(tmp_path / "out" / "champion.safetensors")
     assert torch.equal(champion.weights, champion_weights(5))
-    manifest = place.local.newest_manifest()
+    manifest = location.local.newest_manifest()
     assert manifest is not None
     assert champion.config == manifest.config
     assert eigen("export", "run").exit_code == 2
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("location")
 def test_export_to_where_it_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
@@ -214,17 +216,17 @@ def test_export_to_where_it_cannot_be_written_leaves_nothing(tmp_path: Path) -> 
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_a_run_without_a_generation_has_no_champion(place: RunPlace, tmp_path: Path) -> None:
+def test_a_run_without_a_generation_has_no_champion(location: RunLocation, tmp_path: Path) -> None:
     config = run_config("runs", Path("runs"))
-    create_run(RunPlace.of(config.checkpoint, "new"), config.model_dump(mode="json"))
+    create_run(RunLocation.of(config.checkpoint, "new"), config.model_dump(mode="json"))
     assert "Run 'new' has no champion yet" in refused("export", "new", "--champion", "champion.safetensors")
     assert not (tmp_path / "champion.safetensors").exists()
     assert document("verify", "new")["generations"] == []
     assert [row["run"] for row in document("clean")] == ["new", "run"]
-    assert place.exists()
+    assert location.exists()
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("location")
 @pytest.mark.parametrize(
     "arguments", [["verify", "nope"], ["clean", "nope"], ["export", "nope", "--champion", "x.safetensors"]]
 )
@@ -234,7 +236,7 @@ def test_a_missing_run_is_refused(tmp_path: Path, arguments: list[str]) -> None:
     assert not (tmp_path / "x.safetensors").exists()
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("location")
 def test_the_store_is_the_option_else_the_environments_else_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
