@@ -27,6 +27,8 @@ from flows.cli.runs import run_document
 from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
 
+pytestmark = pytest.mark.thorough
+
 GENERATIONS = 8
 SHOWN_KEYS = [
     "run",
@@ -145,7 +147,6 @@ def processes_of_group(group: int) -> list[int]:
     return found
 
 
-@pytest.mark.thorough
 def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
     whole: subprocess.CompletedProcess[str], folder: Path
 ) -> None:
@@ -164,7 +165,6 @@ def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
 
 
 @pytest.mark.usefixtures("whole")
-@pytest.mark.usefixtures("whole")
 def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: Path) -> None:
     modes = {
         path: path.stat().st_mode & 0o777
@@ -177,7 +177,7 @@ def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: P
     assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
 
 
-@pytest.mark.thorough
+@pytest.mark.usefixtures("whole")
 def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) -> None:
     ended = run_eigen(["show", "whole", "--json"], environment=environment, folder=folder)
     assert ended.returncode == 0, ended.stderr
@@ -226,7 +226,6 @@ def test_the_history_in_prefect_has_every_task_run(session_folder: Path) -> None
     }
 
 
-@pytest.mark.thorough
 def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     whole: subprocess.CompletedProcess[str],  # noqa: ARG001 - the other run
     environment: dict[str, str],
