@@ -157,18 +157,18 @@ def roll_out(scale: Scale, agents: int, slices: int, *, shared: bool, recorded: 
 
 
 def _prepare(scale: Scale, agents: int, slices: int) -> int:
-    """The most at once while the market is seen and the actor prepared for all days of the episodes."""
+    """The most at once while the market is encoded and the actor prepared for all days of the episodes."""
     days = scale.episode_days
     encoding, actor = encode_block(scale, agents, days), _actor(scale, agents, days)
-    sight = encoding.embeddings + _context_bytes(scale, agents, days)
-    # What was seen of the last episode lives until the next one has been seen.
-    former = sight if slices > 1 else 0
+    embedding = encoding.embeddings + _context_bytes(scale, agents, days)
+    # An episode's embedding lives until the next one's is computed.
+    former = embedding if slices > 1 else 0
     before = (slices - 1) * actor.hidden
     return max(
         before + former + encoding.peak,
         before + former + encoding.embeddings + _pool(scale, agents, days),
-        before + sight + actor.prepare,
-        2 * slices * actor.hidden + sight,
+        before + embedding + actor.prepare,
+        2 * slices * actor.hidden + embedding,
     )
 
 
@@ -218,7 +218,7 @@ class _Batch:
 
     Attributes:
         transitions: what is picked from the replay.
-        sight: what is seen of the market: embeddings, context, which columns have a price.
+        market: the market embedding: embeddings, context, which columns have a price.
         embeddings: of it, the embeddings.
         pooling: what pooling the columns remembers for the backward pass.
         pool: the most at once while they are pooled.
@@ -227,7 +227,7 @@ class _Batch:
     """
 
     transitions: int
-    sight: int
+    market: int
     embeddings: int
     pooling: int
     pool: int
@@ -242,7 +242,7 @@ class _Batch:
         embeddings = SINGLE * rows * network.embedding
         return cls(
             transitions=SINGLE * cells * (2 * scale.observed + ACTION_VALUES) + 5 * DOUBLE * days,
-            sight=embeddings + _context_bytes(scale, scale.group, batch) + rows,
+            market=embeddings + _context_bytes(scale, scale.group, batch) + rows,
             embeddings=embeddings,
             pooling=2 * SINGLE * rows * network.queries,
             pool=_pool(scale, scale.group, batch),
@@ -256,14 +256,14 @@ class _Batch:
         return 4 * self.actor.hidden + self.actor.product
 
     @property
-    def judge(self) -> int:
-        """The most at once while a critic judges actions without a gradient."""
+    def value(self) -> int:
+        """The most at once while a critic computes without a gradient."""
         return self.inputs + max(3 * self.actor.hidden, 2 * self.actor.hidden + self.actor.product)
 
 
 @dataclass(frozen=True)
-class _Sighting:
-    """What seeing a batch of days takes (bytes).
+class _BatchEncoding:
+    """What encoding a batch of days takes (bytes).
 
     Attributes:
         peak: the most at once without a gradient, the embeddings included.
@@ -278,12 +278,12 @@ class _Sighting:
     backward: int
 
 
-def _see_by_filters(scale: Scale) -> _Sighting:
+def _encode_by_filters(scale: Scale) -> _BatchEncoding:
     batch = scale.config.learner.batch_size
     rows = scale.group * batch * scale.panel.columns
     read, hidden = SINGLE * rows * scale.filters, SINGLE * rows * scale.config.network.channels
     encoding = encode_filters(scale, scale.group, batch, picked=True)
-    return _Sighting(
+    return _BatchEncoding(
         peak=encoding.peak,
         forward=encoding.peak,
         remembered=read + hidden,
@@ -291,7 +291,7 @@ def _see_by_filters(scale: Scale) -> _Sighting:
     )
 
 
-def _see_by_convolutions(scale: Scale) -> _Sighting:
+def _encode_by_convolutions(scale: Scale) -> _BatchEncoding:
     """A block is encoded as a whole, chunk of columns after chunk, and each agent's days picked from it."""
     widths, batch = _chunk_columns(scale), scale.config.learner.batch_size
     block_days, history = scale.block_days, scale.block_days + scale.config.market.window - 1
@@ -315,7 +315,7 @@ def _see_by_convolutions(scale: Scale) -> _Sighting:
     last = largest.hidden[-1]
     again = largest.remembered + largest.embeddings + max(last, largest.hidden[-2])
     backward = blocks - largest.embeddings + max(again, largest.remembered + 2 * last)
-    return _Sighting(
+    return _BatchEncoding(
         peak=filled + max(*plain, 2 * picked + former),
         forward=filled + max(*graded, 2 * picked + blocks),
         remembered=remembered,
@@ -324,36 +324,36 @@ def _see_by_convolutions(scale: Scale) -> _Sighting:
 
 
 def _learn_from_batch(scale: Scale, batch: _Batch) -> int:
-    """The most at once in a critic step and in an actor step, beside transitions and sights of all batches."""
+    """The most at once in a critic step and in an actor step, beside transitions and embeddings of all batches."""
     network = scale.config.network
-    see = (_see_by_filters if network.encoder == "filter_bank" else _see_by_convolutions)(scale)
+    encoding = (_encode_by_filters if network.encoder == "filter_bank" else _encode_by_convolutions)(scale)
     actor, critics = batch.actor, 2 if scale.config.learner.twin_critics else 1
-    judged = 2 * critics * actor.hidden
-    seen = batch.sight + batch.pooling + see.remembered
+    valued = 2 * critics * actor.hidden
+    encoded = batch.market + batch.pooling + encoding.remembered
     no_gradient = max(
-        see.peak,
+        encoding.peak,
         batch.embeddings + batch.pool,
-        batch.sight + actor.prepare,
-        batch.sight + batch.act,
-        batch.sight + batch.judge,
+        batch.market + actor.prepare,
+        batch.market + batch.act,
+        batch.market + batch.value,
     )
     critic = max(
-        see.forward,
-        see.remembered + batch.embeddings + batch.pool,
-        seen + judged - 2 * actor.hidden + batch.judge,
-        seen + judged + batch.inputs + 2 * actor.hidden,
-        seen + 2 * batch.inputs + 2 * actor.hidden,
-        seen + 2 * batch.embeddings,
-        batch.sight + see.backward,
+        encoding.forward,
+        encoding.remembered + batch.embeddings + batch.pool,
+        encoded + valued - 2 * actor.hidden + batch.value,
+        encoded + valued + batch.inputs + 2 * actor.hidden,
+        encoded + 2 * batch.inputs + 2 * actor.hidden,
+        encoded + 2 * batch.embeddings,
+        batch.market + encoding.backward,
     )
     acting = actor.copied + 2 * actor.hidden
     actors = max(
         actor.copied + batch.act,
-        acting + judged - 2 * actor.hidden + batch.judge,
-        acting + judged + 2 * actor.hidden,
+        acting + valued - 2 * actor.hidden + batch.value,
+        acting + valued + 2 * actor.hidden,
     )
-    # The sight of the batch under way is among those of all batches.
-    return max(no_gradient, critic - batch.sight, actors)
+    # The embedding of the batch under way is among those of all batches.
+    return max(no_gradient, critic - batch.market, actors)
 
 
 def train(scale: Scale) -> int:
@@ -364,7 +364,7 @@ def train(scale: Scale) -> int:
     learner, batch = config.learner, _Batch.of(scale)
     slots = DOUBLE * config.population.size * learner.gradient_steps * learner.accumulation_steps * learner.batch_size
     rows = SINGLE * scale.group * max(scale.critic, scale.actor)
-    held = slots + learner.accumulation_steps * (batch.transitions + batch.sight)
+    held = slots + learner.accumulation_steps * (batch.transitions + batch.market)
     # Slots in the order of their days, then the days in this order and where each begins.
     ordered = DOUBLE * scale.rows_stored
     drawing = ordered + max((SINGLE + 1) * scale.rows_stored, 2 * slots)

@@ -186,7 +186,7 @@ def plan_of(
         panel: the size of its panel.
         device: where its tensors will live; None: what `config.device` asks for here.
         server: Prefect's embedded server runs beside it and counts.
-        limits: what it may take on `host` and `device`; what is not given is not judged.
+        limits: what it may take on `host` and `device`; what is not given is not compared.
 
     Raises:
         InputError: no process could have the addresses of a replay of this capacity.
