@@ -78,7 +78,7 @@ def _site_path(path: str) -> str:
 def settings_tables() -> str:
     """Return a heading and a table of settings for each section of the configuration, as Markdown."""
     presets = {name: flatten(preset_values(name)) for name in PRESET_NAMES}
-    parts = ["## All settings", "", "A value of a preset is given where it is not the default."]
+    parts = ["A value of a preset is given where it is not the default."]
     for section, group in groupby(settings().values(), key=lambda setting: setting.key.rpartition(".")[0]):
         parts += ["", f"### {section or 'Run'}", "", *_section_text(section)]
         parts += ["| setting | default | accepts | meaning |", "| --- | --- | --- | --- |"]
