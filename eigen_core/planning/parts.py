@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from eigen_core.networks import ACTION_VALUES
 from eigen_core.planning import activations
 from eigen_core.planning.scale import DOUBLE, SINGLE, Scale
@@ -22,6 +24,7 @@ _SERVER = 235 * _MB
 _PLOTS = 45 * _MB
 _STAGING = 16 * _MB
 _UPLOADS = 24 * _MB
+_UNUSED_CUDA = 295 * _MB
 _KEPT_LIMIT = 150 * _MB
 # Not measured: what others report of torch with CUDA 12.
 _CUDA_HOST = 1_500 * _MB
@@ -98,6 +101,9 @@ def _processes(device: Device, *, server: bool) -> list[Part]:
     if server:
         how = "Prefect's embedded server, a process of its own: measured. None where PREFECT_API_URL is set."
         parts.append(Part("Prefect's server", _SERVER, 0, how, server=True))
+    if device == "cpu" and torch.version.cuda is not None:
+        how = "The libraries of a torch that is built for CUDA, though it computes on the CPU: measured."
+        parts.append(Part("unused CUDA", _UNUSED_CUDA, 0, how))
     if device == "cuda":
         how = "CUDA's libraries on the host and its context on the device: assumed, not measured."
         parts.append(Part("CUDA", _CUDA_HOST, _CUDA_CONTEXT, how))

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from benchmarks.kill import CONFIG
@@ -21,7 +22,8 @@ from flows.train import train_flow
 
 # Resident and address peaks of the small training without Prefect's server, well below what was measured.
 LEAST_RESIDENT = 450_000_000
-LEAST_ADDRESSES = 1_200_000_000
+# The libraries of a torch for GPUs take 2.6 GB of addresses more.
+LEAST_ADDRESSES = 1_200_000_000 if torch.version.cuda is None else 3_800_000_000
 
 
 @pytest.fixture(scope="module")

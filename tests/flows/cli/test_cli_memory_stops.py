@@ -151,7 +151,7 @@ def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
     (tmp_path / "leaking.py").write_text(LEAKING)
     command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
     ended = subprocess.run(
-        [*command, "--set", "memory.limit_gb=1.5"],
+        [*command, "--set", "memory.limit_gb=2.5"],
         env={**environment, "PYTHONPATH": str(Path(training.__file__).parents[2])},
         cwd=tmp_path,
         capture_output=True,
