@@ -36,6 +36,14 @@ def test_the_server_counts_only_where_there_is_one() -> None:
     assert with_server.peak_host_bytes - without.peak_host_bytes > 100e6
 
 
+def test_a_torch_for_gpus_takes_more_on_the_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.version.cuda", None)
+    without = _plan()
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    assert [part.name for part in _plan().parts if part not in without.parts] == ["unused CUDA"]
+    assert _plan().peak_host_bytes - without.peak_host_bytes > 200e6
+
+
 def test_a_verdict_says_what_is_missing_and_where_the_limit_comes_from() -> None:
     peak = _plan().peak_host_bytes
     fits = _plan(limits={"host": Limit(peak, "the machine's memory")})

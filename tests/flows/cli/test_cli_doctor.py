@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from flow_cases import eigen_environment, run_eigen
+from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
@@ -137,6 +139,15 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, folder: Path) 
     assert statuses(checks) == {"device": "warning"}
     assert "built for CUDA 12.8" in checks["torch"]["found"]
     assert "nvidia-smi" in checks["device"]["advice"]
+
+
+def test_doctor_and_make_take_the_pythons_that_the_package_takes() -> None:
+    project = Path(__file__).parents[3]
+    required = SpecifierSet(tomllib.loads((project / "pyproject.toml").read_text())["project"]["requires-python"])
+    taken = [(3, minor) for minor in range(9, 16) if required.contains(f"3.{minor}.0")]
+    assert (taken[0], taken[-1]) == (module._PYTHON_FIRST, module._PYTHON_LAST)
+    tried = " ".join(f"3.{minor}" for _, minor in reversed(taken))
+    assert f"for version in {tried};" in (project / "Makefile").read_text()
 
 
 def test_other_versions_than_those_tried_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
