@@ -48,7 +48,9 @@ def _exploration_noise(state: TrainingState, agents: slice) -> torch.Tensor:
     for agent in range(agents.start, agents.stop):
         generator = keyed_generator(config.seed, state.generation + 1, "evaluate", agent, "noise")
         rows.append(generator.standard_normal(shape, dtype=np.float32))
-    return torch.tensor(np.stack(rows), device=state.device).mul_(state.noise_scale)
+    noise = torch.tensor(np.stack(rows), device=state.device)
+    # A stochastic policy has a spread of its own.
+    return noise.mul_(state.noise_scale) if state.heads.spread == "none" else noise
 
 
 def evaluate(state: TrainingState) -> EvaluationResult:

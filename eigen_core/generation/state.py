@@ -70,6 +70,7 @@ class TrainingState:
 
     Attributes:
         generation: last completed generation; 0 at the start.
+        heads: what the learner needs of the networks.
         population, replay, champion, mutation, noise_scale: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
@@ -81,9 +82,11 @@ class TrainingState:
     def __init__(self, config: Config, panel: Panel) -> None:
         self.config = config
         self.device = resolve_device(config.device)
-        self.task = task_class(config)(config, panel, self.device)
+        learner = learner_class(config.learner)
+        self.heads = learner.heads(config)
+        self.task = task_class(config)(config, panel, self.device, self.heads)
         warn_of_arithmetic(self.device, config.instructions)
-        self.learner = learner_class(config.learner)(config, self.task)
+        self.learner = learner(config, self.task)
         self.generation = 0
         self.population = self._initial_population()
         self.saved = SavedPopulation(0, self._initial_population)

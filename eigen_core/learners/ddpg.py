@@ -17,6 +17,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.learners.adam import adam_step, clip_rows
 from eigen_core.learners.interface import Learned
+from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Curve
@@ -75,6 +76,11 @@ class DdpgLearner(Generic[Observed, Encoded]):
         self._task = task
         self._critic = slice(0, task.critic_layout.size)
         self._actor = slice(task.critic_layout.size, task.critic_layout.size + task.actor_layout.size)
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return critics of actions, one or two, and a deterministic actor."""
+        return Heads(critics=2 if config.learner.twin_critics else 1)
 
     def new_agents(self, weights: Tensor) -> Population:
         """Return agents whose targets are their weights, without moments."""
@@ -172,7 +178,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
         critic = task.critic_layout.views(targets[:, self._critic])
         actor = task.actor_layout.views(targets[:, self._actor])
         encoding = task.encode(critic, batch.next_observations)
-        values = task.values(critic, encoding, task.act(actor, encoding)).amin(0)
+        values = task.values(critic, encoding, task.policy(actor, encoding).mode).amin(0)
         discount = (~batch.terminal).float() * self._learner.gamma
         return self._scaled(batch.rewards) + discount * values
 
@@ -208,7 +214,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
         critic = task.critic_layout.views(group.weights[:, self._critic])
         losses = torch.zeros_like(rows[:, 0])
         for encoding in encodings:
-            value = task.values(critic, encoding, task.act(task.actor_layout.views(rows), encoding))[0]
+            value = task.values(critic, encoding, task.policy(task.actor_layout.views(rows), encoding).mode)[0]
             loss = -value.mean(-1) / len(encodings)
             torch.autograd.backward(loss.sum())
             losses += loss.detach()

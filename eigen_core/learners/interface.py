@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, Self
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
@@ -44,6 +45,10 @@ class Learner(Protocol):
     """What a generation's learning is described by."""
 
     def __init__(self, config: Config, task: Task[Any, Any]) -> None: ...
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return what the task's networks must offer."""
 
     def new_agents(self, weights: Tensor) -> Population:
         """Return agents that have not learned yet. Their weights are this tensor, float32 `[agents, parameters]`."""

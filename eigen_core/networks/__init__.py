@@ -6,13 +6,19 @@ from eigen_core.networks.agent import (
     MarketEmbedding,
 )
 from eigen_core.networks.encoders import Encoder
+from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
+from eigen_core.networks.policies import Box, Policy, SquashedGaussian
 
 __all__ = [
     "ACTION_VALUES",
     "AgentNetwork",
+    "Box",
     "Encoder",
+    "Heads",
     "MarketEmbedding",
     "ParameterLayout",
     "Parameters",
+    "Policy",
+    "SquashedGaussian",
 ]

@@ -5,6 +5,7 @@ gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free R
 are shared across assets: their number does not change the number of parameters.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,9 @@ from eigen_core.config import Config
 from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
 from eigen_core.networks.encoders import encoder_class
+from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
+from eigen_core.networks.policies import Box, SquashedGaussian, action_shapes, policy_of
 from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
 ACTION_VALUES = 2
@@ -50,9 +53,10 @@ class AgentNetwork:
         panel: the market; its features are moved to `device` once.
         config: networks, trading rules, windows.
         device: where everything is computed.
+        heads: critics and spread.
     """
 
-    def __init__(self, panel: Panel, config: Config, device: torch.device) -> None:
+    def __init__(self, panel: Panel, config: Config, device: torch.device, heads: Heads) -> None:
         # Here, because it must come before the first computation, which is that of the encoder's filters.
         compute_with(config.instructions)
         features = torch.tensor(panel.features, device=device)
@@ -65,9 +69,12 @@ class AgentNetwork:
         self.block_bound = self._encoder.block_bound
         self.portfolio_values = PORTFOLIO_VALUES if config.trading.observe_portfolio else 0
         self._time_values = EPISODE_TIME_VALUES if config.trading.observe_portfolio else 0
-        self._critics = 2 if config.learner.twin_critics else 1
+        self._heads = heads
+        trading = config.trading
+        highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
+        self.box = Box((0.0, trading.min_target), (highest, trading.max_target), device)
         critic = [*self._encoder.shapes, *self._pooling_shapes()]
-        for index in range(self._critics):
+        for index in range(heads.critics):
             critic += self._critic_shapes(f"critic{index}")
         self.critic_layout = ParameterLayout(tuple(critic))
         self.actor_layout = ParameterLayout(tuple(self._actor_shapes()))
@@ -93,12 +100,13 @@ class AgentNetwork:
 
     def _critic_shapes(self, name: str) -> list[ParameterShape]:
         width = self._network.head_width
-        asset = self._network.embedding + self.portfolio_values + ACTION_VALUES
+        action, pools = (ACTION_VALUES, 2) if self._heads.action_values else (0, 1)
+        asset = self._network.embedding + self.portfolio_values + action
         return [
             *linear_shapes(f"{name}.asset", asset, width),
             *linear_shapes(f"{name}.context", self._context_values, width),
             *linear_shapes(f"{name}.hidden", width, width),
-            *linear_shapes(f"{name}.pooled", 2 * width, width),
+            *linear_shapes(f"{name}.pooled", pools * width, width),
             *linear_shapes(f"{name}.value", width, 1),
         ]
 
@@ -113,7 +121,7 @@ class AgentNetwork:
         return [
             *shapes,
             *linear_shapes("actor.hidden", width, width),
-            *linear_shapes("actor.action", width, ACTION_VALUES),
+            *action_shapes("actor.action", width, self.box, self._heads),
         ]
 
     def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
@@ -147,31 +155,16 @@ class AgentNetwork:
         shared = linear(parameters, "actor.context", self._with_time(market.context, episode_time))
         return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
 
-    def act(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> Tensor:
-        """Actions for portfolios, float32 `[agents, days, assets, 4]` (None where they are not observed).
+    def policy(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> SquashedGaussian:
+        """Policy for portfolios, float32 `[agents, days, assets, 4]` (None where they are not observed).
 
-        Returns float32 `[agents, days, assets, 2]`: coefficient and sale target in natural units.
+        Actions are float32 `[agents, days, assets, 2]`: coefficient and sale target in natural units.
         """
         hidden = prepared
         if portfolio is not None:
             hidden = hidden + project(parameters["actor.portfolio"], portfolio)
         hidden = torch.relu(linear(parameters, "actor.hidden", torch.relu(hidden)))
-        raw = linear(parameters, "actor.action", hidden)
-        trading = self._trading
-        if trading.max_coefficient is None:
-            coefficient = torch.relu(raw[..., :1]) + torch.log1p(torch.exp(-raw[..., :1].abs()))
-        else:
-            coefficient = trading.max_coefficient * _squash(raw[..., :1])
-        target = trading.min_target + (trading.max_target - trading.min_target) * _squash(raw[..., 1:])
-        return torch.cat([coefficient, target], dim=-1)
-
-    def explore(self, actions: Tensor, noise: Tensor) -> Tensor:
-        """Add noise, in fractions of an action's range and of the same shape, and keep the actions in their bounds."""
-        trading = self._trading
-        coefficient = actions[..., :1] + noise[..., :1] * (trading.max_coefficient or 1.0)
-        coefficient = coefficient.clamp(0.0, trading.max_coefficient)
-        target = actions[..., 1:] + noise[..., 1:] * (trading.max_target - trading.min_target)
-        return torch.cat([coefficient, target.clamp(trading.min_target, trading.max_target)], dim=-1)
+        return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def values(
         self,
@@ -179,29 +172,30 @@ class AgentNetwork:
         market: MarketEmbedding,
         portfolio: Tensor | None,
         episode_time: Tensor,
-        actions: Tensor,
+        actions: Tensor | None,
     ) -> Tensor:
         """Values of actions, float32 `[agents, batch, assets, 2]`, by each critic: `[critics, agents, batch]`.
 
         The assets are pooled twice: by their mean, and by a soft selection over the coefficients, which is what will
-        be bought.
+        be bought. Without actions they are pooled by their mean alone.
         """
-        trading = self._trading
-        coefficient = actions[..., :1] / (trading.max_coefficient or 1.0)
-        target_range = max(trading.max_target - trading.min_target, 1e-6)
-        target = (actions[..., 1:] - trading.min_target) / target_range
-        parts = [market.assets, coefficient, target]
+        parts, tradable = [market.assets], market.tradable
+        even = tradable.to(market.assets.dtype).expand(*market.assets.shape[:-1])
+        pools = [even / even.sum(-1, keepdim=True).clamp_min(1.0)]
+        if actions is not None:
+            trading = self._trading
+            coefficient = actions[..., :1] / (trading.max_coefficient or 1.0)
+            target_range = max(trading.max_target - trading.min_target, 1e-6)
+            target = (actions[..., 1:] - trading.min_target) / target_range
+            parts += [coefficient, target]
+            sharp = (_SELECTION_SHARPNESS * coefficient[..., 0]).masked_fill(~tradable, _MASKED)
+            pools.insert(0, _softmax(sharp))
         if portfolio is not None:
             parts.append(portfolio)
-        assets = torch.cat(parts, dim=-1)
+        assets, pooling = torch.cat(parts, dim=-1), torch.stack(pools, dim=2)
         context = self._with_time(market.context, episode_time)
-        selection = _softmax((_SELECTION_SHARPNESS * coefficient[..., 0]).masked_fill(~market.tradable, _MASKED))
-        tradable = market.tradable.to(assets.dtype).expand_as(selection)
-        even = tradable / tradable.sum(-1, keepdim=True).clamp_min(1.0)
-        pooling = torch.stack([selection, even], dim=2)
-        return torch.stack(
-            [self._value(parameters, f"critic{index}", assets, context, pooling) for index in range(self._critics)]
-        )
+        critics = range(self._heads.critics)
+        return torch.stack([self._value(parameters, f"critic{index}", assets, context, pooling) for index in critics])
 
     def _value(self, parameters: Parameters, name: str, assets: Tensor, context: Tensor, pooling: Tensor) -> Tensor:
         shared = linear(parameters, f"{name}.context", context)
@@ -209,11 +203,6 @@ class AgentNetwork:
         hidden = torch.relu(linear(parameters, f"{name}.hidden", hidden))
         pooled = (pooling @ hidden).flatten(2)
         return linear(parameters, f"{name}.value", torch.relu(linear(parameters, f"{name}.pooled", pooled)))[..., 0]
-
-
-def _squash(values: Tensor) -> Tensor:
-    """Logistic function; by way of tanh, whose bits do not depend on where a value lies in its tensor."""
-    return 0.5 + 0.5 * torch.tanh(0.5 * values)
 
 
 def _softmax(scores: Tensor) -> Tensor:

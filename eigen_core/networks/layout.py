@@ -20,7 +20,8 @@ class ParameterShape:
     Attributes:
         name: its name, unique in a layout.
         shape: its shape for a single agent.
-        fan_in: inputs of the unit it belongs to; the initial values are uniform in +-1/sqrt(fan_in).
+        fan_in: inputs of the unit it belongs to; the initial values are uniform in +-1/sqrt(fan_in). 0: it
+            starts at zero.
     """
 
     name: str
@@ -31,6 +32,11 @@ class ParameterShape:
     def size(self) -> int:
         """Number of values."""
         return prod(self.shape)
+
+    @property
+    def initial_bound(self) -> float:
+        """Bound of the initial values."""
+        return 1.0 / sqrt(self.fan_in) if self.fan_in else 0.0
 
 
 def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
@@ -59,7 +65,7 @@ class ParameterLayout:
 
     def initial_row(self, generator: np.random.Generator) -> NDArray[np.float32]:
         """Draw one agent's values `[size]`, uniform in +-1/sqrt(fan_in) (LeCun et al. 1998, "Efficient BackProp")."""
-        parts = [generator.uniform(-1.0, 1.0, shape.size) * (1.0 / sqrt(shape.fan_in)) for shape in self.shapes]
+        parts = [generator.uniform(-1.0, 1.0, shape.size) * shape.initial_bound for shape in self.shapes]
         return np.concatenate(parts).astype(np.float32)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from eigen_core.config import Config
+from eigen_core.learners import learner_class
 from eigen_core.market.features import feature_names
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import AgentNetwork
@@ -68,5 +69,5 @@ def agent_parameters(config: Config, features: int) -> tuple[int, int]:
         splits=Splits(range(days), range(days, days), range(days, days)),
         fingerprint="",
     )
-    network = AgentNetwork(tiny, config, torch.device("cpu"))
+    network = AgentNetwork(tiny, config, torch.device("cpu"), learner_class(config.learner).heads(config))
     return network.critic_layout.size, network.actor_layout.size

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
+from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
+from eigen_core.networks.policies import Box, Policy
 from eigen_core.replay import Column, Replay
 
 
@@ -64,7 +66,7 @@ class Transitions(Generic[Observed]):
 
     Attributes:
         observations, next_observations: what was and what is observed then, in the task's own form.
-        actions: float32 `[agents, batch, ...]`.
+        actions: float32 `[agents, batch, ...]`, as the policy stored them (`Played.stored`).
         rewards: float32 `[agents, batch]`.
         terminal: bool `[agents, batch]`, the episode ends with this step.
     """
@@ -91,12 +93,19 @@ class Task(Protocol[Observed, Encoded]):
 
     Attributes:
         critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
+        box: the actions.
         columns: what one stored transition consists of.
         episode_steps: steps of an episode, which is the same for all.
         fingerprint: hash of the data that are played.
     """
 
-    def __init__(self, config: Config, data: Any, device: torch.device) -> None: ...  # noqa: ANN401 - the task's own
+    def __init__(
+        self,
+        config: Config,
+        data: Any,  # noqa: ANN401 - the task's own
+        device: torch.device,
+        heads: Heads,
+    ) -> None: ...
 
     @staticmethod
     def open_data(config: Config) -> TaskData:
@@ -108,6 +117,7 @@ class Task(Protocol[Observed, Encoded]):
 
     critic_layout: ParameterLayout
     actor_layout: ParameterLayout
+    box: Box
     columns: Mapping[str, Column]
     episode_steps: int
     fingerprint: str
@@ -135,7 +145,7 @@ class Task(Protocol[Observed, Encoded]):
         Args:
             weights: float32 `[agents, parameters]`.
             starts: int64 `[agents, episodes]`.
-            noise: fractions of an action's range, float32 `[agents, *noise_shape]`; None: none.
+            noise: what the policy plays with, float32 `[agents, *noise_shape]` (`Policy.play`); None: none.
             record: return the transitions.
         """
 
@@ -151,11 +161,14 @@ class Task(Protocol[Observed, Encoded]):
     def encode(self, critic: Parameters, observations: Observed) -> Encoded:
         """Encode observations with the encoder that the critic's loss trains."""
 
-    def act(self, actor: Parameters, encoding: Encoded) -> Tensor:
-        """Return the actor's actions: float32 `[agents, batch, ...]`."""
+    def policy(self, actor: Parameters, encoding: Encoded) -> Policy:
+        """Return the actor's policy for observations; its actions are float32 `[agents, batch, ...]`."""
 
-    def values(self, critic: Parameters, encoding: Encoded, actions: Tensor) -> Tensor:
-        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
+    def values(self, critic: Parameters, encoding: Encoded, actions: Tensor | None) -> Tensor:
+        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`.
+
+        `actions` are in natural units; None where critics value observations alone.
+        """
 
     def wrong_rows(self, ring: Ring) -> str | None:
         """Return why no episodes can have left the rows of a ring, as the rest of a sentence; None if they can."""

@@ -14,7 +14,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.panel import Panel, Splits
-from eigen_core.networks import ACTION_VALUES, AgentNetwork, MarketEmbedding
+from eigen_core.networks import ACTION_VALUES, AgentNetwork, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import Parameters
 from eigen_core.replay import Column, Replay
@@ -88,15 +88,17 @@ class MarketTask:
         config: trading rules, networks, days.
         panel: the market.
         device: where everything is computed.
+        heads: what the learner needs of the networks.
     """
 
-    def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
+    def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
         require_scale(config, panel.days)
         self.panel = panel
-        self.network = AgentNetwork(panel, config, device)
+        self.network = AgentNetwork(panel, config, device, heads)
         self.evaluator = Evaluator(self.network, Prices.of_panel(panel, device), config, device)
         self.critic_layout = self.network.critic_layout
         self.actor_layout = self.network.actor_layout
+        self.box = self.network.box
         self.columns: Mapping[str, Column] = market_columns(panel.assets, self.network.portfolio_values)
         self.episode_steps = config.trading.episode_days
         self.fingerprint = panel.fingerprint
@@ -184,12 +186,12 @@ class MarketTask:
         market = self.network.encode_days(critic, observations.days, observations.block, self.block_days)
         return MarketEncoding(market, observations.portfolio, observations.episode_time)
 
-    def act(self, actor: Parameters, encoding: MarketEncoding) -> Tensor:
-        """Return coefficient and sale target of each asset: float32 `[agents, batch, assets, 2]`."""
+    def policy(self, actor: Parameters, encoding: MarketEncoding) -> SquashedGaussian:
+        """Return the policy over coefficient and sale target of each asset: float32 `[agents, batch, assets, 2]`."""
         prepared = self.network.prepare_actor(actor, encoding.market, encoding.episode_time)
-        return self.network.act(actor, prepared, encoding.portfolio)
+        return self.network.policy(actor, prepared, encoding.portfolio)
 
-    def values(self, critic: Parameters, encoding: MarketEncoding, actions: Tensor) -> Tensor:
+    def values(self, critic: Parameters, encoding: MarketEncoding, actions: Tensor | None) -> Tensor:
         """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
         return self.network.values(critic, encoding.market, encoding.portfolio, encoding.episode_time, actions)
 

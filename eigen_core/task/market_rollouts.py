@@ -55,7 +55,7 @@ class Evaluator:
         Args:
             weights: float32 `[agents, parameters]`.
             starts: first day of each episode, `[agents, slices]`.
-            noise: exploration noise in fractions of an action's range, float32 `[agents, slices, days, assets, 2]`.
+            noise: what the policy plays with, float32 `[agents, slices, days, assets, 2]`; None: none.
             record: keep the transitions.
         """
         first_days = torch.tensor(starts, device=self._device).flatten()
@@ -96,35 +96,33 @@ class Evaluator:
             dtype=torch.float16,
             device=self._device,
         )
-        taken = torch.empty((episodes if record else 0, days, assets, 2), device=self._device)
+        stored = torch.empty((episodes if record else 0, days, assets, 2), device=self._device)
         rewards = torch.empty((episodes, days), dtype=torch.float64, device=self._device)
         for step in range(days):
             portfolio = environment.portfolio()
             seen = portfolio.float().reshape(agents, slices, assets, -1)
-            actions = self._network.act(actor, prepared[:, :, step], seen)
-            if noise is not None:
-                actions = self._network.explore(actions, noise[:, :, step])
-            flat = actions.flatten(0, 1)
+            policy = self._network.policy(actor, prepared[:, :, step], seen)
+            played = policy.play(None if noise is None else noise[:, :, step])
             if record:
                 portfolios[:, step] = portfolio
-                taken[:, step] = flat
+                stored[:, step] = played.stored.flatten(0, 1)
+            flat = played.actions.flatten(0, 1)
             rewards[:, step] = environment.step(flat[..., 0], flat[..., 1])
-        batch = EpisodeBatch(first_days, portfolios, taken, rewards.float()) if record else None
+        batch = EpisodeBatch(first_days, portfolios, stored, rewards.float()) if record else None
         return MarketRollout(_totals(rewards, agents), environment.summary(), batch)
 
     def _at_once(
         self, actor: Parameters, prepared: Tensor, first_days: Tensor, noise: Tensor | None, record: bool
     ) -> MarketRollout:
         agents, slices, days, assets, _ = prepared.shape
-        actions = self._network.act(actor, prepared.flatten(1, 2), None).reshape(agents, slices, days, assets, 2)
-        if noise is not None:
-            actions = self._network.explore(actions, noise)
-        taken = actions.flatten(0, 1)
+        policy = self._network.policy(actor, prepared.flatten(1, 2), None)
+        played = policy.play(None if noise is None else noise.flatten(1, 2))
+        taken, stored = (part.reshape(agents * slices, days, assets, 2) for part in played)
         rewards, summary = trade_whole_episodes(self._prices, self._trading, first_days, taken[..., 0], taken[..., 1])
         batch = None
         if record:
             nothing_seen = torch.empty((len(first_days), days, assets, 0), dtype=torch.float16, device=self._device)
-            batch = EpisodeBatch(first_days, nothing_seen, taken, rewards.float())
+            batch = EpisodeBatch(first_days, nothing_seen, stored, rewards.float())
         return MarketRollout(_totals(rewards, agents), summary, batch)
 
 

@@ -44,7 +44,7 @@ class EpisodeBatch:
     Attributes:
         first_days: int64 `[episodes]`, day of each episode's first step.
         portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
-        actions: float32 `[episodes, days, assets, 2]`, coefficient and target.
+        actions: float32 `[episodes, days, assets, 2]`, as the policy stores them.
         rewards: float32 `[episodes, days]`.
     """
 

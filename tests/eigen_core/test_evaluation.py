@@ -15,7 +15,7 @@ from trading_cases import SlowEpisode
 from eigen_core.config import Config
 from eigen_core.evaluation import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork, ParameterLayout
+from eigen_core.networks import AgentNetwork, Heads, ParameterLayout
 from eigen_core.population import initial_weights
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.market_rollouts import Evaluator, MarketRollout
@@ -33,7 +33,7 @@ class Table:
     def __init__(self, **sections: Any) -> None:
         self.config: Config = small_config(**sections)
         self.panel: Panel = random_panel(self.config)
-        self.network = AgentNetwork(self.panel, self.config, CPU)
+        self.network = AgentNetwork(self.panel, self.config, CPU, Heads())
         self.evaluator = Evaluator(self.network, Prices.of_panel(self.panel, CPU), self.config, CPU)
         self.weights = 3.0 * initial_weights(self.network.layouts, AGENTS, 1, CPU)
 

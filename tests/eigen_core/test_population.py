@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from science_cases import random_panel, small_config
 
-from eigen_core.networks import AgentNetwork
+from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.population import Population, agent_groups, initial_weights
 
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def network() -> AgentNetwork:
     config = small_config(learner={"twin_critics": True})
-    return AgentNetwork(random_panel(config), config, CPU)
+    return AgentNetwork(random_panel(config), config, CPU, Heads(critics=2))
 
 
 def test_an_agent_depends_on_the_seed_and_its_index_alone(network: AgentNetwork) -> None:

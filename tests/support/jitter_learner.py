@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eigen_core.config import Config
 from eigen_core.learners.interface import Learned
+from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Curve
@@ -41,6 +42,11 @@ class JitterLearner:
     def __init__(self, config: Config, task: Task[Any, Any]) -> None:
         self._config = config
         self._parameters = task.critic_layout.size + task.actor_layout.size
+
+    @staticmethod
+    def heads(config: Config) -> Heads:  # noqa: ARG004
+        """One critic of actions and a deterministic actor."""
+        return Heads()
 
     def new_agents(self, weights: Tensor) -> Population:
         """Agents that have made no step."""

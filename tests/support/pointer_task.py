@@ -11,7 +11,9 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
+from eigen_core.networks import Box, Heads, SquashedGaussian
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
+from eigen_core.networks.policies import action_shapes, policy_of
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import Rollout, TaskData, Transitions
 
@@ -43,16 +45,15 @@ class _Uniform:
 class PointerTask:
     """Implements `Task`."""
 
-    def __init__(self, config: Config, data: object, device: torch.device) -> None:  # noqa: ARG002
+    def __init__(self, config: Config, data: object, device: torch.device, heads: Heads) -> None:  # noqa: ARG002
         width = config.network.head_width
-        self.critic_layout = ParameterLayout(
-            (
-                *linear_shapes("encoder", 1, width),
-                *linear_shapes("hidden", width + 1, width),
-                *linear_shapes("value", width, 1),
-            )
-        )
-        self.actor_layout = ParameterLayout((*linear_shapes("act", width, 1),))
+        self.box = Box([-1.0], [1.0], device, steepness=1.0)
+        critic = linear_shapes("encoder", 1, width)
+        for index in range(heads.critics):
+            critic += linear_shapes(f"hidden{index}", width + heads.action_values, width)
+            critic += linear_shapes(f"value{index}", width, 1)
+        self.critic_layout = ParameterLayout(tuple(critic))
+        self.actor_layout = ParameterLayout(tuple(action_shapes("action", width, self.box, heads)))
         self.columns: Mapping[str, Column] = {
             "shown": Column(torch.float32, (1,)),
             "action": Column(torch.float32, (1,)),
@@ -65,6 +66,7 @@ class PointerTask:
         self.validation_starts = range(1_000, 1_100)
         self.holdout_starts = range(1_100, 1_200)
         self._device = device
+        self._heads = heads
 
     @staticmethod
     def open_data(config: Config) -> TaskData:  # noqa: ARG004
@@ -82,16 +84,15 @@ class PointerTask:
         shown = torch.sin(days.float())[..., None].flatten(1, 2)
         critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
         actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
-        actions = self.act(actor, self.encode(critic, shown))
-        if noise is not None:
-            actions = actions + noise.flatten(1, 2)
-        rewards = -(actions - shown).abs()[..., 0]
+        policy = self.policy(actor, self.encode(critic, shown))
+        played = policy.play(None if noise is None else noise.flatten(1, 2))
+        rewards = -(played.actions - shown).abs()[..., 0]
         rows = None
         if record:
             terminal = (torch.arange(_STEPS) == _STEPS - 1).repeat(agents * episodes)
             rows = {
                 "shown": shown.flatten(0, 1),
-                "action": actions.flatten(0, 1),
+                "action": played.stored.flatten(0, 1),
                 "reward": rewards.flatten(),
                 "terminal": terminal,
             }
@@ -112,12 +113,13 @@ class PointerTask:
     def encode(self, critic: Parameters, observations: Tensor) -> PointerEncoding:
         return PointerEncoding(torch.relu(linear(critic, "encoder", observations)))
 
-    def act(self, actor: Parameters, encoding: PointerEncoding) -> Tensor:
-        return torch.tanh(linear(actor, "act", encoding.hidden))
+    def policy(self, actor: Parameters, encoding: PointerEncoding) -> SquashedGaussian:
+        return policy_of(actor, "action", encoding.hidden, self.box, self._heads)
 
-    def values(self, critic: Parameters, encoding: PointerEncoding, actions: Tensor) -> Tensor:
-        hidden = torch.relu(linear(critic, "hidden", torch.cat([encoding.hidden, actions], dim=-1)))
-        return linear(critic, "value", hidden)[..., 0][None]
+    def values(self, critic: Parameters, encoding: PointerEncoding, actions: Tensor | None) -> Tensor:
+        inputs = encoding.hidden if actions is None else torch.cat([encoding.hidden, actions], dim=-1)
+        hidden = [torch.relu(linear(critic, f"hidden{index}", inputs)) for index in range(self._heads.critics)]
+        return torch.stack([linear(critic, f"value{index}", one)[..., 0] for index, one in enumerate(hidden)])
 
     def wrong_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
         return None

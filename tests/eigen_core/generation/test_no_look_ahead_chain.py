@@ -15,7 +15,7 @@ from science_cases import random_panel, small_config
 
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel, panel_of_prices
-from eigen_core.networks import AgentNetwork
+from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.population import initial_weights
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.market_rollouts import Evaluator
@@ -57,7 +57,7 @@ def assert_equal(first: Trace, second: Trace) -> None:
 
 
 def trace(panel: Panel, config: Config, start: int) -> Trace:
-    network = AgentNetwork(panel, config, CPU)
+    network = AgentNetwork(panel, config, CPU, Heads())
     weights = initial_weights(network.layouts, 3, config.seed, CPU)
     prices = Prices.of_panel(panel, CPU)
     starts = np.full((3, 1), start, dtype=np.int64)

@@ -33,7 +33,7 @@ class Case:
         # Blocks of all training days, unless a test has its own.
         self.config: Config = small_config(**merge({"learner": {"block_days": 0}}, sections))
         self.panel: Panel = random_panel(self.config)
-        self.task = MarketTask(self.config, self.panel, CPU)
+        self.task = MarketTask(self.config, self.panel, CPU, DdpgLearner.heads(self.config))
         self.network = self.task.network
         self.learner = DdpgLearner(self.config, self.task)
         self.population = self.learner.new_agents(initial_weights(self.network.layouts, agents, 1, CPU))

@@ -8,7 +8,8 @@ import torch
 from science_cases import random_panel, small_config
 from torch import Tensor
 
-from eigen_core.networks import AgentNetwork
+from eigen_core.learners import learner_class
+from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.population import initial_weights
 
 CPU = torch.device("cpu")
@@ -16,7 +17,9 @@ CPU = torch.device("cpu")
 
 def network_and_weights(assets: int = 6, **sections: Any) -> tuple[AgentNetwork, Tensor]:
     config = small_config(**sections)
-    network = AgentNetwork(random_panel(config, assets=assets), config, CPU)
+    network = AgentNetwork(
+        random_panel(config, assets=assets), config, CPU, learner_class(config.learner).heads(config)
+    )
     return network, initial_weights(network.layouts, config.population.size, config.seed, CPU)
 
 
@@ -36,9 +39,9 @@ def test_actions_are_in_their_bounds_and_noise_keeps_them_there() -> None:
     network, weights = network_and_weights()
     critic, actor = split(network, weights * 30.0)
     market = network.encode_block(critic, 20, 9)
-    actions = network.act(actor, network.prepare_actor(actor, market, torch.zeros(9, 2)), torch.zeros(5, 9, 6, 4))
-    noisy = network.explore(actions, torch.linspace(-3.0, 3.0, actions.numel()).reshape(actions.shape))
-    for some in (actions, noisy):
+    policy = network.policy(actor, network.prepare_actor(actor, market, torch.zeros(9, 2)), torch.zeros(5, 9, 6, 4))
+    noise = torch.linspace(-3.0, 3.0, policy.mean.numel()).reshape(policy.mean.shape)
+    for some in (policy.mode, policy.play(noise).actions):
         assert some.shape == (5, 9, 6, 2)
         assert 0.0 <= some[..., 0].min() <= some[..., 0].max() <= 3.0
         assert some[..., 1].min() >= 0.1 - 1e-6
@@ -49,10 +52,11 @@ def test_unbounded_coefficients_stay_positive() -> None:
     network, weights = network_and_weights(trading={"max_coefficient": None})
     critic, actor = split(network, weights * 30.0)
     prepared = network.prepare_actor(actor, network.encode_block(critic, 20, 9), torch.zeros(9, 2))
-    actions = network.act(actor, prepared, torch.zeros(5, 9, 6, 4))
+    policy = network.policy(actor, prepared, torch.zeros(5, 9, 6, 4))
+    actions = policy.mode
     assert actions[..., 0].min() >= 0.0
     assert actions[..., 0].max() > 3.0
-    assert network.explore(actions, torch.full_like(actions, -1.0))[..., 0].min() >= 0.0
+    assert policy.play(torch.full_like(actions, -1.0)).actions[..., 0].min() >= 0.0
 
 
 def test_columns_without_a_price_are_in_no_pool() -> None:
@@ -65,7 +69,7 @@ def test_columns_without_a_price_are_in_no_pool() -> None:
     values = []
     config = small_config(network={"scales": [1], "encoder": "tcn"}, market={"window": 1})
     for features in (panel.features, changed):
-        network = AgentNetwork(replace(panel, features=features), config, CPU)
+        network = AgentNetwork(replace(panel, features=features), config, CPU, Heads())
         weights = initial_weights(network.layouts, 3, 1, CPU)
         critic, _ = split(network, weights)
         market = network.encode_block(critic, day, 1)
@@ -109,7 +113,7 @@ def test_all_parameters_can_learn() -> None:
     market = network.encode_block(critic, 20, 30)
     portfolio = torch.linspace(-1.0, 1.0, 5 * 30 * 6 * 4).reshape(5, 30, 6, 4)
     episode_time = torch.linspace(0.0, 1.0, 60).reshape(30, 2)
-    actions = network.act(actor, network.prepare_actor(actor, market.detached(), episode_time), portfolio)
+    actions = network.policy(actor, network.prepare_actor(actor, market.detached(), episode_time), portfolio).mode
     torch.autograd.backward(network.values(critic, market, portfolio, episode_time, actions).square().sum())
     for layout, rows in ((network.critic_layout, critic_rows), (network.actor_layout, actor_rows)):
         assert rows.grad is not None

@@ -1,0 +1,20 @@
+"""Which networks a learner needs of each agent beside the shared trunk."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What a learner declares and every task builds its networks from.
+
+    Attributes:
+        critics: how many critics an agent has.
+        action_values: critics value an observation with an action, Q(s, a); else the observation alone, V(s).
+        spread: where the logarithm of the actor's standard deviation comes from. `none`: the actor is deterministic;
+            `free`: one parameter for each value of an action; `observed`: outputs of the actor.
+    """
+
+    critics: Literal[1, 2] = 1
+    action_values: bool = True
+    spread: Literal["none", "free", "observed"] = "none"

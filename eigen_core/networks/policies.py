@@ -1,0 +1,180 @@
+"""Policies: what an actor plays, given its outputs and noise, and how likely that is.
+
+Every operation rounds each value by itself, so that the bits of an action do not depend on what is computed beside it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from eigen_core.networks.heads import Heads
+from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
+
+_LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
+
+
+class Played(NamedTuple):
+    """What is played, and what is stored of it.
+
+    Attributes:
+        actions: in natural units, float32 `[agents, ..., *action]`.
+        stored: what `Policy.log_prob` and `Box.actions` read again; the actions themselves if the actor is
+            deterministic.
+    """
+
+    actions: Tensor
+    stored: Tensor
+
+
+class Policy(Protocol):
+    """A distribution over actions for each observation; `[agents, batch, *action]` throughout."""
+
+    @property
+    def mode(self) -> Tensor:
+        """The actions that are played without noise, in natural units."""
+
+    def play(self, noise: Tensor | None) -> Played:
+        """Return what is played with noise of the actions' shape; None: the mode.
+
+        The noise is standard normal for a stochastic policy, and in fractions of an action's range for a
+        deterministic one.
+        """
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return what standard normal noise draws, as it is stored; differentiable where the policy is."""
+
+    def log_prob(self, stored: Tensor) -> Tensor:
+        """Return the logarithm of the density of what was stored: float32 `[agents, batch]`."""
+
+    @property
+    def entropy(self) -> Tensor:
+        """The policy's entropy, float32 `[agents, batch]`."""
+
+
+class Box:
+    """Continuous actions, and how real numbers are squashed between their bounds.
+
+    A number x becomes `low + (high - low) * (1 + tanh(steepness * x)) / 2`, and `low + softplus(x)` where there is no
+    upper bound.
+
+    Args:
+        low: lower bound of each value of an action.
+        high: upper bounds; infinite: there is none.
+        device: where actions are computed.
+        steepness: 0.5 gives the logistic function, 1 gives tanh.
+    """
+
+    def __init__(
+        self, low: Sequence[float], high: Sequence[float], device: torch.device, steepness: float = 0.5
+    ) -> None:
+        lows, highs = (torch.tensor(bounds, dtype=torch.float64) for bounds in (low, high))
+        unbounded = highs.isinf()
+        self.values = len(low)
+        self._low, self._high = lows.float().to(device), highs.float().to(device)
+        self._range = (highs - lows).masked_fill(unbounded, 1.0).float().to(device)
+        self._unbounded = unbounded.to(device) if bool(unbounded.any()) else None
+        self._steepness = steepness
+
+    def actions(self, raw: Tensor) -> Tensor:
+        """Squash numbers `[..., values]` to actions in natural units."""
+        # By way of tanh, whose bits do not depend on where a value lies in its tensor.
+        actions = self._low + self._range * (0.5 + 0.5 * torch.tanh(self._steepness * raw))
+        if self._unbounded is None:
+            return actions
+        softplus = torch.relu(raw) + torch.log1p(torch.exp(-raw.abs()))
+        return torch.where(self._unbounded, self._low + softplus, actions)
+
+    def log_slope(self, raw: Tensor) -> Tensor:
+        """Return log |dy/dx| where y is the action of x scaled to [-1, 1], or in natural units if it is unbounded.
+
+        1 - tanh(u)^2 = 4 exp(-2|u|) / (1 + exp(-2|u|))^2, whose logarithm is exact where tanh has become 1.
+        """
+        u = (self._steepness * raw).abs()
+        slope = math.log(4.0 * self._steepness) - 2.0 * (u + torch.log1p(torch.exp(-2.0 * u)))
+        if self._unbounded is None:
+            return slope
+        logistic = raw.clamp_max(0.0) - torch.log1p(torch.exp(-raw.abs()))
+        return torch.where(self._unbounded, logistic, slope)
+
+    def explore(self, actions: Tensor, noise: Tensor) -> Tensor:
+        """Add noise, in fractions of an action's range (of 1 without one), and keep the actions in their bounds."""
+        return torch.clamp(actions + noise * self._range, self._low, self._high)
+
+
+@dataclass(frozen=True)
+class SquashedGaussian:
+    """Implements `Policy`: normal numbers that are squashed between the bounds of a box.
+
+    Haarnoja et al. 2018 (arXiv:1812.05905), appendix C. Densities are those of actions scaled to [-1, 1], so that they
+    do not depend on an action's units.
+
+    Attributes:
+        mean: float32 `[agents, batch, ..., values]`, before squashing.
+        log_std: of the same shape; None: the policy is deterministic.
+        box: the actions.
+    """
+
+    mean: Tensor
+    log_std: Tensor | None
+    box: Box
+
+    @property
+    def mode(self) -> Tensor:
+        """The squashed mean."""
+        return self.box.actions(self.mean)
+
+    def play(self, noise: Tensor | None) -> Played:
+        """Return what is played with this noise; see `Policy.play`."""
+        if self.log_std is None:
+            actions = self.mode if noise is None else self.box.explore(self.mode, noise)
+            return Played(actions, actions)
+        raw = self.mean if noise is None else self.sample(noise)
+        return Played(self.box.actions(raw), raw)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return mean + std * noise, before squashing."""
+        return self.mean + torch.exp(self._spread) * noise
+
+    def log_prob(self, stored: Tensor) -> Tensor:
+        """Log-density of the actions of numbers before squashing, summed over the values of an action."""
+        spread = self._spread
+        score = (stored - self.mean) * torch.exp(-spread)
+        normal = -0.5 * score * score - spread - 0.5 * math.log(2.0 * math.pi)
+        return (normal - self.box.log_slope(stored)).flatten(2).sum(-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the normal distribution before squashing, summed; that of the actions has no closed form."""
+        return (self._spread + 0.5 * math.log(2.0 * math.pi * math.e)).flatten(2).sum(-1)
+
+    @property
+    def _spread(self) -> Tensor:
+        if self.log_std is None:
+            raise ValueError("a deterministic policy has no density: its learner declares heads without a spread.")
+        return self.log_std
+
+
+def action_shapes(name: str, inputs: int, box: Box, heads: Heads) -> list[ParameterShape]:
+    """Return the parameters of an actor's last layer, which has `inputs` values of each observation."""
+    outputs = 2 * box.values if heads.spread == "observed" else box.values
+    shapes = linear_shapes(name, inputs, outputs)
+    if heads.spread == "free":
+        shapes.append(ParameterShape(f"{name}.log_std", (box.values,), 0))
+    return shapes
+
+
+def policy_of(parameters: Parameters, name: str, hidden: Tensor, box: Box, heads: Heads) -> SquashedGaussian:
+    """Return the policy of an actor whose last layer is `name`, for float32 `[agents, ..., inputs]`."""
+    outputs = linear(parameters, name, hidden)
+    if heads.spread == "none":
+        return SquashedGaussian(outputs, None, box)
+    if heads.spread == "observed":
+        mean, log_std = outputs.chunk(2, dim=-1)
+    else:
+        mean, free = outputs, parameters[f"{name}.log_std"]
+        log_std = free.reshape(len(free), *[1] * (outputs.ndim - 2), -1).expand_as(outputs)
+    return SquashedGaussian(mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD), box)

@@ -1,0 +1,148 @@
+"""Policies equal torch's distributions; their bits do not depend on what is computed beside them."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import (
+    AffineTransform,
+    ComposeTransform,
+    Normal,
+    SigmoidTransform,
+    SoftplusTransform,
+    TanhTransform,
+    Transform,
+    TransformedDistribution,
+)
+
+from eigen_core.networks import Box, Heads, ParameterLayout, SquashedGaussian
+from eigen_core.networks.policies import action_shapes, policy_of
+from eigen_core.randomness import keyed_generator
+
+CPU = torch.device("cpu")
+SHAPE = (3, 7, 4, 2)
+
+
+def draw(key: str, scale: float = 1.0, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    return torch.tensor(scale * keyed_generator(1, key).standard_normal(shape), dtype=torch.float32)
+
+
+def gaussian(box: Box, agents: slice = slice(None)) -> SquashedGaussian:
+    return SquashedGaussian(draw("mean", 2.0)[agents], draw("log std", 0.5)[agents], box)
+
+
+BOXES: list[tuple[Box, list[Transform], list[Transform]]] = [
+    # A box, and for each value of an action: to [-1, 1], and from there to natural units.
+    (
+        Box([0.0, 0.1], [3.0, 0.5], CPU),
+        [ComposeTransform([SigmoidTransform(), AffineTransform(-1.0, 2.0)])] * 2,
+        [AffineTransform(1.5, 1.5), AffineTransform(0.3, 0.2)],
+    ),
+    (
+        Box([-1.0, -2.0], [1.0, 2.0], CPU, steepness=1.0),
+        [TanhTransform()] * 2,
+        [AffineTransform(0.0, 1.0), AffineTransform(0.0, 2.0)],
+    ),
+    (
+        Box([0.0, 0.1], [math.inf, 0.5], CPU),
+        [SoftplusTransform(), ComposeTransform([SigmoidTransform(), AffineTransform(-1.0, 2.0)])],
+        [AffineTransform(0.0, 1.0), AffineTransform(0.3, 0.2)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("box", "scaled", "natural"), BOXES)
+def test_actions_and_densities_equal_torchs_distributions(
+    box: Box, scaled: list[Transform], natural: list[Transform]
+) -> None:
+    policy, noise = gaussian(box), draw("noise")
+    assert policy.log_std is not None
+    raw = policy.sample(noise)
+    log_probs, entropy = torch.zeros(SHAPE[:2], dtype=torch.float64), torch.zeros(SHAPE[:2], dtype=torch.float64)
+    for value in range(2):
+        normal: Any = Normal(policy.mean[..., value].double(), policy.log_std[..., value].double().exp())
+        in_units = scaled[value](raw[..., value].double())
+        expected = natural[value](in_units)
+        torch.testing.assert_close(policy.play(noise).actions[..., value].double(), expected, rtol=1e-5, atol=1e-6)
+        inside: Any = TransformedDistribution(normal, [scaled[value]])
+        log_probs += inside.log_prob(in_units.clamp(-1 + 1e-12, None)).sum(-1)
+        entropy += normal.entropy().sum(-1)
+    torch.testing.assert_close(policy.log_prob(raw).double(), log_probs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(policy.entropy.double(), entropy, rtol=1e-5, atol=1e-5)
+
+
+def test_densities_in_natural_units_differ_by_the_ranges() -> None:
+    policy = SquashedGaussian(draw("mean")[..., :1], draw("log std", 0.3)[..., :1], Box([0.1], [0.5], CPU))
+    assert policy.log_std is not None
+    raw = policy.sample(draw("noise")[..., :1])
+    normal = Normal(policy.mean.double(), policy.log_std.double().exp())
+    natural: Any = TransformedDistribution(normal, [SigmoidTransform(), AffineTransform(0.1, 0.4)])
+    expected = natural.log_prob(policy.box.actions(raw.double())).flatten(2).sum(-1)
+    # Four values with a range of 0.4 instead of 2.
+    shifted = policy.log_prob(raw).double() - 4 * math.log(0.4 / 2.0)
+    torch.testing.assert_close(shifted, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_densities_are_finite_where_actions_reach_their_bounds() -> None:
+    for box in (Box([-1.0], [1.0], CPU, steepness=1.0), Box([0.0], [math.inf], CPU)):
+        raw = torch.tensor([-80.0, -30.0, 0.0, 30.0, 80.0]).reshape(1, 5, 1).requires_grad_()
+        policy = SquashedGaussian(torch.zeros(1, 5, 1), torch.zeros(1, 5, 1), box)
+        log_prob = policy.log_prob(raw)
+        torch.autograd.backward(log_prob.sum())
+        assert log_prob.isfinite().all()
+        assert raw.grad is not None
+        assert raw.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("box", [box for box, _, _ in BOXES])
+def test_the_bits_of_an_agent_do_not_depend_on_the_others(box: Box) -> None:
+    noise, together = draw("noise"), gaussian(box)
+    raw = together.sample(noise)
+    for agents in (slice(0, 1), slice(1, 3)):
+        alone = gaussian(box, agents)
+        assert torch.equal(alone.sample(noise[agents]), raw[agents])
+        assert torch.equal(alone.play(noise[agents]).actions, together.play(noise).actions[agents])
+        assert torch.equal(alone.log_prob(raw[agents]), together.log_prob(raw)[agents])
+        assert torch.equal(alone.entropy, together.entropy[agents])
+
+
+def test_a_deterministic_policy_explores_within_the_bounds_and_has_no_density() -> None:
+    policy = SquashedGaussian(draw("mean"), None, Box([0.0, 0.1], [3.0, 0.5], CPU))
+    quiet, noisy = policy.play(None), policy.play(draw("noise"))
+    assert torch.equal(quiet.actions, policy.mode)
+    assert torch.equal(quiet.stored, quiet.actions)
+    assert torch.equal(noisy.stored, noisy.actions)
+    expected = (policy.mode + draw("noise") * torch.tensor([3.0, 0.4])).clamp(
+        torch.tensor([0.0, 0.1]), torch.tensor([3.0, 0.5])
+    )
+    torch.testing.assert_close(noisy.actions, expected)
+    with pytest.raises(ValueError, match="no density"):
+        policy.log_prob(noisy.stored)
+
+
+def test_a_stochastic_policy_stores_what_its_density_is_of() -> None:
+    policy = gaussian(Box([0.0, 0.1], [3.0, 0.5], CPU))
+    quiet, noisy = policy.play(None), policy.play(draw("noise"))
+    assert torch.equal(quiet.stored, policy.mean)
+    assert torch.equal(quiet.actions, policy.mode)
+    assert torch.equal(noisy.stored, policy.sample(draw("noise")))
+    assert torch.equal(noisy.actions, policy.box.actions(noisy.stored))
+
+
+@pytest.mark.parametrize(
+    ("heads", "values"),
+    [(Heads(), 5 * 2 + 2), (Heads(spread="free"), 5 * 2 + 2 + 2), (Heads(spread="observed"), 5 * 4 + 4)],
+)
+def test_the_spread_is_where_the_heads_say(heads: Heads, values: int) -> None:
+    box = Box([0.0, 0.1], [3.0, 0.5], CPU)
+    layout = ParameterLayout(tuple(action_shapes("action", 5, box, heads)))
+    assert layout.size == values
+    rows = torch.tensor(layout.initial_row(keyed_generator(1, "row")))[None].repeat(3, 1)
+    hidden = draw("hidden", shape=(3, 7, 4, 5))
+    policy = policy_of(layout.views(rows), "action", hidden, box, heads)
+    assert policy.mean.shape == SHAPE
+    assert (policy.log_std is None) == (heads.spread == "none")
+    if policy.log_std is not None:
+        assert bool(policy.log_std.any()) == (heads.spread == "observed")
