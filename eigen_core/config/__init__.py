@@ -4,6 +4,7 @@ from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.sections import (
     CheckpointConfig,
+    EnvironmentConfig,
     EvaluationConfig,
     EvolutionConfig,
     ExplorationConfig,
@@ -21,6 +22,7 @@ __all__ = [
     "PRESET_NAMES",
     "CheckpointConfig",
     "Config",
+    "EnvironmentConfig",
     "EvaluationConfig",
     "EvolutionConfig",
     "ExplorationConfig",

@@ -1,27 +1,48 @@
 """What a configuration can name: tasks, learners and encoders, each with the class that it stands for.
 
-One that is added is a file of its own and a line here.
+One that is added is a file of its own and a line here. A name of a task may go on after a colon, in the task's own way.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-TASKS: Mapping[str, str] = {"market": "eigen_core.task.market:MarketTask"}
+from pydantic import AfterValidator, Field
+
+from eigen_core.config.plain import shown
+
+TASKS: Mapping[str, str] = {
+    "market": "eigen_core.task.market:MarketTask",
+    "gym": "eigen_core.task.gymnasium:GymnasiumTask",
+}
 LEARNERS: Mapping[str, str] = {"ddpg": "eigen_core.learners.ddpg:DdpgLearner"}
 ENCODERS: Mapping[str, str] = {
     "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",
     "tcn": "eigen_core.networks.encoders.tcn:TcnEncoder",
 }
 
+
+def _task_exists(name: str) -> str:
+    kind, _, of_task = name.partition(":")
+    if kind not in TASKS or bool(of_task) != (kind == "gym"):
+        raise ValueError(f"task: there is no task {shown(name)}: give {TASK_NAMES}")
+    return name
+
+
+TASK_NAMES = "market, or gym: and a Gymnasium environment, for example gym:Pendulum-v1 or gym:module:Class"
+TaskName = Annotated[str, Field(max_length=4_096), AfterValidator(_task_exists)]
+
 if TYPE_CHECKING:
-    TaskName = str
     LearnerName = str
     EncoderName = str
 else:
-    TaskName = Literal[tuple(TASKS)]
     LearnerName = Literal[tuple(LEARNERS)]
     EncoderName = Literal[tuple(ENCODERS)]
+
+
+def task_choice(task: str) -> str:
+    """Return the key of `TASKS` that the name of a task begins with."""
+    return task.partition(":")[0]
 
 
 def chosen(choices: Mapping[str, str], name: str) -> object:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from eigen_core.config.choices import TASK_NAMES
 from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, preset_values
 from eigen_core.config.sections import Section
 
 _UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
+_NAMED = {"preset": f"one of {', '.join(PRESET_NAMES)}", "task": f"one of {TASK_NAMES}"}
 _KINDS = {
     "integer": "a whole number",
     "number": "a number",
@@ -130,7 +132,7 @@ def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
         kind=f"{accepted['items']['type']}s" if accepted["type"] == "array" else accepted["type"],
         optional=len(alternatives) > 1,
         default=schema["default"],
-        bounds=f"one of {', '.join(PRESET_NAMES)}" if key == "preset" else _bounds(accepted),
+        bounds=_NAMED[key] if key in _NAMED else _bounds(accepted),
         unit=unit[1] if unit else "",
         meaning=_UNIT.sub(".", description) if unit else description,
     )

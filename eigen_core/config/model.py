@@ -10,6 +10,7 @@ from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.sections import (
     CheckpointConfig,
     Count,
+    EnvironmentConfig,
     EvaluationConfig,
     EvolutionConfig,
     ExplorationConfig,
@@ -34,7 +35,8 @@ class Config(Section):
     preset: Text = "quickstart"
     """Preset that gives the values not given here; `eigen presets` lists them."""
     task: TaskName = "market"
-    """What agents play."""
+    """What agents play: `market`, or a Gymnasium environment with vectors of observations and actions: `gym:` and its
+    id, or `gym:module:Class`. Settings of the sections market and trading are of the market alone."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random draw of the run."""
     generations: Count = 25
@@ -48,6 +50,7 @@ class Config(Section):
     with AVX-512 agree to the bit, so that a run may move between them, for up to 1.2 times the time."""
     market: MarketConfig = MarketConfig()
     trading: TradingConfig = TradingConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
     network: NetworkConfig = NetworkConfig()
     population: PopulationConfig = PopulationConfig()
     exploration: ExplorationConfig = ExplorationConfig()
@@ -77,7 +80,9 @@ class Config(Section):
         return preset
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
+    def _market_sections_agree(self) -> Self:
+        if self.task != "market":
+            return self
         too_long = [scale for scale in self.network.scales if scale > self.market.window]
         if self.network.encoder == "filter_bank" and too_long:
             raise ValueError(

@@ -111,6 +111,19 @@ class TradingConfig(Section):
         return self
 
 
+class EnvironmentConfig(Section):
+    """A Gymnasium environment that is played: the tasks `gym:...`."""
+
+    episode_steps: Count | None = None
+    """Most steps of an episode; empty: the limit that the environment is registered with."""
+    normalise_observations: bool = False
+    """Observations are normalised by the mean and the variance of all that the population has observed in training;
+    updated once a generation."""
+    normalise_rewards: bool = False
+    """Rewards are divided by the standard deviation of all discounted returns before learning, then multiplied by
+    `learner.reward_scale`; updated once a generation."""
+
+
 class NetworkConfig(Section):
     """The networks of an agent: encoder, pooling over columns, heads."""
 
@@ -132,6 +145,8 @@ class NetworkConfig(Section):
     """Learned queries that pool all columns into the market context."""
     head_width: Width = 32
     """Width of the hidden layers of actor and critic."""
+    head_layers: Annotated[int, Field(ge=1, le=64)] = 2
+    """Hidden layers of actor and critic where observations are vectors (`gym:...`); the market's have their own."""
     column_chunk: CountOrZero = 0
     """Columns encoded at a time, recomputed in the backward pass; bounds the memory of `tcn`. 0: all at once."""
 
@@ -151,7 +166,7 @@ class ExplorationConfig(Section):
     scale: Fraction = 0.1
     """Initial standard deviation, as a fraction of an action's range."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9999
-    """Factor on the scale for each day that an agent trades in training."""
+    """Factor on the scale for each step (of the market: day) of an agent's training episodes at their full length."""
     minimum: Fraction = 0.01
     """The scale never falls below this."""
 
@@ -184,7 +199,7 @@ class LearnerConfig(Section):
     gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution alone."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Transitions in a batch, all of different days."""
+    """Transitions in a batch; of the market, all of different days."""
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000

@@ -58,6 +58,7 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     if state.evaluated is not None:
         return state.evaluated
     config, generation = state.config, state.generation + 1
+    state.task.state = state.task_state
     starts, validation = training_slices(state), validation_slices(state)
     groups = agent_groups(state.population.size, config.population.group_size)
     trained, validated = [], []
@@ -67,6 +68,7 @@ def evaluate(state: TrainingState) -> EvaluationResult:
         trained.append(state.task.roll_out(weights, starts[agents], noise, record=True))
         validated.append(state.task.roll_out(weights, np.tile(validation, (len(weights), 1))))
         report_progress("evaluate", index + 1, len(groups))
+    rows = _joined([rollout.transitions for rollout in trained if rollout.transitions is not None])
     result = EvaluationResult(
         generation=generation,
         fitness=mean_of_lowest(np.concatenate([rollout.rewards for rollout in trained]), config.evaluation.lowest),
@@ -74,9 +76,9 @@ def evaluate(state: TrainingState) -> EvaluationResult:
             np.concatenate([rollout.rewards for rollout in validated]), config.evaluation.validation_lowest
         ),
         statistics=state.task.statistics(trained),
+        task_state=state.task.state_after(rows),
     )
     champion = _champion_after(state, result)
-    rows = _joined([rollout.transitions for rollout in trained if rollout.transitions is not None])
     state.commit(replay=state.replay.appended(rows), champion=champion, evaluated=result)
     return result
 
@@ -207,6 +209,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
     state.commit(
         population=population,
         mutation=mutation,
+        task_state=result.task_state,
         noise_scale=max(exploration.minimum, state.noise_scale * exploration.decay**steps),
         evaluated=None,
         learned=None,

@@ -18,6 +18,7 @@ from eigen_core.evolution import Champion, MutationState
 from eigen_core.generation.snapshot_checks import (
     require,
     require_champion,
+    require_finite,
     require_population,
     require_replay,
     require_state,
@@ -109,11 +110,12 @@ def snapshot(state: TrainingState) -> Snapshot:
 
 
 def _tensors(state: TrainingState, champion: Tensor) -> dict[str, dict[str, Tensor]]:
-    return {
+    tensors = {
         "population": state.population.tensors(),
         # With its generation, no two generations share this file, so that damage to it costs one of them.
         "champion": {"weights": champion, "generation": torch.tensor(state.generation)},
     }
+    return {**tensors, "task": dict(state.task_state)} if state.task_state else tensors
 
 
 def _champion_facts(state: TrainingState) -> JsonValue:
@@ -128,8 +130,8 @@ def _champion_facts(state: TrainingState) -> JsonValue:
 
 def snapshot_form(state: TrainingState) -> SnapshotForm:
     """Return what the snapshots of this run consist of: what those of `state` would, whatever they hold."""
-    config = state.config
-    rows = config.population.size * config.evaluation.slices * state.task.episode_steps
+    episodes = state.config.population.size * state.config.evaluation.slices
+    rows = range(episodes * state.task.fewest_steps, episodes * state.task.episode_steps + 1)
     return SnapshotForm.of(_tensors(state, state.population.weights[0]), _DOCUMENTS, state.replay.ring(), rows)
 
 
@@ -167,7 +169,10 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     if ring is None:
         raise UnfitSnapshotError("replay", "is missing")
     replay = require_replay(state, ring, history[-1], take_memory=take_memory)
+    task_state = saved.tensors.get("task", {})
+    require_finite("task.safetensors", task_state)
     state.commit(
+        task_state={name: tensor.to(state.device) for name, tensor in task_state.items()},
         population=Population.from_tensors(saved.tensors["population"], state.device),
         replay=replay,
         champion=replace(champion, weights=champion.weights.to(state.device)),

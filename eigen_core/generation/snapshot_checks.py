@@ -40,7 +40,7 @@ def require_champion(champion: Champion, newest: GenerationRecord) -> None:
     recorded = (newest.champion_generation, newest.champion_agent, newest.champion_validation)
     known = (champion.generation, champion.agent, champion.validation) == recorded
     require(known, "state.json", "names another champion than the history")
-    _require_range("champion.safetensors", "weights", champion.weights, -math.inf)
+    require_finite("champion.safetensors", {"weights": champion.weights})
 
 
 def require_population(
@@ -51,6 +51,12 @@ def require_population(
         _require_range("population.safetensors", name, tensor, *bounds.get(name, (-math.inf, math.inf)))
     same = tensors_sha256({"weights": tensors["weights"]}) == newest.weights_sha256
     require(same, "population.safetensors", "does not hold the weights that the history names")
+
+
+def require_finite(file: str, tensors: Mapping[str, Tensor]) -> None:
+    """Require finite values."""
+    for name, tensor in tensors.items():
+        _require_range(file, name, tensor, -math.inf)
 
 
 def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *, take_memory: bool) -> Replay:
@@ -64,9 +70,8 @@ def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *
     """
     wrong = state.task.wrong_rows(ring)
     require(wrong is None, "replay", str(wrong))
-    for name, column in ring.columns.items():
-        if column.is_floating_point():
-            _require_range("replay", name, column[: ring.size], -math.inf)
+    floating = {name: column for name, column in ring.columns.items() if column.is_floating_point()}
+    require_finite("replay", {name: column[: ring.size] for name, column in floating.items()})
     columns = state.task.columns
     saved = Replay.from_ring(ring, columns, torch.device("cpu"), take_memory=True)
     same = tensors_sha256(saved.tensors()) == newest.replay_sha256

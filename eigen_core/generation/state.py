@@ -1,6 +1,6 @@
 """The state of a run between two phases: a plain object that is passed by reference, never serialized as a whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +29,14 @@ class EvaluationResult:
         fitness: float64 `[agents]`.
         validations: float64 `[agents]`.
         statistics: what the task says of the training episodes.
+        task_state: what the task knows after them.
     """
 
     generation: int
     fitness: NDArray[np.float64]
     validations: NDArray[np.float64]
     statistics: dict[str, float]
+    task_state: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class TrainingState:
     Attributes:
         generation: last completed generation; 0 at the start.
         heads: what the learner needs of the networks.
-        population, replay, champion, mutation, noise_scale: what the next generation starts from.
+        population, replay, champion, mutation, noise_scale, task_state: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
         saved: where the population of the last checkpoint can be read again.
@@ -95,6 +97,7 @@ class TrainingState:
         self.champion: Champion | None = None
         self.mutation = MutationState.initial(config.evolution)
         self.noise_scale = config.exploration.scale
+        self.task_state = self.task.state
         self.evaluated: EvaluationResult | None = None
         self.learned: tuple[int, dict[str, float] | None] | None = None
         self.history = RecordLog(GenerationRecord)

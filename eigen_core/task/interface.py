@@ -95,8 +95,11 @@ class Task(Protocol[Observed, Encoded]):
         critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
         box: the actions.
         columns: what one stored transition consists of.
-        episode_steps: steps of an episode, which is the same for all.
+        episode_steps: most steps of an episode.
+        fewest_steps: fewest steps of an episode.
         fingerprint: hash of the data that are played.
+        state: what the task has learned from what was played, which observations are normalised by; tensors that are
+            never written to. It is the same throughout a generation.
     """
 
     def __init__(
@@ -120,7 +123,9 @@ class Task(Protocol[Observed, Encoded]):
     box: Box
     columns: Mapping[str, Column]
     episode_steps: int
+    fewest_steps: int
     fingerprint: str
+    state: Mapping[str, Tensor]
 
     @property
     def training_starts(self) -> range:
@@ -148,6 +153,9 @@ class Task(Protocol[Observed, Encoded]):
             noise: what the policy plays with, float32 `[agents, *noise_shape]` (`Policy.play`); None: none.
             record: return the transitions.
         """
+
+    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what `state` becomes once a generation's transitions are recorded; this object stays as it is."""
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return what the episodes of rollouts come to."""

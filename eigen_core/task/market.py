@@ -100,7 +100,8 @@ class MarketTask:
         self.actor_layout = self.network.actor_layout
         self.box = self.network.box
         self.columns: Mapping[str, Column] = market_columns(panel.assets, self.network.portfolio_values)
-        self.episode_steps = config.trading.episode_days
+        self.episode_steps = self.fewest_steps = config.trading.episode_days
+        self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint
         self._config = config
         self._episode_times = episode_times(config.trading, device)
@@ -145,6 +146,10 @@ class MarketTask:
         played = self.evaluator.roll_out(weights, starts, noise, record)
         counts = {name: getattr(played.summary, name).cpu().numpy().astype(np.float64) for name in _COUNTED}
         return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
+
+    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """Return the state, which stays empty."""
+        return self.state
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return means over the episodes: trades, share of trades with a gain, days without a position, fees."""

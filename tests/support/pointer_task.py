@@ -60,7 +60,8 @@ class PointerTask:
             "reward": Column(torch.float32),
             "terminal": Column(torch.bool),
         }
-        self.episode_steps = _STEPS
+        self.episode_steps = self.fewest_steps = _STEPS
+        self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"
         self.training_starts = range(1_000)
         self.validation_starts = range(1_000, 1_100)
@@ -98,6 +99,9 @@ class PointerTask:
             }
         totals = rewards.double().reshape(agents, episodes, _STEPS).sum(-1).numpy()
         return Rollout(totals, {"distance": -totals.flatten() / _STEPS}, rows)
+
+    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
+        return self.state
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         return {"distance": float(np.concatenate([rollout.counts["distance"] for rollout in rollouts]).mean())}

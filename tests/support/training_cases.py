@@ -55,6 +55,7 @@ def content_of(state: TrainingState) -> dict[str, Any]:
         ),
         "mutation": state.mutation.model_dump(),
         "noise_scale": state.noise_scale,
+        "task_state": tensors_sha256(dict(state.task_state)),
         "evaluated": evaluated
         and (
             evaluated.generation,

@@ -95,7 +95,7 @@ def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: R
     """One of another form is not even fetched; one whose values are wrong shows it here."""
     there.train(4)
     there.drain()
-    form = SnapshotForm.of(snapshot_of(1).tensors, ["history"], ring_at(1), ROWS)
+    form = SnapshotForm.of(snapshot_of(1).tensors, ["history"], ring_at(1), range(ROWS, ROWS + 1))
     of_another_form = replace(snapshot_of(5), documents={})
     there.uploader.add(there.directory.save(of_another_form, epoch=there.lease.epoch).manifest)
     there.drain()

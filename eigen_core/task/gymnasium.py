@@ -1,0 +1,260 @@
+"""Any Gymnasium environment with vectors of observations and actions as a task: `task: gym:Pendulum-v1`.
+
+An episode is named by the seed of its reset; seeds of training, validation and holdout are apart.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+from torch import Tensor
+
+from eigen_core.checkpoint import Ring
+from eigen_core.checkpoint.snapshot import slot_ranges
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.instructions import compute_with
+from eigen_core.networks import Box, Heads, SquashedGaussian
+from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
+from eigen_core.networks.mlp import hidden_layers, hidden_shapes
+from eigen_core.networks.policies import action_shapes, policy_of
+from eigen_core.replay import Column, Replay
+from eigen_core.task.gymnasium_environment import OpenedEnvironment, open_environment
+from eigen_core.task.gymnasium_rollouts import EnvironmentPool
+from eigen_core.task.interface import Rollout, TaskData, Transitions
+from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
+
+_TRAINING_SEEDS = range(1 << 30)
+_VALIDATION_SEEDS = range(1 << 30, (1 << 30) + (1 << 20))
+_HOLDOUT_SEEDS = range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21))
+_ROWS_AT_A_TIME = 1 << 16
+
+
+@dataclass(frozen=True)
+class VectorEncoding:
+    """Observations, normalised if that is configured: float32 `[agents, batch, values]`."""
+
+    values: Tensor
+
+    def detached(self) -> "VectorEncoding":
+        """The same: no parameter has made them."""
+        return self
+
+
+@dataclass(frozen=True)
+class UniformSampler:
+    """Draws batches from all stored transitions, with replacement; there is one block."""
+
+    size: int
+    batch_size: int
+
+    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:  # noqa: ARG002
+        """Return zeros: int64 of this shape."""
+        return np.zeros(shape, dtype=np.int64)
+
+    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:  # noqa: ARG002
+        """Draw the slots of a batch: int64 `[batch]`."""
+        return generator.integers(0, self.size, self.batch_size)
+
+
+class GymnasiumTask:
+    """Implements `Task`.
+
+    Args:
+        config: the environment's section, networks, learner.
+        opened: the environment.
+        device: where networks are computed.
+        heads: what the learner needs of the networks.
+    """
+
+    def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
+        compute_with(config.instructions)
+        _require_capacity(config, opened)
+        network, settings = config.network, config.environment
+        values, actions = opened.observation_values, len(opened.low)
+        width, self._layers = network.head_width, network.head_layers
+        self._heads = heads
+        self.box = Box(opened.low.tolist(), opened.high.tolist(), device, steepness=1.0)
+        critic = []
+        for index in range(heads.critics):
+            inputs = values + actions * heads.action_values
+            critic += hidden_shapes(f"critic{index}", inputs, width, self._layers)
+            critic += linear_shapes(f"critic{index}.value", width, 1)
+        self.critic_layout = ParameterLayout(tuple(critic))
+        actor = hidden_shapes("actor", values, width, self._layers)
+        self.actor_layout = ParameterLayout((*actor, *action_shapes("actor.action", width, self.box, heads)))
+        self.columns: Mapping[str, Column] = {
+            "observation": Column(torch.float32, (values,)),
+            "next_observation": Column(torch.float32, (values,)),
+            "action": Column(torch.float32, (actions,)),
+            "reward": Column(torch.float32),
+            "terminal": Column(torch.bool),
+            "ends": Column(torch.bool),
+        }
+        self.episode_steps, self.fewest_steps = opened.episode_steps, 1
+        self.training_starts = _TRAINING_SEEDS
+        self.validation_starts = _VALIDATION_SEEDS
+        self.holdout_starts = _HOLDOUT_SEEDS
+        self.fingerprint = _fingerprint(opened)
+        low, high = torch.tensor(opened.low, device=device), torch.tensor(opened.high, device=device)
+        self._middle, self._per_half_range = (low + high) / 2.0, 2.0 / (high - low)
+        self._opened = opened
+        self._pool = EnvironmentPool(opened)
+        self._device = device
+        self._gamma = config.learner.gamma
+        self._observed = RunningMoments("observation", values, device) if settings.normalise_observations else None
+        self._returned = RunningMoments("return", 1, device) if settings.normalise_rewards else None
+        self.state = {
+            name: tensor
+            for moments in (self._observed, self._returned)
+            if moments is not None
+            for name, tensor in moments.nothing().items()
+        }
+
+    @staticmethod
+    def open_data(config: Config) -> TaskData:
+        """Open the environment that the configuration names."""
+        opened = open_environment(config.task.removeprefix("gym:"), config.environment)
+        _require_capacity(config, opened)
+        size = (
+            f"{opened.observation_values:,} observed values, {len(opened.low):,} values of an action, at most "
+            f"{opened.episode_steps:,} steps"
+        )
+        return TaskData(opened, size)
+
+    def noise_shape(self, episodes: int) -> tuple[int, ...]:
+        """Return the shape of the exploration noise of one agent in so many episodes."""
+        return (episodes, self.episode_steps, len(self._opened.low))
+
+    @torch.no_grad()
+    def roll_out(
+        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+    ) -> Rollout:
+        """Play one episode for each agent and start, which is the seed of its reset; see `Task.roll_out`."""
+        critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
+        actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
+
+        def act(observations: NDArray[np.float32], step: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+            observed = torch.tensor(observations, device=self._device).reshape(*starts.shape, -1)
+            policy = self.policy(actor, self.encode(critic, observed))
+            played = policy.play(None if noise is None else noise[:, :, step])
+            actions, stored = (part.flatten(0, 1).cpu().numpy() for part in played)
+            return actions, stored
+
+        episodes = self._pool.play(starts.ravel(), act)
+        rows = {name: torch.tensor(held, device=self._device) for name, held in episodes.rows().items()}
+        counts = {"steps": episodes.lengths.astype(np.float64), "terminated": episodes.terminated.astype(np.float64)}
+        rewards = episodes.rewards.sum(axis=1)
+        return Rollout(rewards.reshape(starts.shape), {"reward": rewards, **counts}, rows if record else None)
+
+    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the running moments with the observations and returns of recorded episodes."""
+        state = dict(self.state)
+        if self._observed is not None:
+            state |= self._observed.after(state, transitions["observation"].cpu().double().numpy())
+        if self._returned is not None:
+            rewards, ends = transitions["reward"].cpu().double().numpy(), transitions["ends"].cpu().numpy()
+            state |= self._returned.after(state, discounted_returns(rewards, ends, self._gamma)[:, None])
+        return state
+
+    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Return means over the episodes: reward, steps, share that came to an end of its own."""
+        names = ("reward", "steps", "terminated")
+        return {name: float(np.concatenate([rollout.counts[name] for rollout in rollouts]).mean()) for name in names}
+
+    def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
+        """Return what draws batches from all that is stored."""
+        return UniformSampler(replay.size, batch_size)
+
+    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Tensor]:  # noqa: ARG002
+        """Return the transitions in `slots`, int64 `[agents, batch]`."""
+        rows = replay.pick(slots, "observation", "next_observation", "action", "reward", "terminal")
+        rewards = rows["reward"]
+        if self._returned is not None:
+            rewards = rewards * self._returned.mean_and_scale(self.state)[1]
+        return Transitions(rows["observation"], rows["next_observation"], rows["action"], rewards, rows["terminal"])
+
+    def encode(self, critic: Parameters, observations: Tensor) -> VectorEncoding:  # noqa: ARG002
+        """Normalise observations, if that is configured."""
+        if self._observed is None:
+            return VectorEncoding(observations)
+        return VectorEncoding(normalised(observations, *self._observed.mean_and_scale(self.state)))
+
+    def policy(self, actor: Parameters, encoding: VectorEncoding) -> SquashedGaussian:
+        """Return the policy over flattened actions: float32 `[agents, batch, values]`."""
+        hidden = hidden_layers(actor, "actor", self._layers, encoding.values)
+        return policy_of(actor, "actor.action", hidden, self.box, self._heads)
+
+    def values(self, critic: Parameters, encoding: VectorEncoding, actions: Tensor | None) -> Tensor:
+        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
+        inputs = encoding.values
+        if actions is not None:
+            inputs = torch.cat([inputs, (actions - self._middle) * self._per_half_range], dim=-1)
+        values = []
+        for index in range(self._heads.critics):
+            hidden = hidden_layers(critic, f"critic{index}", self._layers, inputs)
+            values.append(linear(critic, f"critic{index}.value", hidden)[..., 0])
+        return torch.stack(values)
+
+    def wrong_rows(self, ring: Ring) -> str | None:
+        """Return why no episodes can have left the rows of a ring, as the rest of a sentence; None if they can."""
+        return wrong_rows(ring, self.episode_steps)
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what is needed beside weights and configuration to use an agent."""
+        return {
+            "environment": self._opened.name,
+            "low": self._opened.low.tolist(),
+            "high": self._opened.high.tolist(),
+        }
+
+
+def wrong_rows(ring: Ring, episode_steps: int) -> str | None:
+    """Return what is wrong with the rows of a replay's ring as a part of a sentence, None if nothing is.
+
+    Rows are whole episodes, step after step; the oldest may have lost its first steps.
+
+    Args:
+        ring: the columns of the task, on the CPU.
+        episode_steps: most steps of an episode.
+    """
+    columns = ring.columns
+    steps = 0
+    following: Tensor | None = None
+    for _, slots in slot_ranges(ring.capacity, ring.written - ring.size, ring.written, _ROWS_AT_A_TIME):
+        ends = columns["ends"][slots]
+        if bool((columns["terminal"][slots] & ~ends).any()):
+            return "has episodes that go on after their end"
+        observed, after = columns["observation"][slots], columns["next_observation"][slots]
+        if not torch.equal(observed[1:][~ends[:-1]], after[:-1][~ends[:-1]]) or (
+            following is not None and not torch.equal(observed[0], following)
+        ):
+            return "has steps that do not follow one another"
+        following = None if bool(ends[-1]) else after[-1]
+        last = torch.nonzero(ends)[:, 0].tolist()
+        lengths = np.diff([-1 - steps, *last, len(ends) - 1])
+        if lengths.max() > episode_steps:
+            return f"has an episode of more than {episode_steps:,} steps"
+        steps = int(lengths[-1])
+    return None if following is None else "does not end with the end of an episode"
+
+
+def _require_capacity(config: Config, opened: OpenedEnvironment) -> None:
+    """Refuse a replay that may not hold the transitions of a generation."""
+    episodes = config.population.size * config.evaluation.slices
+    most = episodes * opened.episode_steps
+    if most > config.replay.capacity:
+        raise InputError(
+            f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions that a generation can have "
+            f"({config.population.size} agents x {config.evaluation.slices} episodes x {opened.episode_steps:,} "
+            "steps): raise it or lower evaluation.slices."
+        )
+
+
+def _fingerprint(opened: OpenedEnvironment) -> str:
+    facts = (opened.name, opened.observation_values, opened.low.tolist(), opened.high.tolist(), opened.episode_steps)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()

@@ -1,0 +1,121 @@
+"""A Gymnasium environment by its name: whether agents can play it, its spaces, and how it is made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from eigen_core.config import EnvironmentConfig
+from eigen_core.errors import InputError
+
+Environment = gymnasium.Env[Any, Any]
+
+
+@dataclass(frozen=True)
+class OpenedEnvironment:
+    """An environment whose observations are vectors and whose actions are vectors with bounds.
+
+    Attributes:
+        name: as the configuration has it, without `gym:`.
+        make: returns a new one.
+        observation_values: length of a flattened observation.
+        action_shape: shape of an action.
+        low, high: bounds of a flattened action, float32 `[values]`.
+        episode_steps: most steps of an episode.
+    """
+
+    name: str
+    make: Callable[[], Environment]
+    observation_values: int
+    action_shape: tuple[int, ...]
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    episode_steps: int
+
+
+def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironment:
+    """Open an environment and look at its spaces.
+
+    Args:
+        name: an id of Gymnasium's registry (`Pendulum-v1`), one that a module registers when it is imported
+            (`module:Name-v0`), or a class (`module:Class`).
+        settings: the limit of its episodes.
+
+    Raises:
+        InputError: there is no such environment, it cannot be made, or agents cannot play it.
+    """
+    make, known_limit = _maker(name, settings)
+    environment = _made(name, make)
+    try:
+        observations, actions = environment.observation_space, environment.action_space
+    finally:
+        environment.close()
+    if not isinstance(observations, spaces.Box):
+        raise InputError(
+            f"task gym:{name}: its observations are {type(observations).__name__}, and agents observe vectors (Box): "
+            "wrap it in gymnasium.wrappers.FlattenObservation."
+        )
+    if not isinstance(actions, spaces.Box) or not np.issubdtype(actions.dtype, np.floating):
+        raise InputError(
+            f"task gym:{name}: its actions are {type(actions).__name__}, and agents act by vectors of real numbers "
+            "(Box): choose an environment with continuous actions."
+        )
+    low, high = actions.low.astype(np.float32).ravel(), actions.high.astype(np.float32).ravel()
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise InputError(
+            f"task gym:{name}: its actions have no finite bounds, and agents need them: wrap it in "
+            "gymnasium.wrappers.RescaleAction."
+        )
+    episode_steps = settings.episode_steps or known_limit
+    if episode_steps is None:
+        raise InputError(
+            f"task gym:{name}: no limit of its episodes is registered: give environment.episode_steps, the most steps "
+            "of an episode."
+        )
+    values = int(np.prod(observations.shape))
+    return OpenedEnvironment(name, make, values, actions.shape, low, high, episode_steps)
+
+
+def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:
+    """Return what makes the environment, and its registered limit of steps."""
+    module, _, rest = name.rpartition(":")
+    if module:
+        try:
+            found = getattr(import_module(module), rest, None)
+        except ImportError as error:
+            raise InputError(
+                f"task gym:{name}: module {module} cannot be imported ({error}): install it, or name its folder in "
+                "PYTHONPATH."
+            ) from error
+        if isinstance(found, type) and issubclass(found, gymnasium.Env):
+            return found, None
+        name = rest
+    try:
+        spec = gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise InputError(
+            f"task gym:{name}: {_one_line(error)} Give the id of a registered environment, for example "
+            "gym:Pendulum-v1, or a class as gym:module:Class."
+        ) from error
+    # The checker of spaces and types would double the time of a step.
+    return partial(
+        gymnasium.make, spec, max_episode_steps=settings.episode_steps, disable_env_checker=True
+    ), spec.max_episode_steps
+
+
+def _made(name: str, make: Callable[[], Environment]) -> Environment:
+    try:
+        return make()
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise InputError(f"task gym:{name}: it cannot be made: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if text.endswith(".") else f"{text}."

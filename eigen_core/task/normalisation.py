@@ -1,0 +1,84 @@
+"""Running means and variances by which observations and rewards are normalised, as sums over all that was played.
+
+Sums are taken row after row on the host, so that no bit of them depends on threads.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_LIMIT = 10.0
+_SMALLEST_VARIANCE = 1e-8
+
+
+class RunningMoments:
+    """Mean and variance of vectors, kept in the task's state under a name.
+
+    Args:
+        name: begins the names of its tensors.
+        values: length of a vector.
+        device: where vectors are normalised.
+    """
+
+    def __init__(self, name: str, values: int, device: torch.device) -> None:
+        self._name = name
+        self._values = values
+        self._device = device
+
+    def nothing(self) -> dict[str, Tensor]:
+        """Return the state before any vector was added: count, sum and sum of squares, float64."""
+        sums = torch.zeros(self._values, dtype=torch.float64, device=self._device)
+        count = torch.zeros(1, dtype=torch.float64, device=self._device)
+        return self._named(count, sums, sums.clone())
+
+    def after(self, state: Mapping[str, Tensor], vectors: NDArray[np.float64]) -> dict[str, Tensor]:
+        """Return the state with `[rows, values]` added."""
+        count, sums, squares = self._of(state)
+        return self._named(
+            count + len(vectors),
+            sums + torch.tensor(vectors.sum(axis=0), device=self._device),
+            squares + torch.tensor((vectors * vectors).sum(axis=0), device=self._device),
+        )
+
+    def mean_and_scale(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return mean and one over the standard deviation, float32 `[values]`; 0 and 1 before anything was added."""
+        count, sums, squares = self._of(state)
+        if not count.item():
+            return torch.zeros_like(sums).float(), torch.ones_like(sums).float()
+        mean = sums / count
+        variance = (squares / count - mean * mean).clamp_min(_SMALLEST_VARIANCE)
+        return mean.float(), variance.rsqrt().float()
+
+    def _of(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        return state[f"{self._name}_count"], state[f"{self._name}_sum"], state[f"{self._name}_squares"]
+
+    def _named(self, count: Tensor, sums: Tensor, squares: Tensor) -> dict[str, Tensor]:
+        return {f"{self._name}_count": count, f"{self._name}_sum": sums, f"{self._name}_squares": squares}
+
+
+def normalised(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Return float32 `[..., values]` less their mean, in standard deviations, at most 10 of them."""
+    return ((values - mean) * scale).clamp_(-_LIMIT, _LIMIT)
+
+
+def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:
+    """Return the discounted sum of the rewards of each step and those before it in its episode, float64 `[rows]`.
+
+    Rewards are divided by the standard deviation of these (Engstrom et al. 2020, arXiv:2005.12729, section 3).
+
+    Args:
+        rewards: float64 `[rows]`, whole episodes one after another.
+        ends: bool `[rows]`, the last step of an episode.
+        gamma: discount of a step.
+    """
+    returns = np.empty_like(rewards)
+    total = 0.0
+    for row, (reward, end) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
+        total = gamma * total + reward
+        returns[row] = total
+        if end:
+            total = 0.0
+    return returns

@@ -1,0 +1,245 @@
+"""Gymnasium environments as a task: episodes, what is stored of them, exact resume, errors."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from science_cases import small_config
+from training_cases import advance, content_of
+from uneven_environment import UnevenEnvironment
+
+from eigen_core.checkpoint import Ring, RunDirectory
+from eigen_core.config import Config, merge
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+from eigen_core.generation import (
+    TrainingState,
+    evaluate,
+    evolve,
+    hold_out,
+    restore,
+    snapshot,
+    snapshot_form,
+    start_training,
+    train,
+)
+from eigen_core.task import open_data
+from eigen_core.task.gymnasium import wrong_rows
+
+UNEVEN = "gym:uneven_environment:UnevenEnvironment"
+NORMALISED = {"normalise_observations": True, "normalise_rewards": True}
+
+
+def uneven(**sections: Any) -> Config:
+    """Episodes of 1 to 9 steps."""
+    base = {
+        "task": UNEVEN,
+        "environment": {"episode_steps": 9},
+        "exploration": {"scale": 0.5},
+        "replay": {"capacity": 95, "minimum": 20},
+    }
+    return small_config(**merge(base, sections))
+
+
+def begin(config: Config) -> TrainingState:
+    return start_training(config, open_data(config).content)
+
+
+def ring_of(state: TrainingState) -> Ring:
+    ring = state.replay.ring()
+    return Ring({name: column.clone() for name, column in ring.columns.items()}, ring.size, ring.written)
+
+
+@pytest.mark.parametrize("environment", [{}, NORMALISED], ids=["plain", "normalised"])
+def test_groups_change_no_bit(environment: dict[str, bool]) -> None:
+    contents = [
+        content_of(advance(begin(uneven(environment=environment, population={"group_size": size})), 3))
+        for size in (0, 1, 2)
+    ]
+    assert contents[0] == contents[1] == contents[2]
+
+
+@pytest.mark.parametrize("environment", [{}, NORMALISED], ids=["plain", "normalised"])
+def test_a_resumed_run_goes_on_to_the_same_bits(environment: dict[str, bool], tmp_path: Path) -> None:
+    config = uneven(environment=environment)
+    state = advance(begin(config), 3)
+    assert state.history[-1].learning is not None
+    directory = RunDirectory.create(tmp_path, "uneven", {})
+    saved = snapshot(state)
+    assert ("task" in saved.tensors) == bool(environment)
+    directory.save(saved, compression="zstd")
+    resumed = begin(config)
+    loaded = directory.load_newest(snapshot_form(resumed))
+    assert loaded is not None
+    restore(resumed, loaded.snapshot)
+    assert content_of(resumed) == content_of(state)
+    assert hold_out(resumed) == hold_out(state)
+    assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
+
+
+def test_an_evaluation_that_failed_half_way_is_repeated_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = uneven(environment=NORMALISED)
+    undisturbed, state = advance(begin(config), 1), advance(begin(config), 1)
+    monkeypatch.setattr(UnevenEnvironment, "fails_at", 30)
+    with pytest.raises(OSError, match="gone"):
+        evaluate(state)
+    monkeypatch.setattr(UnevenEnvironment, "fails_at", None)
+    assert content_of(state) == content_of(undisturbed)
+    assert content_of(advance(state, 1)) == content_of(advance(undisturbed, 1))
+
+
+def test_the_state_of_the_task_changes_between_generations_only() -> None:
+    state = begin(uneven(environment=NORMALISED))
+    at_first = state.task.state
+    evaluate(state)
+    train(state)
+    assert state.task_state is state.task.state is at_first
+    evolve(state)
+    assert state.task_state["observation_count"].item() == state.replay.written
+    observed = state.replay.pick(torch.arange(state.replay.size), "observation")["observation"].double()
+    torch.testing.assert_close(state.task_state["observation_sum"], observed.sum(0))
+    torch.testing.assert_close(state.task_state["observation_squares"], (observed * observed).sum(0))
+
+
+def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
+    config = uneven()
+    state = begin(config)
+    task, weights = state.task, state.initial_weights()[:2]
+    starts = np.array([[5, 6, 7], [5, 8, 9]])
+    noise = torch.linspace(-0.5, 0.5, 2 * 3 * 9 * 2).reshape(2, 3, 9, 2)
+    played = task.roll_out(weights, starts, noise, record=True)
+    assert played.transitions is not None
+    rows: dict[str, list[Any]] = {name: [] for name in played.transitions}
+    totals = np.zeros_like(starts, dtype=np.float64)
+    for agent, episode in np.ndindex(*starts.shape):
+        environment = UnevenEnvironment()
+        observed = environment.reset(seed=int(starts[agent, episode]))[0].astype(np.float32).ravel()
+        critic = task.critic_layout.views(weights[agent : agent + 1, : task.critic_layout.size])
+        actor = task.actor_layout.views(weights[agent : agent + 1, task.critic_layout.size :])
+        for step in range(9):
+            encoding = task.encode(critic, torch.tensor(observed)[None, None])
+            action = task.policy(actor, encoding).play(noise[agent, episode, step]).actions[0, 0].numpy()
+            after, reward, terminal, _, _ = environment.step(action)
+            following = after.astype(np.float32).ravel()
+            values = (observed, following, action, np.float32(reward), terminal, terminal or step == 8)
+            for name, value in zip(rows, values, strict=True):
+                rows[name].append(value)
+            totals[agent, episode] += reward
+            observed = following
+            if terminal:
+                break
+    assert {int(length) for length in played.counts["steps"]} != {9}
+    assert 0 < sum(rows["terminal"]) < sum(rows["ends"]) == 6
+    for name, column in rows.items():
+        np.testing.assert_array_equal(played.transitions[name].numpy(), np.array(column), err_msg=name)
+    np.testing.assert_allclose(played.rewards, totals, rtol=1e-12)
+
+
+def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
+    config = uneven(environment=NORMALISED, learner={"gamma": 0.5})
+    state = begin(config)
+    evaluate(state)
+    evolve(state)
+    state.task.state = state.task_state
+    slots = torch.arange(state.replay.size)[None]
+    raw = state.replay.pick(slots)
+    returns, total = [], 0.0
+    for reward, end in zip(raw["reward"][0].tolist(), raw["ends"][0].tolist(), strict=True):
+        total = 0.5 * total + reward
+        returns.append(total)
+        total = 0.0 if end else total
+    found = state.task.transitions(state.replay, slots, 0)
+    torch.testing.assert_close(found.rewards, raw["reward"] / float(np.std(returns)))
+    observed = raw["observation"]
+    encoding = state.task.encode({}, observed)
+    expected = ((observed - observed.mean(1)) / observed.std(1, correction=0)).clamp(-10, 10)
+    torch.testing.assert_close(encoding.values, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_that_episodes_can_leave_are_taken_and_others_are_not() -> None:
+    state = advance(begin(uneven()), 3)
+    assert state.replay.written > state.replay.capacity
+    assert wrong_rows(ring_of(state), 9) is None
+    slot = next(index for index in range(state.replay.cursor, 95) if not ring_of(state).columns["ends"][index])
+    last = (state.replay.cursor - 1) % 95
+    for name, index, value, what in (
+        ("observation", slot + 1, 7.0, "do not follow"),
+        ("next_observation", slot, 7.0, "do not follow"),
+        ("terminal", slot, True, "go on after their end"),
+        ("ends", last, False, "after their end|does not end"),
+    ):
+        ring = ring_of(state)
+        ring.columns[name][index] = value
+        assert wrong_rows(ring, 9) is not None, name
+        with pytest.raises(AssertionError, match=what):
+            assert wrong_rows(ring, 9) is None, wrong_rows(ring, 9)
+    longest = int(max(np.diff(np.flatnonzero(ring_of(state).columns["ends"].numpy()))))
+    assert "more than 1 steps" in str(wrong_rows(ring_of(state), 1))
+    assert longest > 1
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        ("gym:Pendulum-v9", "task gym:Pendulum-v9: .* It provides versioned environments"),
+        ("gym:Nowhere-v1", "Give the id of a registered environment, for example gym:Pendulum-v1"),
+        ("gym:no_such_module:Thing", "module no_such_module cannot be imported"),
+        ("gym:uneven_environment:Thing-v0", "Give the id of a registered environment"),
+        ("gym:uneven_environment:DiscreteEnvironment", "its actions are Discrete"),
+        ("gym:CartPole-v1", "its actions are Discrete"),
+        ("gym:uneven_environment:UnboundedEnvironment", "no finite bounds"),
+        ("gym:uneven_environment:DictionaryEnvironment", "its observations are Dict"),
+        ("gym:uneven_environment:BrokenEnvironment", "it cannot be made"),
+    ],
+)
+def test_an_environment_that_agents_cannot_play_is_refused_with_a_sentence(task: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence) as refusal:
+        open_data(uneven(task=task))
+    assert "\n" not in str(refusal.value)
+
+
+def test_episodes_need_a_limit_and_a_generation_fits_the_replay() -> None:
+    with pytest.raises(InputError, match=r"give environment\.episode_steps"):
+        open_data(uneven(environment={"episode_steps": None}))
+    with pytest.raises(InputError, match=r"below the 100 transitions .* \(5 agents x 2 episodes x 10 steps\)"):
+        open_data(uneven(environment={"episode_steps": 10}))
+
+
+def test_a_reward_that_is_not_finite_stops_the_phase() -> None:
+    state = begin(uneven(task="gym:uneven_environment:NotFiniteEnvironment"))
+    with pytest.raises(FloatingPointError, match="not finite"):
+        evaluate(state)
+    assert state.evaluated is None
+
+
+def test_an_environment_that_a_module_registers_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gymnasium.envs.registration.EnvSpec(
+        "Uneven-v0", f"{UnevenEnvironment.__module__}:UnevenEnvironment", max_episode_steps=9
+    )
+    monkeypatch.setitem(gymnasium.registry, "Uneven-v0", spec)
+    by_class = advance(begin(uneven()), 1)
+    by_id = advance(begin(uneven(task="gym:Uneven-v0", environment={"episode_steps": None})), 1)
+    assert by_id.history == by_class.history
+
+
+@pytest.mark.parametrize("task", ["gym", "gym:", "market:x", "football", ""])
+def test_a_task_that_is_none_is_refused_with_a_sentence(task: str) -> None:
+    with pytest.raises(InputError, match=r"give market, or gym: and a Gymnasium environment"):
+        load_config("quickstart", [f"task={task}"])
+
+
+def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
+    assert load_config("quickstart", ["task=gym:Pendulum-v1", "market.window=8"]).task == "gym:Pendulum-v1"
+
+
+@pytest.mark.thorough
+def test_ddpg_learns_the_pendulum() -> None:
+    """By gradients alone."""
+    state = begin(load_config("pendulum", ["evolution.enabled=false"]))
+    advance(state, 20)
+    assert state.history[0].validation < -900
+    assert state.champion is not None
+    assert state.champion.validation > -300

@@ -1,0 +1,75 @@
+"""A Gymnasium environment whose episodes are of unequal length: a walk that ends when it leaves the unit square."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+class UnevenEnvironment(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]]):
+    """Observes `[2, 2]`: position, last move. The reward is how far it is from the border."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+    action_space = spaces.Box(np.array([-2.0, -1.0], np.float32), np.array([1.0, 3.0], np.float32))
+    fails_at: int | None = None
+    """Number of the step, of all environments together, that raises an error."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin near the middle."""
+        super().reset(seed=seed, options=options)
+        self._position, self._move = self.np_random.uniform(-0.2, 0.2, 2), np.zeros(2)
+        return self._observed(), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move by the action and by chance."""
+        if UnevenEnvironment.fails_at is not None:
+            UnevenEnvironment.fails_at -= 1
+            if UnevenEnvironment.fails_at == 0:
+                raise OSError("the environment is gone")
+        assert self.action_space.contains(action)
+        self._move = 0.1 * action + self.np_random.normal(0.0, 0.1, 2)
+        self._position = self._position + self._move
+        distance = 1.0 - float(np.abs(self._position).max())
+        return self._observed(), distance, distance < 0.0, False, {}
+
+    def _observed(self) -> NDArray[np.float64]:
+        return np.stack([self._position, self._move])
+
+
+class DiscreteEnvironment(UnevenEnvironment):
+    """Acts by numbers."""
+
+    action_space = spaces.Discrete(3)  # type: ignore[assignment]
+
+
+class UnboundedEnvironment(UnevenEnvironment):
+    """Its actions have no bounds."""
+
+    action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+class DictionaryEnvironment(UnevenEnvironment):
+    """Observes no vector."""
+
+    observation_space = spaces.Dict({"position": spaces.Box(-1.0, 1.0, (2,))})  # type: ignore[assignment]
+
+
+class BrokenEnvironment(UnevenEnvironment):
+    """Needs an argument that nobody gives."""
+
+    def __init__(self, rooms: int) -> None:
+        self.rooms = rooms
+
+
+class NotFiniteEnvironment(UnevenEnvironment):
+    """Its third reward is not a number."""
+
+    _steps = 0
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move."""
+        observed, reward, *rest = super().step(action)
+        self._steps += 1
+        return observed, np.nan if self._steps == 3 else reward, *rest
