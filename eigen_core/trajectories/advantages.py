@@ -4,10 +4,13 @@ Sums go step after step in double precision and each trajectory is computed by i
 depend on those beside it, nor on the number of threads.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from eigen_core.trajectories.columns import ADVANTAGE, RETURN, REWARD, TERMINAL, VALUE
 
 _LEAST_DEVIATION = 1e-8
 
@@ -38,15 +41,7 @@ class Scan:
 
 
 def estimate_advantages(
-    rewards: Tensor,
-    terminal: Tensor,
-    values: Tensor,
-    lengths: Tensor,
-    discount: float,
-    trace_decay: float,
-    advantages: Tensor,
-    returns: Tensor,
-    scan: Scan,
+    columns: Mapping[str, Tensor], lengths: Tensor, longest: int, discount: float, trace_decay: float, scan: Scan
 ) -> None:
     """Write the generalised advantage estimates of trajectories, and their sums with the values.
 
@@ -55,41 +50,41 @@ def estimate_advantages(
     after that step.
 
     Args:
-        rewards: float32 `[steps, trajectories]`.
-        terminal: bool `[steps, trajectories]`, nothing follows the step.
-        values: float32 `[steps + 1, trajectories]`, of the observation before each step and after the last one.
+        columns: `reward`, float32, and `terminal`, bool, `[steps, trajectories]`; `value`, float32 `[steps + 1,
+            trajectories]`, of the observation before each step and after the last one; `advantage` and `return`,
+            float32 `[steps, trajectories]`, which are written up to the longest length, with 0 beyond a trajectory's.
         lengths: int64 `[trajectories]`, steps of each; what the others hold is not used.
+        longest: the largest of them.
         discount: gamma.
         trace_decay: lambda; 1: returns less values, 0: one-step temporal-difference errors.
-        advantages: float32 `[steps, trajectories]`, written; 0 beyond a trajectory's length.
-        returns: float32 `[steps, trajectories]`, written: advantages plus values; 0 beyond a trajectory's length.
         scan: memory for as many trajectories.
     """
     later, following, value, reward = scan.numbers
     later.zero_()
-    for step in reversed(range(len(rewards))):
+    for step in reversed(range(longest)):
+        ends = columns[TERMINAL][step]
         torch.le(lengths, step, out=scan.beyond)
-        reward.copy_(rewards[step])
-        value.copy_(values[step])
-        following.copy_(values[step + 1]).masked_fill_(terminal[step], 0.0).mul_(discount)
+        reward.copy_(columns[REWARD][step])
+        value.copy_(columns[VALUE][step])
+        following.copy_(columns[VALUE][step + 1]).masked_fill_(ends, 0.0).mul_(discount)
         # One rounding in each operation: fused ones differ between the body and the end of a vector.
-        later.masked_fill_(terminal[step], 0.0).mul_(discount * trace_decay)
+        later.masked_fill_(ends, 0.0).mul_(discount * trace_decay)
         later.add_(following).add_(reward).sub_(value).masked_fill_(scan.beyond, 0.0)
-        advantages[step].copy_(later)
-        returns[step].copy_(value.add_(later).masked_fill_(scan.beyond, 0.0))
+        columns[ADVANTAGE][step].copy_(later)
+        columns[RETURN][step].copy_(value.add_(later).masked_fill_(scan.beyond, 0.0))
 
 
-def normalise_by_agent(values: Tensor, lengths: Tensor, agents: int, scan: Scan) -> None:
+def normalise_by_agent(values: Tensor, lengths: Tensor, trajectories: int, scan: Scan) -> None:
     """Shift and scale each agent's values to mean 0 and standard deviation 1, in place.
 
     Args:
-        values: float32 `[steps, trajectories]`, agents first; 0 beyond a trajectory's length, and left so.
-        lengths: int64 `[trajectories]`, steps of each.
-        agents: number of agents.
+        values: float32 `[steps, agents * trajectories]`, agents first; 0 beyond a trajectory's length, and left so.
+        lengths: int64 `[agents * trajectories]`, steps of each.
+        trajectories: trajectories of an agent.
         scan: memory for as many trajectories.
     """
     mean, deviation, value, _ = scan.numbers
-    counts = lengths.reshape(agents, -1).sum(1, keepdim=True).clamp_min(1)
+    counts = lengths.view(-1, trajectories).sum(1, keepdim=True).clamp_min(1)
     _sum_of_steps(values, value, mean)
     _share_by_agent(mean, counts)
     deviation.zero_()

@@ -125,7 +125,7 @@ def test_rows_of_equal_lengths_need_no_lengths_and_get_the_types_of_the_columns(
     assert buffer.store(rows) == Filled(8, 3.5)
     assert buffer.lengths.tolist() == [4, 4]
     assert torch.equal(buffer.column("day"), torch.arange(8, dtype=torch.int32).reshape(2, 4).T)
-    with pytest.raises(ValueError, match="day has 8 rows, and 2 trajectories of these lengths 6"):
+    with pytest.raises(ValueError, match=r"day has 8 rows, not 6 of 2 trajectories of \[3, 3\] steps"):
         buffer.store({**rows, "reward": torch.ones(7)})
     with pytest.raises(ValueError, match="What is stored has the columns"):
         buffer.store({"day": rows["day"]})
@@ -312,16 +312,19 @@ REFUSED: dict[str, tuple[list[Trajectory], str]] = {
     ),
     "a type of another kind": (
         [{**trajectory_of(3), "terminal": torch.zeros(3)}] * 2,
-        r"Trajectory 0 has terminal as torch.float32 \[3\], not torch.bool \[3\]",
+        r"Trajectory 0 has terminal as torch.float32 \[3\], not torch.bool \[steps\]",
     ),
-    "another shape": (trajectories_but(action=torch.zeros(3, 3)), r"action as torch.float32 \[3, 3\], not .* \[3, 2\]"),
+    "another shape": (
+        trajectories_but(action=torch.zeros(3, 3)),
+        r"action as torch.float32 \[3, 3\], not .* \[steps, 2\]",
+    ),
     "unequal lengths": (
         trajectories_but(action=torch.zeros(2, 2)),
-        r"action as torch.float32 \[2, 2\], not .* \[3, 2\]",
+        "Trajectory 1 has 2 rows of action, not 3 for its 3 steps",
     ),
     "no final value": (
         trajectories_but(observation=torch.zeros(3, 2, 3)),
-        r"observation as torch.float32 \[3, 2, 3\], not .* \[4, 2, 3\]",
+        "Trajectory 1 has 3 rows of observation, not 4 for its 3 steps",
     ),
     "another device": (
         trajectories_but(action=torch.zeros((3, 2), device="meta")),

@@ -1,33 +1,36 @@
 """The trajectory buffer: what agents did since they last learned, step by step, in memory that is used again.
 
 Its tensors are `[steps, agents * trajectories, ...]`, agents first: consecutive agents are a slice of the second
-dimension. They are allocated once. A slot is a step of a trajectory: number step * (agents * trajectories) +
-trajectory.
+dimension. A slot is a step of a trajectory: number step * (agents * trajectories) + trajectory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.advantages import Scan, estimate_advantages, normalise_by_agent
-from eigen_core.memory import unwritten_zeros
-from eigen_core.minibatches import Minibatches, draw_minibatches
 from eigen_core.replay import Column
+from eigen_core.trajectories.advantages import Scan, estimate_advantages, normalise_by_agent
+from eigen_core.trajectories.columns import (
+    ADVANTAGE,
+    RETURN,
+    REWARD,
+    TERMINAL,
+    VALUE,
+    Trajectory,
+    TrajectoryColumns,
+    kind_of,
+    require_same_types,
+)
+from eigen_core.trajectories.minibatches import Minibatches, draw_minibatches
+from eigen_core.trajectories.staging import PIECE_BYTES, HostToDevice, copy_pieces
+from eigen_core.trajectories.storage import ColumnMemory
 
 ALL_AGENTS = slice(None)
-
-_REWARD, _TERMINAL = "reward", "terminal"
-_VALUE, _ADVANTAGE, _RETURN = "value", "advantage", "return"
-_ESTIMATES = {name: Column(torch.float32) for name in (_VALUE, _ADVANTAGE, _RETURN)}
-_PIECE_BYTES = 8 << 20
-
-Trajectory = Mapping[str, Tensor]
-"""The columns of one trajectory, each `[steps of it, ...]`; those with a final value have one row more."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Filled:
 class TrajectoryBuffer:
     """Trajectories of all agents, each an episode, or the part of one up to a time limit.
 
-    On the CPU, steps that were never written take addresses and no memory.
+    Its memory is allocated once; `grow` alone allocates again. On the CPU, steps that were never written take addresses
+    and no memory. Trajectories larger than the memory there is can be kept in files (`folder`) and stored piece by
+    piece (`stream`): what is written or read of them does not stay in memory.
 
     Args:
         steps: most steps of a trajectory.
@@ -56,12 +61,14 @@ class TrajectoryBuffer:
         device: where the tensors live.
         final: columns that also have a value after the last step: the observations, if a trajectory can be truncated.
         computed: columns that trajectories do not bring and a learner writes, beside `value`, `advantage`, `return`.
+        folder: where the columns that trajectories bring are kept in files, which are gone with the process; None: in
+            memory.
 
     Attributes:
         lengths: steps of each trajectory that are stored, int64 `[agents * trajectories]`, on the host.
 
     Raises:
-        ValueError: the columns cannot be those of trajectories.
+        ValueError: the columns cannot be those of trajectories; there is a folder and the device is not the CPU.
     """
 
     def __init__(
@@ -73,24 +80,44 @@ class TrajectoryBuffer:
         device: torch.device,
         final: Sequence[str] = (),
         computed: Mapping[str, Column] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        _require_columns(columns, final, computed or {})
-        self._brought = dict(columns)
-        self._kinds = {**columns, **(computed or {}), **_ESTIMATES}
-        self._final = {*final, _VALUE}
+        self._kinds = TrajectoryColumns(columns, final, computed or {})
         self._device = device
+        self._memory = ColumnMemory(device, folder, set(columns))
+        self._staging: HostToDevice | None = None
+        if device.type != "cpu":
+            self._staging = HostToDevice(device, max(PIECE_BYTES, self._kinds.largest_row))
         self._allocate(steps, agents, trajectories)
 
     def _allocate(self, steps: int, agents: int, trajectories: int) -> None:
-        self.steps, self.agents, self.trajectories = steps, agents, trajectories
         total = agents * trajectories
         self._columns = {
-            name: _zeros((steps + (name in self._final), total, *kind.shape), kind.dtype, self._device)
-            for name, kind in self._kinds.items()
+            name: self._memory.zeros(name, (self._kinds.rows(name, steps), total, *kind.shape), kind.dtype)
+            for name, kind in self._kinds.kinds.items()
         }
         self._scan = Scan.allocate(total, self._device)
-        self.lengths: NDArray[np.int64] = np.zeros(total, dtype=np.int64)
         self._device_lengths = torch.zeros(total, dtype=torch.int64, device=self._device)
+        self.lengths: NDArray[np.int64] = np.zeros(total, dtype=np.int64)
+        self.steps, self.agents, self.trajectories = steps, agents, trajectories
+
+    def grow(self, steps: int, trajectories: int) -> bool:
+        """Make the buffer large enough for trajectories of `steps` steps, and for so many of each agent.
+
+        Both become the larger of what they were and what is asked for, and nothing more. Return whether anything was
+        allocated: then what was stored is gone, as its memory is released first (unless a result of `column` is still
+        held). If the new memory cannot be had, the buffer is left without any.
+
+        Raises:
+            MemoryError, torch.OutOfMemoryError: there is not so much memory.
+        """
+        steps, trajectories = max(steps, self.steps), max(trajectories, self.trajectories)
+        if (steps, trajectories) == (self.steps, self.trajectories):
+            return False
+        self._allocate(0, self.agents, 0)
+        self._memory.release_freed()
+        self._allocate(steps, self.agents, trajectories)
+        return True
 
     @property
     def capacity(self) -> int:
@@ -131,8 +158,9 @@ class TrajectoryBuffer:
                 raise ValueError(f"There is no column {name} among {sorted(self._columns)}.")
             target = self.column(name, agents)[step]
             if not torch.can_cast(row.dtype, target.dtype) or row.shape != target.shape:
-                raise ValueError(f"{name} of a step is {_kind(row)}, not {_kind(target)}.")
+                raise ValueError(f"{name} of a step is {kind_of(row)}, not {kind_of(target)}.")
             target.copy_(row)
+        self._memory.release_mapped()
 
     def finish(self, lengths: NDArray[np.int64], agents: slice = ALL_AGENTS) -> None:
         """Set how many steps of each trajectory are stored: int64 `[agents * trajectories]`.
@@ -148,7 +176,6 @@ class TrajectoryBuffer:
         self.lengths[part] = lengths
         self._device_lengths[part].copy_(torch.from_numpy(self.lengths[part]))
 
-    @torch.no_grad()
     def update(self, trajectories: Sequence[Trajectory], agents: slice = ALL_AGENTS) -> Filled:
         """Replace the trajectories of some agents by these, of any lengths; where fewer come, the others are empty.
 
@@ -157,18 +184,40 @@ class TrajectoryBuffer:
         Raises:
             ValueError: there are none or too many, or one does not fit; nothing has changed.
         """
+        self._require_count(len(trajectories), agents)
+        for index, trajectory in enumerate(trajectories):
+            called = f"Trajectory {index}"
+            self._kinds.require_fit(trajectory, called, self._device)
+            self._kinds.require_lengths({name: len(rows) for name, rows in trajectory.items()}, called, self.steps)
+        require_same_types(trajectories)
+        return self.stream(([trajectory] for trajectory in trajectories), agents)
+
+    @torch.no_grad()
+    def stream(self, trajectories: Iterable[Iterable[Trajectory]], agents: slice = ALL_AGENTS) -> Filled:
+        """Replace the trajectories of some agents as `update` does, each coming as pieces of consecutive steps.
+
+        Beside the buffer there is one piece in memory. The last piece of a trajectory brings the final values.
+
+        Raises:
+            ValueError: there are none or too many, or a piece does not fit; these agents are left without trajectories.
+        """
         part = self._trajectories_of(agents)
-        most = part.stop - part.start
-        if not 0 < len(trajectories) <= most:
-            raise ValueError(f"{len(trajectories)} trajectories were given, not 1 to {most}.")
-        lengths = np.zeros(most, dtype=np.int64)
-        for index, trajectory in enumerate(trajectories):
-            lengths[index] = self._length_of(trajectory, index, trajectories[0])
-        for index, trajectory in enumerate(trajectories):
-            for name, source in trajectory.items():
-                _copy_in_pieces(source, self._columns[name][: len(source), part.start + index])
+        lengths = np.zeros(part.stop - part.start, dtype=np.int64)
         self.finish(lengths, agents)
-        total = sum(float(_on_host(trajectory[_REWARD]).sum(dtype=np.float64)) for trajectory in trajectories)
+        total, count = 0.0, 0
+        for count, pieces in enumerate(trajectories, start=1):
+            self._require_count(count, agents)
+            rows = dict.fromkeys(self._kinds.brought, 0)
+            called = f"Trajectory {count - 1}"
+            for piece in pieces:
+                self._kinds.require_fit(piece, called, self._device)
+                for name, source in piece.items():
+                    self._put(name, part.start + count - 1, rows[name], source, called)
+                    rows[name] += len(source)
+                total += _sum(piece[REWARD])
+            lengths[count - 1] = self._kinds.require_lengths(rows, called, self.steps)
+        self._require_count(count, agents)
+        self.finish(lengths, agents)
         return Filled(int(lengths.sum()), total / int(lengths.sum()))
 
     def store(self, rows: Trajectory, agents: slice = ALL_AGENTS, lengths: NDArray[np.int64] | None = None) -> Filled:
@@ -182,51 +231,25 @@ class TrajectoryBuffer:
         Raises:
             ValueError: the rows are not as many as the lengths say, or do not fit; nothing has changed.
         """
-        self._require_names(rows, "What is stored")
         part = self._trajectories_of(agents)
-        count = part.stop - part.start
-        if lengths is None:
-            lengths = np.full(count, len(rows[_REWARD]) // count, dtype=np.int64)
-        split: dict[str, tuple[Tensor, ...]] = {}
-        for name, column in rows.items():
-            parts = (lengths + (name in self._final)).tolist()
-            if len(parts) != count or sum(parts) != len(column):
-                raise ValueError(
-                    f"{name} has {len(column):,} rows, and {count} trajectories of these lengths {sum(parts):,}."
-                )
-            split[name] = torch.split(column, parts)
-        return self.update([{name: parts[index] for name, parts in split.items()} for index in range(count)], agents)
+        return self.update(self._kinds.split(rows, part.stop - part.start, lengths), agents)
 
     def estimate_advantages(self, discount: float, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
         """Write the columns `advantage` and `return` of some agents from `reward`, `terminal` and `value`.
 
-        See `eigen_core.advantages.estimate_advantages`.
+        See `eigen_core.trajectories.advantages.estimate_advantages`.
         """
         part = self._trajectories_of(agents)
-        longest = int(self.lengths[part].max())
-        reward, terminal, value, advantage, returns = (
-            self.column(name, agents) for name in (_REWARD, _TERMINAL, _VALUE, _ADVANTAGE, _RETURN)
-        )
-        lengths, scan = self._device_lengths[part], self._scan.part(part)
-        estimate_advantages(
-            reward[:longest],
-            terminal[:longest],
-            value,
-            lengths,
-            discount,
-            trace_decay,
-            advantage[:longest],
-            returns[:longest],
-            scan,
-        )
+        names = (REWARD, TERMINAL, VALUE, ADVANTAGE, RETURN)
+        columns = {name: self.column(name, agents) for name in names}
+        lengths, longest = self._device_lengths[part], int(self.lengths[part].max(initial=0))
+        estimate_advantages(columns, lengths, longest, discount, trace_decay, self._scan.part(part))
 
     def normalise_advantages(self, agents: slice = ALL_AGENTS) -> None:
         """Shift and scale the advantages of each agent's steps to mean 0 and standard deviation 1, in place."""
         part = self._trajectories_of(agents)
-        longest = int(self.lengths[part].max())
-        advantages = self.column(_ADVANTAGE, agents)[:longest]
-        count = len(range(self.agents)[agents])
-        normalise_by_agent(advantages, self._device_lengths[part], count, self._scan.part(part))
+        advantages = self.column(ADVANTAGE, agents)[: int(self.lengths[part].max(initial=0))]
+        normalise_by_agent(advantages, self._device_lengths[part], self.trajectories, self._scan.part(part))
 
     def minibatches(
         self, count: int, generators: Sequence[np.random.Generator], agents: slice = ALL_AGENTS
@@ -242,7 +265,26 @@ class TrajectoryBuffer:
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
         """Return the named columns, or those of trajectories, in `slots`, int64 of any shape: `[*slots, ...]` each."""
-        return {name: self._columns[name].flatten(0, 1)[slots] for name in names or self._brought}
+        picked = {name: self._columns[name].flatten(0, 1)[slots] for name in names or self._kinds.brought}
+        self._memory.release_mapped()
+        return picked
+
+    def _put(self, name: str, number: int, first: int, source: Tensor, called: str) -> None:
+        """Store consecutive steps of a column of one trajectory, from step `first` on."""
+        target = self._columns[name][first : first + len(source), number]
+        if len(target) != len(source):
+            raise ValueError(f"{called} has more than {self.steps:,} steps: the buffer's `grow` allows for more.")
+        if self._staging is not None and source.device.type == "cpu":
+            self._staging.copy(source, target)
+            return
+        for part, there in copy_pieces(source, target):
+            there.copy_(part)
+            self._memory.release_mapped()
+
+    def _require_count(self, count: int, agents: slice) -> None:
+        part = self._trajectories_of(agents)
+        if not 0 < count <= part.stop - part.start:
+            raise ValueError(f"{count} trajectories were given, not 1 to {part.stop - part.start}.")
 
     def _slots_of(self, agent: int) -> NDArray[np.int64]:
         """The slots of an agent's stored steps, in the order of trajectories and steps."""
@@ -255,58 +297,6 @@ class TrajectoryBuffer:
         numbers = range(self.agents)[agents]
         return slice(numbers.start * self.trajectories, numbers.stop * self.trajectories)
 
-    def _require_names(self, columns: Trajectory, called: str) -> None:
-        if columns.keys() != self._brought.keys():
-            raise ValueError(f"{called} has the columns {sorted(columns)}, not {sorted(self._brought)}.")
 
-    def _length_of(self, trajectory: Trajectory, index: int, first: Trajectory) -> int:
-        """Return the steps of a trajectory; refuse one that does not fit, or has other types than the first one."""
-        called = f"Trajectory {index}"
-        self._require_names(trajectory, called)
-        length = len(trajectory[_REWARD])
-        if not 0 < length <= self.steps:
-            raise ValueError(f"{called} has {length:,} steps, not 1 to {self.steps:,}: the buffer's `grow` takes more.")
-        for name, kind in self._brought.items():
-            column = trajectory[name]
-            shape = (length + (name in self._final), *kind.shape)
-            if not torch.can_cast(column.dtype, kind.dtype) or column.shape != shape:
-                raise ValueError(f"{called} has {name} as {_kind(column)}, not {kind.dtype} {list(shape)}.")
-            if column.dtype != first[name].dtype:
-                raise ValueError(f"{called} has {name} as {column.dtype}, trajectory 0 as {first[name].dtype}.")
-            if column.device.type != "cpu" and column.device != self._device:
-                raise ValueError(f"{called} has {name} on {column.device}, neither on {self._device} nor on the CPU.")
-        return length
-
-
-def _require_columns(columns: Mapping[str, Column], final: Sequence[str], computed: Mapping[str, Column]) -> None:
-    wanted = {_REWARD: Column(torch.float32), _TERMINAL: Column(torch.bool)}
-    for name, kind in wanted.items():
-        if name not in columns or (columns[name].dtype, columns[name].shape) != (kind.dtype, kind.shape):
-            raise ValueError(f"Trajectories need a column {name} of one {kind.dtype} a step.")
-    names = [*columns, *computed, *_ESTIMATES]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"The columns {twice} are declared twice; {list(_ESTIMATES)} are the buffer's own.")
-    unknown = sorted(set(final) - set(columns))
-    if unknown:
-        raise ValueError(f"The columns {unknown} with a final value are not among {sorted(columns)}.")
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return unwritten_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
-
-
-def _on_host(values: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = values.detach().cpu().numpy()
-    return array
-
-
-def _copy_in_pieces(source: Tensor, target: Tensor) -> None:
-    row = max(prod(source.shape[1:]) * source.element_size(), 1)
-    rows = max(_PIECE_BYTES // row, 1)
-    for start in range(0, len(source), rows):
-        target[start : start + rows].copy_(source[start : start + rows])
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)}"
+def _sum(rewards: Tensor) -> float:
+    return float(rewards.detach().cpu().numpy().sum(dtype=np.float64))
