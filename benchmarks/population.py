@@ -9,7 +9,7 @@ from benchmarks.plain import PlainAgent, PlainDdpg
 from benchmarks.results import Section
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, start_training
-from eigen_core.learners.ddpg import DdpgPlan
+from eigen_core.learners.batches import BatchPlan
 from eigen_core.market import build_panel
 from eigen_core.population import Population, agent_groups
 
@@ -44,7 +44,7 @@ def _compare(name: str, assignments: Sequence[str]) -> list[list[str]]:
     state = start_training(config, build_panel(config)[0])
     evaluate(state)
     plan = state.learner.plan(state.replay, state.population.size, 1)
-    assert isinstance(plan, DdpgPlan)
+    assert isinstance(plan, BatchPlan)
     works: dict[str, Callable[[], object]] = {
         f"groups of {size}": partial(_learn_in_groups, state, plan, size) for size in _GROUP_SIZES
     }
@@ -64,7 +64,7 @@ def _compare(name: str, assignments: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def _difference(state: TrainingState, plan: DdpgPlan, work: str, bank: Population) -> float:
+def _difference(state: TrainingState, plan: BatchPlan, work: str, bank: Population) -> float:
     if work == "plain loop":
         agents = _plain_agents(state)
         _learn_one_by_one(state, plan, agents)
@@ -76,7 +76,7 @@ def _difference(state: TrainingState, plan: DdpgPlan, work: str, bank: Populatio
     return float((groups.weights - bank.weights).abs().max())
 
 
-def _learn_in_groups(state: TrainingState, plan: DdpgPlan, group_size: int) -> Population:
+def _learn_in_groups(state: TrainingState, plan: BatchPlan, group_size: int) -> Population:
     population = state.population.clone()
     for agents in agent_groups(population.size, group_size):
         learned = state.learner.learn(population.rows(agents), plan.rows(agents), state.replay, lambda: None)
@@ -93,6 +93,6 @@ def _plain_agents(state: TrainingState) -> list[PlainAgent]:
     return agents
 
 
-def _learn_one_by_one(state: TrainingState, plan: DdpgPlan, agents: list[PlainAgent]) -> None:
+def _learn_one_by_one(state: TrainingState, plan: BatchPlan, agents: list[PlainAgent]) -> None:
     for agent, slots in zip(agents, plan.slots, strict=True):
         PlainDdpg(agent, state.config, state.replay).learn(slots[:, 0], plan.blocks, market_of(state).block_days)

@@ -241,7 +241,7 @@ def _default_of(setting: Setting) -> Any:  # noqa: ANN401 - any setting's
 
 
 def _bounds(setting: Setting) -> tuple[float, float]:
-    numbers = [word.rstrip(",") for word in setting.bounds.split() if word[0].isdigit()]
+    numbers = [word.rstrip(",") for word in setting.bounds.split() if word.lstrip("-")[0].isdigit()]
     low, high = (float(word.replace(",", "")) for word in numbers)
     return low, high
 

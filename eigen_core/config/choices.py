@@ -15,7 +15,11 @@ TASKS: Mapping[str, str] = {
     "market": "eigen_core.task.market:MarketTask",
     "gym": "eigen_core.task.gymnasium:GymnasiumTask",
 }
-LEARNERS: Mapping[str, str] = {"ddpg": "eigen_core.learners.ddpg:DdpgLearner"}
+LEARNERS: Mapping[str, str] = {
+    "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
+    "td3": "eigen_core.learners.td3:Td3Learner",
+    "sac": "eigen_core.learners.sac:SacLearner",
+}
 ENCODERS: Mapping[str, str] = {
     "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",
     "tcn": "eigen_core.networks.encoders.tcn:TcnEncoder",

@@ -1,6 +1,6 @@
 """The sections of the configuration: every setting with its unit, meaning, bounds and default."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -192,10 +192,11 @@ class ReplayConfig(Section):
 
 
 class LearnerConfig(Section):
-    """DDPG, for each agent from the shared replay."""
+    """How each agent learns from the shared replay."""
 
     algorithm: LearnerName = "ddpg"
-    """Update rule."""
+    """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
+    targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature."""
     gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution alone."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
@@ -222,9 +223,28 @@ class LearnerConfig(Section):
     reward_clip: Positive | None = None
     """Scaled rewards are clipped to plus or minus this before learning; empty: never."""
     twin_critics: bool = False
-    """Learn two critics and trust the lower (TD3)."""
+    """DDPG learns two critics and trusts the lower, as TD3 and SAC always do."""
     policy_delay: Count = 1
-    """The actor and the targets move once in this many critic steps, counted over generations (TD3: 2)."""
+    """The actor and the targets move once in this many critic steps, counted over generations; DDPG
+    and TD3, where 2 stands if nothing is given."""
+    target_noise: Fraction = 0.1
+    """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range; TD3."""
+    target_noise_clip: Fraction = 0.25
+    """That noise is clipped to plus or minus this, as a fraction of an action's range; TD3."""
+    initial_temperature: Positive = 1.0
+    """Weight of the entropy beside scaled rewards before it is learned; SAC."""
+    temperature_learning_rate: NonNegative = 3e-4
+    """Step size of the temperature's logarithm; SAC."""
+    entropy_target: Annotated[float, Field(ge=-100.0, le=100.0)] = -1.0
+    """Entropy of each value of an action that the temperature is learned for, the value's range scaled to [-1, 1]
+    (nats); SAC."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _delay_of_td3(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes any value
+        if isinstance(values, dict) and values.get("algorithm") == "td3":
+            return {"policy_delay": 2, **values}
+        return values
 
 
 class EvolutionConfig(Section):

@@ -7,6 +7,7 @@ depend on which agents are computed beside it or on how many threads compute.
 import torch
 from torch import Tensor
 
+from eigen_core.config import LearnerConfig
 from eigen_core.population import Population
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
@@ -39,12 +40,35 @@ def adam_step(
         counts: each agent's steps, this one included.
         learning_rate: step size.
         decay: decoupled weight decay, times the learning rate.
+    """
+    first, second = population.state["first_moment"][:, columns], population.state["second_moment"][:, columns]
+    adam_update(population.weights[:, columns], first, second, gradients, counts, learning_rate, decay)
+
+
+def clipped_step(
+    population: Population, columns: slice, rows: Tensor, counts: list[int], learning_rate: float, config: LearnerConfig
+) -> Tensor:
+    """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping."""
+    assert rows.grad is not None
+    norms = clip_rows(rows.grad, config.gradient_clip)
+    adam_step(population, columns, rows.grad, counts, learning_rate, config.weight_decay)
+    return norms
+
+
+def adam_update(
+    weights: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradients: Tensor,
+    counts: list[int],
+    learning_rate: float,
+    decay: float = 0.0,
+) -> None:
+    """Move weights and both moments, float32 `[agents, values]` each, by one step, in place; see `adam_step`.
 
     Adam: Kingma & Ba 2015 (arXiv:1412.6980), algorithm 1. Decoupled decay: Loshchilov & Hutter 2019
     (arXiv:1711.05101), algorithm 2.
     """
-    weights = population.weights[:, columns]
-    first, second = population.state["first_moment"][:, columns], population.state["second_moment"][:, columns]
     first.mul_(_BETA1).add_(gradients * (1.0 - _BETA1))
     second.mul_(_BETA2).add_((gradients * gradients).mul_(1.0 - _BETA2))
     # Plain Python powers: a vectorised power rounds differently at the end of a row of agents.

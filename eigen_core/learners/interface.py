@@ -1,9 +1,10 @@
 """The interface of learners: what a learner keeps of each agent, and how groups of agents learn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
+import torch
 from torch import Tensor
 
 from eigen_core.config import Config
@@ -36,6 +37,12 @@ class Learned:
 
     group: Population
     curves: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "Learned":
+        """What steps have taught, each with one value `[agents]` on the device for every curve."""
+        stacked = (torch.stack(list(curve), dim=1).double().cpu() for curve in zip(*steps, strict=True))
+        return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
 
 
 class Learner(Protocol):

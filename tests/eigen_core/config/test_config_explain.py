@@ -72,7 +72,7 @@ NUMBERS = [setting for setting in settings().values() if setting.kind in ("integ
 
 @pytest.mark.parametrize("setting", NUMBERS)
 def test_every_number_is_bounded_as_its_bounds_say(setting: Setting) -> None:
-    words = r"(from|of at least|above) ([\d,.]+) (to|and of at most|and below) ([\d,.]+)"
+    words = r"(from|of at least|above) (-?[\d,.]+) (to|and of at most|and below) ([\d,.]+)"
     found = re.fullmatch(words, setting.bounds)
     assert found is not None
     low, high = (float(found[place].replace(",", "")) for place in (2, 4))

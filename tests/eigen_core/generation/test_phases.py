@@ -23,7 +23,7 @@ from eigen_core.generation import (
     training_frame,
 )
 from eigen_core.generation.phases import training_slices, validation_slices
-from eigen_core.learners.ddpg import DdpgPlan
+from eigen_core.learners.batches import BatchPlan
 from eigen_core.records import Telemetry
 from eigen_core.task.market_transitions import stored_days
 
@@ -225,7 +225,7 @@ def test_batches_are_of_different_days_inside_one_block(encoder: str) -> None:
     state = small_state(network={"encoder": encoder}, learner={"block_days": 20, "gradient_steps": 6})
     evaluate(state)
     plan = state.learner.plan(state.replay, 5, 1)
-    assert isinstance(plan, DdpgPlan)
+    assert isinstance(plan, BatchPlan)
     assert plan.slots.shape == (5, 6, 2, 7)
     assert market_of(state).block_days == (20 if encoder == "tcn" else market_of(state).panel.splits.train.stop)
     first_days = torch.tensor(plan.blocks)

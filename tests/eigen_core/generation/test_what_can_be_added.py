@@ -69,14 +69,3 @@ def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
         content_of(advance(begin(config_with(chosen, population={"group_size": size})), 2)) for size in (0, 1, 2)
     ]
     assert contents[0] == contents[1] == contents[2]
-
-
-def test_ddpg_learns_a_task_that_is_not_the_market() -> None:
-    """By gradients alone: the agents come to name the number that they are shown."""
-    learner = {"gradient_steps": 40, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
-    rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2, "tau": 0.1}
-    config = config_with(POINTER, learner={**learner, **rates}, evolution={"enabled": False})
-    state = advance(begin(config), 8)
-    first, last = state.history[0], state.history[-1]
-    assert last.mean_fitness > 0.6 * first.mean_fitness
-    assert last.trading["distance"] < 0.6 * first.trading["distance"]

@@ -13,7 +13,8 @@ from training_cases import market_of, random_episodes
 
 from eigen_core.config import Config, merge
 from eigen_core.generation import evaluate, evolve, start_training, train
-from eigen_core.learners.ddpg import DdpgLearner, DdpgPlan
+from eigen_core.learners.batches import BatchPlan
+from eigen_core.learners.ddpg import DdpgLearner
 from eigen_core.market import Panel
 from eigen_core.population import Population, initial_weights
 from eigen_core.randomness import keyed_generator
@@ -47,7 +48,7 @@ class Case:
         episodes = random_episodes(self.config, first_days, self.panel.assets, self.network.portfolio_values)
         self.replay.append(rows_of(episodes))
 
-    def plan(self, steps: int, accumulation: int, batch_size: int, block: tuple[int, int] | None = None) -> DdpgPlan:
+    def plan(self, steps: int, accumulation: int, batch_size: int, block: tuple[int, int] | None = None) -> BatchPlan:
         """Batches of different days from `block` (first day, days), by default the whole training range."""
         first_day, block_days = block or (0, self.last_day)
         sampler = DistinctDaySampler(stored_days(self.replay))
@@ -57,9 +58,9 @@ class Case:
         for place in np.ndindex(*shape):
             slots[place] = sampler.draw(generator, batch_size, first_day, first_day + block_days - 1)
         first_days = tuple((first_day,) * accumulation for _ in range(steps))
-        return DdpgPlan(torch.tensor(slots), first_days)
+        return BatchPlan(torch.tensor(slots), first_days)
 
-    def learn(self, plan: DdpgPlan, population: Population | None = None) -> dict[str, Tensor]:
+    def learn(self, plan: BatchPlan, population: Population | None = None) -> dict[str, Tensor]:
         return self.learner.learn(population or self.population, plan, self.replay, lambda: None).curves
 
     def plain_transition(self, slot: int) -> PlainTransition:
@@ -74,13 +75,13 @@ class Case:
             terminal=bool(transition.terminal),
         )
 
-    def plain_plan(self, plan: DdpgPlan, agent: int) -> list[list[list[PlainTransition]]]:
+    def plain_plan(self, plan: BatchPlan, agent: int) -> list[list[list[PlainTransition]]]:
         return [
             [[self.plain_transition(slot) for slot in batch] for batch in step] for step in plan.slots[agent].tolist()
         ]
 
 
-def assert_equals_plain_learner(case: Case, plan: DdpgPlan) -> dict[str, Tensor]:
+def assert_equals_plain_learner(case: Case, plan: BatchPlan) -> dict[str, Tensor]:
     before = case.population.clone()
     curves = case.learn(plan)
     plain = PlainDdpg(case.config, case.panel, case.network)
@@ -132,15 +133,15 @@ def test_the_day_after_a_blocks_last_day_is_seen() -> None:
     state.replay = case.replay
     assert market_of(state).block_days == 9
     plan = state.learner.plan(state.replay, state.population.size, 1)
-    assert isinstance(plan, DdpgPlan)
-    few = DdpgPlan(plan.slots[: case.population.size], plan.blocks)
+    assert isinstance(plan, BatchPlan)
+    few = BatchPlan(plan.slots[: case.population.size], plan.blocks)
     days = torch.tensor(stored_days(case.replay))[few.slots]
     first_days = torch.tensor(few.blocks)[:, :, None]
     assert ((days >= first_days) & (days < first_days + 9)).all()
     assert_equals_plain_learner(case, few)
 
 
-def slots_where(case: Case, chosen: Tensor, count: int) -> DdpgPlan:
+def slots_where(case: Case, chosen: Tensor, count: int) -> BatchPlan:
     """A plan of one batch with the first `count` of the chosen transitions that are of different days."""
     days = stored_days(case.replay)
     slots: list[int] = []
@@ -149,7 +150,7 @@ def slots_where(case: Case, chosen: Tensor, count: int) -> DdpgPlan:
             slots.append(slot)
     assert len(slots) >= count
     picked = torch.tensor(slots[:count]).expand(case.population.size, 1, 1, count)
-    return DdpgPlan(picked, ((0,),))
+    return BatchPlan(picked, ((0,),))
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -236,7 +237,7 @@ def test_policy_delay_counts_over_generations() -> None:
     assert moved == [False, True, False, True]
 
 
-def gradient_after_one_step(case: Case, plan: DdpgPlan) -> tuple[Tensor, dict[str, Tensor]]:
+def gradient_after_one_step(case: Case, plan: BatchPlan) -> tuple[Tensor, dict[str, Tensor]]:
     """The gradient that a first step took, which Adam's first moment tells."""
     population = case.population.clone()
     curves = case.learn(plan, population)
@@ -247,7 +248,7 @@ def test_accumulated_batches_are_averaged() -> None:
     """With a resting actor, whose critic would else have moved in between."""
     case = Case(learner={**WIDE, "policy_delay": 9})
     both = case.plan(steps=1, accumulation=2, batch_size=6)
-    parts = [DdpgPlan(both.slots[:, :, index : index + 1], ((0,),)) for index in range(2)]
+    parts = [BatchPlan(both.slots[:, :, index : index + 1], ((0,),)) for index in range(2)]
     gradient, curves = gradient_after_one_step(case, both)
     (first, first_curves), (second, second_curves) = (gradient_after_one_step(case, part) for part in parts)
     torch.testing.assert_close(gradient, (first + second) / 2, rtol=1e-4, atol=1e-7)
@@ -260,7 +261,7 @@ def test_accumulated_batches_are_averaged() -> None:
 def test_the_same_batch_twice_is_the_batch_once() -> None:
     case = Case(learner=WIDE)
     once = case.plan(steps=1, accumulation=1, batch_size=6)
-    twice = DdpgPlan(once.slots.expand(-1, -1, 2, -1), ((0, 0),))
+    twice = BatchPlan(once.slots.expand(-1, -1, 2, -1), ((0, 0),))
     torch.testing.assert_close(
         gradient_after_one_step(case, twice)[0], gradient_after_one_step(case, once)[0], rtol=1e-4, atol=1e-7
     )
@@ -281,14 +282,14 @@ def test_rewards_are_scaled_then_clipped() -> None:
 def test_repeated_steps_on_one_batch_lower_the_loss() -> None:
     case = Case(learner={"critic_learning_rate": 3e-3, "gamma": 0.0, "tau": 1.0})
     once = case.plan(steps=1, accumulation=1, batch_size=8)
-    curves = case.learn(DdpgPlan(once.slots.expand(-1, 60, -1, -1), ((0,),) * 60))
+    curves = case.learn(BatchPlan(once.slots.expand(-1, 60, -1, -1), ((0,),) * 60))
     assert (curves["critic_loss"][:, -1] < 0.5 * curves["critic_loss"][:, 0]).all()
 
 
 def test_the_actor_climbs_what_the_critic_values() -> None:
     case = Case(learner={"actor_learning_rate": 3e-3, "critic_learning_rate": 0.0, "weight_decay": 0.0})
     once = case.plan(steps=1, accumulation=1, batch_size=8)
-    curves = case.learn(DdpgPlan(once.slots.expand(-1, 30, -1, -1), ((0,),) * 30))
+    curves = case.learn(BatchPlan(once.slots.expand(-1, 30, -1, -1), ((0,),) * 30))
     assert (curves["actor_loss"][:, -1] < curves["actor_loss"][:, 0]).all()
 
 

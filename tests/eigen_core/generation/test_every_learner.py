@@ -1,0 +1,69 @@
+"""What holds of every learner: it learns, the same bits come out of any grouping, and out of a resume."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from science_cases import random_panel, small_config
+from training_cases import advance, content_of
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import Config, choices, merge
+from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+
+LEARNERS = list(choices.LEARNERS)
+
+
+def config_with(algorithm: str, **sections: Any) -> Config:
+    return small_config(**merge({"learner": {"algorithm": algorithm}}, sections))
+
+
+def begin(config: Config) -> TrainingState:
+    return start_training(config, random_panel(config))
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_resumed_run_goes_on_with_the_same_bits(learner: str, tmp_path: Path) -> None:
+    config = config_with(learner)
+    state = advance(begin(config), 2)
+    learned = state.history[-1].learning
+    assert learned is not None
+    assert {curve.name for curve in state.learner.curves} <= learned.keys()
+    directory = RunDirectory.create(tmp_path, "run", {})
+    directory.save(snapshot(state), compression="zstd")
+    resumed = begin(config)
+    loaded = directory.load_newest(snapshot_form(resumed))
+    assert loaded is not None
+    restore(resumed, loaded.snapshot)
+    assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
+    assert hold_out(state) is not None
+
+
+@pytest.mark.parametrize("portfolio", [True, False])
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_groups_change_no_bit(learner: str, portfolio: bool) -> None:
+    trading = {"observe_portfolio": portfolio, "max_coefficient": 3.0 if portfolio else None}
+    contents = [
+        content_of(advance(begin(config_with(learner, population={"group_size": size}, trading=trading)), 2))
+        for size in (0, 1, 2)
+    ]
+    assert contents[0] == contents[1] == contents[2]
+
+
+LEARNING: dict[str, dict[str, Any]] = {
+    "ddpg": {"actor_learning_rate": 3e-3},
+    "td3": {"actor_learning_rate": 3e-3},
+    "sac": {"actor_learning_rate": 1e-2, "initial_temperature": 0.05, "entropy_target": -3.0},
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By gradients alone."""
+    monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
+    common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
+    rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **LEARNING[learner]}
+    config = config_with(learner, learner={**common, **rates}, evolution={"enabled": False})
+    state = advance(start_training(config.model_copy(update={"task": "pointer"}), None), 8)  # type: ignore[arg-type]
+    first, last = state.history[0], state.history[-1]
+    assert sum(last.validations) > 0.6 * sum(first.validations)
