@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.replay import Column
-from eigen_core.trajectories.advantages import Scan, estimate_advantages, normalise_by_agent
+from eigen_core.trajectories.advantages import Scratch, estimate_advantages, normalise_by_agent
 from eigen_core.trajectories.columns import (
     ADVANTAGE,
     RETURN,
@@ -96,7 +96,7 @@ class TrajectoryBuffer:
             name: self._memory.zeros(name, (self._kinds.rows(name, steps), total, *kind.shape), kind.dtype)
             for name, kind in self._kinds.kinds.items()
         }
-        self._scan = Scan.allocate(total, self._device)
+        self._scratch = Scratch.allocate(total, self._device)
         self._device_lengths = torch.zeros(total, dtype=torch.int64, device=self._device)
         self.lengths: NDArray[np.int64] = np.zeros(total, dtype=np.int64)
         self.steps, self.agents, self.trajectories = steps, agents, trajectories
@@ -140,6 +140,23 @@ class TrajectoryBuffer:
         """Return the memory of a column, `[agents, trajectories, steps, ...]`; it is not contiguous."""
         column = self.column(name, agents)
         return column.view(len(column), -1, self.trajectories, *column.shape[2:]).movedim(0, 2)
+
+    def slots(self, agents: slice = ALL_AGENTS) -> Tensor:
+        """Return the number of each slot of some agents: int64 `[agents, trajectories, steps]`."""
+        numbers = torch.arange(self.capacity, device=self._device).view(self.steps, self.agents, self.trajectories)
+        return numbers[:, agents].movedim(0, 2)
+
+    def last_slots(self, agents: slice = ALL_AGENTS) -> Tensor:
+        """Return the slot of each trajectory's last step, int64 `[agents, trajectories]`; its first if it has none."""
+        part = self._trajectories_of(agents)
+        last = (self._device_lengths[part] - 1).clamp_min_(0).view(-1, self.trajectories, 1)
+        return self.slots(agents).gather(2, last)[..., 0]
+
+    @torch.no_grad()
+    def write_final_values(self, values: Tensor, agents: slice = ALL_AGENTS) -> None:
+        """Store the value of the observation after each trajectory's last step: float32 `[agents, trajectories]`."""
+        lengths = self._device_lengths[self._trajectories_of(agents)].view(-1, self.trajectories, 1)
+        self.by_agent(VALUE, agents).scatter_(2, lengths, values[..., None])
 
     def counted(self, agents: slice = ALL_AGENTS) -> Tensor:
         """Return which steps are stored: bool `[steps, agents * trajectories]`."""
@@ -243,13 +260,13 @@ class TrajectoryBuffer:
         names = (REWARD, TERMINAL, VALUE, ADVANTAGE, RETURN)
         columns = {name: self.column(name, agents) for name in names}
         lengths, longest = self._device_lengths[part], int(self.lengths[part].max(initial=0))
-        estimate_advantages(columns, lengths, longest, discount, trace_decay, self._scan.part(part))
+        estimate_advantages(columns, lengths, longest, discount, trace_decay, self._scratch.part(part))
 
     def normalise_advantages(self, agents: slice = ALL_AGENTS) -> None:
         """Shift and scale the advantages of each agent's steps to mean 0 and standard deviation 1, in place."""
         part = self._trajectories_of(agents)
         advantages = self.column(ADVANTAGE, agents)[: int(self.lengths[part].max(initial=0))]
-        normalise_by_agent(advantages, self._device_lengths[part], self.trajectories, self._scan.part(part))
+        normalise_by_agent(advantages, self._device_lengths[part], self.trajectories, self._scratch.part(part))
 
     def minibatches(
         self, count: int, generators: Sequence[np.random.Generator], agents: slice = ALL_AGENTS

@@ -1,49 +1,18 @@
-"""The buffer equals lists of trajectories; advantages equal a slow loop; minibatches hold each step exactly once."""
-
-import math
-from collections.abc import Sequence
+"""What is stored equals lists of trajectories, however it comes; what does not fit is refused."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
-from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Column
 from eigen_core.task.market_transitions import market_columns
 from eigen_core.trajectories import Filled, Trajectory, TrajectoryBuffer
 
-CPU = torch.device("cpu")
-COLUMNS = {
-    "observation": Column(torch.float16, (2, 3)),
-    "action": Column(torch.float32, (2,)),
-    "reward": Column(torch.float32),
-    "terminal": Column(torch.bool),
-}
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
-
-
-def buffer_of(steps: int, agents: int, trajectories: int) -> TrajectoryBuffer:
-    buffer = TrajectoryBuffer(
-        steps, agents, trajectories, COLUMNS, CPU, ["observation"], {"log_probability": Column(torch.float32)}
-    )
-    # What is not stored may be anything.
-    for name in ("observation", "action", "reward", "value", "advantage", "return", "log_probability"):
-        buffer.column(name).fill_(torch.nan)
-    buffer.column("terminal").fill_(True)
-    return buffer
-
-
-def trajectory_of(length: int, *key: int, terminal: bool = True) -> dict[str, Tensor]:
-    generator = keyed_generator(1, length, *key)
-    return {
-        "observation": torch.tensor(generator.standard_normal((length + 1, 2, 3)), dtype=torch.float16),
-        "action": torch.tensor(generator.standard_normal((length, 2)), dtype=torch.float32),
-        "reward": torch.tensor(generator.standard_normal(length), dtype=torch.float32),
-        "terminal": (torch.arange(length) == length - 1) & terminal,
-    }
 
 
 def require_stored(buffer: TrajectoryBuffer, number: int, trajectory: Trajectory) -> None:
@@ -129,155 +98,6 @@ def test_rows_of_equal_lengths_need_no_lengths_and_get_the_types_of_the_columns(
         buffer.store({**rows, "reward": torch.ones(7)})
     with pytest.raises(ValueError, match="What is stored has the columns"):
         buffer.store({"day": rows["day"]})
-
-
-def slow_advantages(
-    trajectory: Trajectory, values: Sequence[float], discount: float, trace_decay: float
-) -> list[float]:
-    """Each as the sum of the discounted temporal-difference errors from its step on."""
-    rewards, ends = trajectory["reward"].tolist(), trajectory["terminal"].tolist()
-    following = [0.0 if ends[step] else values[step + 1] for step in range(len(rewards))]
-    errors = [rewards[step] + discount * following[step] - values[step] for step in range(len(rewards))]
-    estimates = []
-    for first in range(len(rewards)):
-        estimate, weight = 0.0, 1.0
-        for step in range(first, len(rewards)):
-            estimate += weight * errors[step]
-            weight *= discount * trace_decay
-            if ends[step]:
-                break
-        estimates.append(estimate)
-    return estimates
-
-
-def with_values(buffer: TrajectoryBuffer) -> list[list[float]]:
-    generator = keyed_generator(3, buffer.steps)
-    values = generator.standard_normal(tuple(buffer.column("value").shape)) * 3
-    for number, length in enumerate(buffer.lengths):
-        buffer.column("value")[: length + 1, number] = torch.tensor(values[: length + 1, number], dtype=torch.float32)
-    return [
-        column[: length + 1].tolist() for column, length in zip(buffer.column("value").T, buffer.lengths, strict=True)
-    ]
-
-
-EPISODES = st.lists(st.tuples(st.integers(1, 25), st.booleans(), st.integers(0, 24)), min_size=6, max_size=6)
-
-
-def played(episodes: Sequence[tuple[int, bool, int]], agents: int = 3) -> tuple[TrajectoryBuffer, list[Trajectory]]:
-    """Trajectories of these lengths, which end with a terminal step or not, and may have one before."""
-    buffer = buffer_of(25, agents, len(episodes) // agents)
-    trajectories: list[Trajectory] = []
-    for index, (length, ends, inside) in enumerate(episodes):
-        trajectory = trajectory_of(length, index, terminal=ends)
-        trajectory["terminal"] |= torch.arange(length) == inside
-        trajectories.append(trajectory)
-    buffer.update(trajectories)
-    return buffer, trajectories
-
-
-@settings(deadline=None, max_examples=60)
-@given(EPISODES, st.floats(0, 1), st.floats(0, 1))
-def test_advantages_and_returns_equal_a_slow_loop(
-    episodes: list[tuple[int, bool, int]], discount: float, trace_decay: float
-) -> None:
-    buffer, trajectories = played(episodes)
-    values = with_values(buffer)
-    buffer.estimate_advantages(discount, trace_decay)
-    for number, trajectory in enumerate(trajectories):
-        expected = torch.tensor(slow_advantages(trajectory, values[number], discount, trace_decay)).double()
-        length = len(expected)
-        found = buffer.column("advantage")[:, number].double()
-        torch.testing.assert_close(found[:length], expected, rtol=1e-6, atol=1e-6)
-        returns = expected + torch.tensor(values[number][:length])
-        torch.testing.assert_close(buffer.column("return")[:length, number].double(), returns, rtol=1e-6, atol=1e-6)
-
-
-def test_a_truncated_trajectory_goes_on_with_the_final_value_and_a_terminal_one_does_not() -> None:
-    for ends, expected in ((True, [1.0 + 0.5, 1.0]), (False, [1.0 + 0.5 * (1.0 + 0.5 * 8.0), 1.0 + 0.5 * 8.0])):
-        buffer = buffer_of(3, 1, 1)
-        buffer.update([{**trajectory_of(2, terminal=ends), "reward": torch.ones(2)}])
-        buffer.column("value")[:3, 0] = torch.tensor([2.0, 4.0, 8.0])
-        buffer.estimate_advantages(discount=0.5, trace_decay=1.0)
-        assert buffer.column("return")[:2, 0].tolist() == expected
-        assert buffer.column("advantage")[:2, 0].tolist() == [expected[0] - 2.0, expected[1] - 4.0]
-
-
-@settings(deadline=None)
-@given(EPISODES)
-def test_agents_are_normalised_by_their_own_steps(episodes: list[tuple[int, bool, int]]) -> None:
-    buffer, _ = played(episodes)
-    with_values(buffer)
-    buffer.estimate_advantages(0.9, 0.8)
-    raw = buffer.column("advantage").double().clone()
-    buffer.normalise_advantages()
-    for agent in range(3):
-        numbers = range(agent * 2, agent * 2 + 2)
-        own = torch.cat([raw[: buffer.lengths[number], number] for number in numbers])
-        expected = (own - own.mean()) / max(float(own.std(correction=0)), 1e-8)
-        found = torch.cat([buffer.column("advantage")[: buffer.lengths[number], number] for number in numbers])
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-@settings(deadline=None, max_examples=30)
-@given(EPISODES)
-def test_the_bits_of_an_agent_do_not_depend_on_its_group(episodes: list[tuple[int, bool, int]]) -> None:
-    expected: dict[str, Tensor] = {}
-    for groups in ([slice(0, 6)], [slice(0, 1), slice(1, 6)], [slice(index, index + 1) for index in range(6)]):
-        buffer, _ = played(episodes, agents=6)
-        with_values(buffer)
-        for agents in groups:
-            buffer.estimate_advantages(0.97, 0.91, agents)
-            buffer.normalise_advantages(agents)
-        for name in ("advantage", "return"):
-            found = buffer.column(name)[buffer.counted()]
-            assert torch.equal(found, expected.setdefault(name, found))
-
-
-def test_an_agent_without_steps_is_left_as_it_is() -> None:
-    buffer = buffer_of(4, 2, 1)
-    buffer.update([trajectory_of(3)])
-    with_values(buffer)
-    buffer.estimate_advantages(0.9, 0.9, slice(1, 2))
-    buffer.normalise_advantages(slice(1, 2))
-    buffer.estimate_advantages(0.9, 0.9)
-    buffer.normalise_advantages()
-    assert buffer.column("advantage")[:3, 0].isfinite().all()
-    batches = buffer.minibatches(2, [keyed_generator(1, agent) for agent in range(2)])
-    assert batches.counted.sum((1, 2)).tolist() == [3, 0]
-    assert bool((batches.slots < buffer.capacity).all())
-
-
-@given(st.lists(st.integers(0, 12), min_size=6, max_size=6), st.integers(1, 9))
-def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], count: int) -> None:
-    buffer = buffer_of(12, 3, 2)
-    buffer.finish(np.array(lengths))
-    buffer.column("reward").copy_(torch.arange(72.0).reshape(12, 6))
-    batches = buffer.minibatches(count, [keyed_generator(1, agent) for agent in range(3)])
-    assert batches.slots.shape == batches.counted.shape == (3, count, math.ceil(24 / count))
-    picked = buffer.pick(batches.slots, "reward")["reward"]
-    for agent in range(3):
-        own = [
-            buffer.column("reward")[:length, number] for number, length in enumerate(lengths) if number // 2 == agent
-        ]
-        found = picked[agent][batches.counted[agent]]
-        assert sorted(found.tolist()) == sorted(torch.cat(own).tolist())
-        sizes = batches.counted[agent].sum(-1).tolist()
-        assert max(sizes) - min(sizes) <= 1
-        filling = set(batches.slots[agent][~batches.counted[agent]].tolist())
-        assert not found.numel() or filling <= set(batches.slots[agent][batches.counted[agent]].tolist())
-
-
-def test_minibatches_are_random_repeatable_and_of_the_agent_alone() -> None:
-    buffer = buffer_of(12, 3, 2)
-    buffer.finish(np.full(6, 12))
-    drawn = buffer.minibatches(4, [keyed_generator(1, agent) for agent in range(3)])
-    again = buffer.minibatches(4, [keyed_generator(1, agent) for agent in (1, 2)], slice(1, 3))
-    other = buffer.minibatches(4, [keyed_generator(2, agent) for agent in range(3)])
-    assert torch.equal(drawn.slots[1:], again.slots)
-    assert torch.equal(drawn.counted[1:], again.counted)
-    assert not torch.equal(drawn.slots, other.slots)
-    with pytest.raises(ValueError, match="1 generators were given for 3 agents"):
-        buffer.minibatches(4, [keyed_generator(1)])
 
 
 def test_picked_columns_are_those_of_the_slots() -> None:

@@ -1,5 +1,6 @@
 """A buffer is allocated once and grows when asked to; what is copied, or kept in files, takes pieces of memory."""
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import gettempdir
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from live_tensors import LiveTensors
 from torch import Tensor
 
 from eigen_core.memory import peak_resident_bytes, reset_peak
@@ -59,6 +61,33 @@ def test_old_memory_is_released_before_new_is_taken() -> None:
         buffer.update([trajectory_of(1)])
     assert buffer.grow(5, 1)
     assert buffer.update([trajectory_of(5)]) == Filled(5, 1.0)
+
+
+def test_a_round_allocates_nothing_that_grows_with_the_trajectories() -> None:
+    buffer = TrajectoryBuffer(300, 2, 2, COLUMNS, CPU)
+    trajectories = [trajectory_of(length) for length in (300, 290, 200, 1)]
+    row = {name: rows[:1].expand(4, *rows.shape[1:]) for name, rows in trajectories[0].items()}
+
+    def fill() -> None:
+        buffer.write(0, row)
+        buffer.update(trajectories)
+        buffer.estimate_advantages(0.99, 0.95)
+        buffer.normalise_advantages()
+
+    fill()
+    with LiveTensors() as tensors:
+        assert tensors.peak_of(fill) < 100
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        fill()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Counts, names and views; a column has a megabyte.
+    assert peak - before < 100_000
+    assert after - before < 10_000
 
 
 def pieces_of(trajectory: Trajectory, sizes: list[int]) -> Iterator[Trajectory]:
