@@ -1,0 +1,223 @@
+"""How well agents play a Gymnasium environment after so many steps of it, over seeds.
+
+`python -m benchmarks.control Pendulum-v1 --steps 20000 --seeds 3 --mark -200` trains the environment's preset once for
+each seed and prints what the champion reached. What was stopped goes on where it was, and what is done is not done
+again. Steps are those of all agents together, of validation too, whose episodes count at their full length.
+"""
+
+import argparse
+import csv
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from benchmarks.results import Section
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import PRESET_NAMES, Config, preset_values
+from eigen_core.config.loading import load_config
+from eigen_core.config.stored import stored_values
+from eigen_core.errors import InputError
+from eigen_core.evaluation import spread_starts
+from eigen_core.generation import (
+    TrainingState,
+    evaluate,
+    evolve,
+    restore,
+    snapshot,
+    snapshot_form,
+    start_training,
+    train,
+)
+from eigen_core.randomness import keyed_generator
+from eigen_core.task import open_data
+
+_EPISODES = 20
+_SAVED_EVERY_SECONDS = 60.0
+_RESAMPLES = 2_000
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a run had reached after a generation.
+
+    Attributes:
+        generation: its number.
+        training_steps: steps of the episodes that were learned from.
+        steps: these and those of validation.
+        cpu_seconds: of the process, without measuring.
+        champion: mean reward of the champion in 20 episodes that neither training nor validation knows.
+        population: mean reward of all agents in them.
+    """
+
+    generation: int
+    training_steps: int
+    steps: int
+    cpu_seconds: float
+    champion: float
+    population: float
+
+
+def preset_of(environment: str) -> str:
+    """Return the preset that plays an environment.
+
+    Raises:
+        InputError: none does.
+    """
+    for name in PRESET_NAMES:
+        if preset_values(name).get("task") == f"gym:{environment}":
+            return name
+    raise InputError(f"no preset plays {environment}: give one with --preset, and its task is replaced.")
+
+
+def curve(config: Config, steps: int, folder: Path) -> Iterator[Reached]:
+    """Train until so many steps were taken; yield what each generation reached, also those of an earlier call."""
+    state = start_training(config, open_data(config).content)
+    run, known = _opened(config, state, folder)
+    reached = known
+    yield from known
+    done = known[-1] if known else Reached(0, 0, 0, 0.0, -np.inf, -np.inf)
+    saved = time.monotonic()
+    while done.steps < steps:
+        started = time.process_time()
+        evaluate(state)
+        train(state)
+        evolve(state)
+        done = _measured(state, done.cpu_seconds + time.process_time() - started)
+        reached.append(done)
+        yield done
+        if done.steps >= steps or time.monotonic() - saved > _SAVED_EVERY_SECONDS:
+            _save(run, state, reached)
+            saved = time.monotonic()
+
+
+def _measured(state: TrainingState, cpu_seconds: float) -> Reached:
+    config, champion = state.config, state.champion
+    assert champion is not None
+    validation = config.population.size * config.evaluation.validation_slices * state.task.episode_steps
+    starts = spread_starts(state.task.holdout_starts, _EPISODES)
+
+    def mean_reward(weights: torch.Tensor) -> float:
+        return float(state.task.roll_out(weights, np.tile(starts, (len(weights), 1))).rewards.mean())
+
+    return Reached(
+        state.generation,
+        state.replay.written,
+        state.replay.written + state.generation * validation,
+        cpu_seconds,
+        mean_reward(champion.weights[None]),
+        mean_reward(state.population.weights),
+    )
+
+
+def _opened(config: Config, state: TrainingState, folder: Path) -> tuple[RunDirectory, list[Reached]]:
+    """Return the run of a configuration, with what it had reached; the state becomes its newest."""
+    name = f"seed{config.seed}"
+    if not (folder / name).exists():
+        return RunDirectory.create(folder, name, stored_values(config)), []
+    run = RunDirectory.open(folder, name)
+    if run.config != stored_values(config):
+        raise InputError(f"{folder / name} was begun with other settings: give another --out.")
+    loaded = run.load_newest(snapshot_form(state))
+    if loaded is None:
+        return run, []
+    restore(state, loaded.snapshot, take_memory=True)
+    with (run.path / "reached.csv").open(newline="") as file:
+        rows = [Reached(*(field.type(row[field.name]) for field in fields(Reached))) for row in csv.DictReader(file)]  # type: ignore[operator]
+    return run, [row for row in rows if row.generation <= state.generation]
+
+
+def _save(run: RunDirectory, state: TrainingState, reached: Sequence[Reached]) -> None:
+    beside = run.path / "reached.csv.part"
+    with beside.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(field.name for field in fields(Reached))
+        writer.writerows(astuple(row) for row in reached)
+    # Before the generation: rows that are ahead of it are dropped, missing ones could not be measured again.
+    os.replace(beside, run.path / "reached.csv")
+    run.save(snapshot(state))
+    run.clean(keep_last=1, keep_every=0)
+
+
+def interquartile_mean(values: NDArray[np.float64]) -> float:
+    """Mean of the values between the quartiles: a quarter of them, rounded down, is left out at each end."""
+    ordered = np.sort(values, axis=None)
+    left_out = len(ordered) // 4
+    return float(ordered[left_out : len(ordered) - left_out].mean())
+
+
+def bootstrap_interval(scores: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 95 % interval of the interquartile mean of scores, float64 `[runs, environments]`.
+
+    Runs are drawn again with replacement within each environment (Agarwal et al. 2021, arXiv:2108.13264, section 4.1).
+    """
+    runs, environments = scores.shape
+    generator = keyed_generator(0, 0, "control", "bootstrap")
+    drawn = generator.integers(0, runs, (_RESAMPLES, runs, environments))
+    means = [interquartile_mean(np.take_along_axis(scores, sample, axis=0)) for sample in drawn]
+    low, high = np.quantile(means, [(1.0 - _CONFIDENCE) / 2.0, (1.0 + _CONFIDENCE) / 2.0])
+    return float(low), float(high)
+
+
+def section(environment: str, steps: int, curves: Sequence[Sequence[Reached]], mark: float | None) -> Section:
+    """Return the table of what each seed reached."""
+    columns = ["seed", "champion", "population", "steps", "training steps", "CPU seconds"]
+    if mark is not None:
+        columns += [f"steps to {mark:g}", f"CPU seconds to {mark:g}"]
+    rows = []
+    for seed, reached in enumerate(curves, start=1):
+        last = reached[-1]
+        row = [f"{seed}", f"{last.champion:,.0f}", f"{last.population:,.0f}", f"{last.steps:,}"]
+        row += [f"{last.training_steps:,}", f"{last.cpu_seconds:,.0f}"]
+        if mark is not None:
+            first = next((one for one in reached if one.champion >= mark), None)
+            row += ["-", "-"] if first is None else [f"{first.steps:,}", f"{first.cpu_seconds:,.0f}"]
+        rows.append(row)
+    scores = np.array([[reached[-1].champion] for reached in curves])
+    low, high = bootstrap_interval(scores)
+    remark = (
+        f"Champion, interquartile mean of {len(curves)} seeds: {interquartile_mean(scores):,.0f} "
+        f"(95 % interval {low:,.0f} to {high:,.0f})."
+    )
+    return Section(
+        f"{environment} after {steps:,} steps",
+        f"Mean reward of {_EPISODES} episodes without noise; steps of all agents, validation included.",
+        columns,
+        rows,
+        (remark,),
+    )
+
+
+def main() -> None:
+    """Train each seed and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("environment", help="id of a Gymnasium environment")
+    parser.add_argument("--steps", type=int, required=True, help="steps of the environment, of all agents together")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to this")
+    parser.add_argument("--preset", help="preset to train; the environment's own if it has one")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting")
+    parser.add_argument("--mark", type=float, help="reward whose first steps are shown")
+    parser.add_argument("--out", type=Path, default=Path("runs/control"), help="folder of the runs")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    preset = given.preset or preset_of(given.environment)
+    curves = []
+    for seed in range(1, given.seeds + 1):
+        settings = [f"task=gym:{given.environment}", f"seed={seed}", *given.set]
+        reached = []
+        for one in curve(load_config(preset, settings), given.steps, given.out / given.environment.replace("/", "-")):
+            reached.append(one)
+            print(f"seed {seed}, {one.steps:,} steps: champion {one.champion:,.0f}, population {one.population:,.0f}")
+        curves.append(reached)
+    section(given.environment, given.steps, curves, given.mark).show(Console())
+
+
+if __name__ == "__main__":
+    main()
