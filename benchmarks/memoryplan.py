@@ -21,8 +21,8 @@ from benchmarks.process_memory import Sample, highest, watched
 from benchmarks.results import Section
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.market import build_panel
-from eigen_core.planning import PanelFacts, Phase, Plan, plan_of
+from eigen_core.market import PanelFacts, build_panel
+from eigen_core.planning import Phase, Plan, plan_of
 from eigen_core.randomness import keyed_generator
 from eigen_core.units import size
 

@@ -218,14 +218,13 @@ class Doctor:
     @cached_property
     def _run_plan(self) -> "RunPlan | None":
         """What the run takes; None if its data cannot be used, which is a finding of its own."""
-        from eigen_core.planning import PanelFacts
         from flows.run_plan import plan_run
 
         try:
             data = self._opened
         except InputError:
             return None
-        return plan_run(self._config, PanelFacts.of(data.content))
+        return plan_run(self._config, data.facts)
 
 
 def _looked(name: str, check: Callable[[], Finding]) -> Finding:

@@ -9,7 +9,8 @@ from eigen_core.config import Config
 from eigen_core.generation import resolve_device
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
 from eigen_core.memory.usage import SystemMeter, Usage
-from eigen_core.planning import Limit, PanelFacts, Plan, Suggestion, Verdict, plan_of, suggestions_for
+from eigen_core.needs import Facts
+from eigen_core.planning import Limit, Plan, Suggestion, Verdict, plan_of, suggestions_for
 from eigen_core.units import size
 from flows.prefect_environment import is_embedded
 
@@ -23,7 +24,7 @@ class RunPlan:
     """A plan and its verdict under the limits of this machine.
 
     Attributes:
-        facts: the size of the run's panel.
+        facts: of the data that the run is trained on; None if it has none.
         plan: what the run takes; its verdicts are those on this machine.
         limits: of the host, the smallest first.
         device_limit: of the GPU; None if the run has none.
@@ -31,7 +32,7 @@ class RunPlan:
         missing_device: the run is to compute on a GPU, and this machine has none.
     """
 
-    facts: PanelFacts
+    facts: Facts
     plan: Plan
     limits: HostLimits
     device_limit: DeviceLimit | None
@@ -65,7 +66,7 @@ class RunPlan:
     def document(self) -> dict[str, object]:
         """Return the plan as what JSON can hold, sizes in bytes."""
         return {
-            "panel": asdict(self.facts),
+            "panel": None if self.facts is None else asdict(self.facts),
             **self.plan.document(),
             "fits": self.fits,
             "sentence": self.sentence(),
@@ -93,7 +94,7 @@ class RunTooLargeError(Exception):
         self.run_plan = run_plan
 
 
-def plan_run(config: Config, facts: PanelFacts) -> RunPlan:
+def plan_run(config: Config, facts: Facts) -> RunPlan:
     """Plan a run, and find out whether it fits into what this machine has now, as the guard would.
 
     Raises:
@@ -117,7 +118,7 @@ def plan_run(config: Config, facts: PanelFacts) -> RunPlan:
     return RunPlan(facts, plan, limits, of_device, tuple(suggestions), missing)
 
 
-def require_fit(config: Config, facts: PanelFacts) -> RunPlan:
+def require_fit(config: Config, facts: Facts) -> RunPlan:
     """Return the plan of a run that fits.
 
     Raises:

@@ -28,7 +28,6 @@ from eigen_core.generation import (
     start_training,
 )
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
-from eigen_core.planning import PanelFacts
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError
 from eigen_core.task import TaskData, open_data
@@ -161,7 +160,7 @@ def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener])
     # It has the name that the flow run has been given just now.
     logger = get_run_logger()
     data = open_data(config)
-    plan = require_fit(config, PanelFacts.of(data.content))
+    plan = require_fit(config, data.facts)
     _send(listeners, lambda listener: listener.planned(plan))
     # A configuration that cannot be trained is refused before the run is made.
     with watch.guard.phase("start", run.generation):

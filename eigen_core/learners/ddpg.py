@@ -5,7 +5,7 @@ estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Generic
 
 import torch
@@ -15,12 +15,14 @@ from eigen_core.config import Config
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, fit_critics, follow, scaled
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
+from eigen_core.needs import DOUBLE, SINGLE, Change
 from eigen_core.networks import Heads, Policy
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Encoded, Observed, Task, Transitions
+from eigen_core.task import Encoded, Observed, Task, TaskNeeds, Transitions
 
 
 class DdpgLearner(Generic[Observed, Encoded]):
@@ -156,3 +158,15 @@ class DdpgLearner(Generic[Observed, Encoded]):
             losses += loss.detach()
         norms = clipped_step(group, self._actor, rows, counts, self._learner.actor_learning_rate, self._learner)
         return losses, norms
+
+    @staticmethod
+    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:
+        """Return what a run with this learner needs; see `Learner.needs`."""
+        # Weights, targets and both moments; counts of steps.
+        agent = 4 * SINGLE * (task.critic + task.actor) + 2 * DOUBLE
+        return replay_learner_needs(config, task, rows, agent=agent)
+
+    @staticmethod
+    def changes(config: Config) -> Iterator[Change]:
+        """Yield settings of the learner that lower its needs."""
+        return replay_learner_changes(config)

@@ -1,6 +1,6 @@
 """The interface of learners: what a learner keeps of each agent, and how groups of agents learn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.needs import Change
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Task
+from eigen_core.task import Task, TaskNeeds
 
 
 class LearningPlan(Protocol):
@@ -43,6 +44,23 @@ class Learned:
         """What steps have taught, each with one value `[agents]` on the device for every curve."""
         stacked = (torch.stack(list(curve), dim=1).double().cpu() for curve in zip(*steps, strict=True))
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
+
+
+@dataclass(frozen=True)
+class LearnerNeeds:
+    """What a learner needs of memory in a run (bytes).
+
+    Attributes:
+        agent: an agent: its weights and what the learner keeps beside them.
+        plan: the most at once while `Learner.plan` draws; 0 if the run never learns.
+        learn: the most at once while `Learner.learn` lets a group learn, beside the group; 0 if the run never learns.
+        how: what that depends on, as a part of a sentence.
+    """
+
+    agent: int
+    plan: int
+    learn: int
+    how: str
 
 
 class Learner(Protocol):
@@ -77,3 +95,17 @@ class Learner(Protocol):
             replay: what they learn from.
             between_steps: called after each optimizer step.
         """
+
+    @staticmethod
+    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:
+        """Return what a run with this learner needs.
+
+        Args:
+            config: the run.
+            task: what the task needs.
+            rows: transitions that the whole run appends to the replay.
+        """
+
+    @staticmethod
+    def changes(config: Config) -> Iterator[Change]:
+        """Yield settings of the learner that lower its needs, those that change the run least first."""

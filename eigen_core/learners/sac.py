@@ -4,7 +4,7 @@ Haarnoja et al. 2018 (arXiv:1812.05905), algorithm 1: two critics, a squashed Ga
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Generic, NamedTuple
 
 import torch
@@ -14,12 +14,14 @@ from eigen_core.config import Config
 from eigen_core.learners.adam import adam_update, clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, fit_critics, follow, scaled
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
+from eigen_core.needs import DOUBLE, SINGLE, Change
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Encoded, Observed, Task, Transitions
+from eigen_core.task import Encoded, Observed, Task, TaskNeeds, Transitions
 
 Draw = Callable[[Tensor], Tensor]
 
@@ -181,3 +183,15 @@ class SacLearner(Generic[Observed, Encoded]):
             counts,
             self._learner.temperature_learning_rate,
         )
+
+    @staticmethod
+    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:
+        """Return what a run with this learner needs; see `Learner.needs`."""
+        # Weights and both moments, target critics, the temperature with its moments, the count of steps.
+        agent = SINGLE * (3 * (task.critic + task.actor) + task.critic + 3) + DOUBLE
+        return replay_learner_needs(config, task, rows, agent=agent)
+
+    @staticmethod
+    def changes(config: Config) -> Iterator[Change]:
+        """Yield settings of the learner that lower its needs."""
+        return replay_learner_changes(config)

@@ -1,12 +1,14 @@
 """Market data: sources, cleaning, features, and the panel that everything above reads by day index."""
 
 from eigen_core.market.build import build_panel
+from eigen_core.market.facts import PanelFacts
 from eigen_core.market.panel import Panel, Splits, episode_starts, panel_of_prices
 from eigen_core.market.report import DataReport, SymbolHistory
 
 __all__ = [
     "DataReport",
     "Panel",
+    "PanelFacts",
     "Splits",
     "SymbolHistory",
     "build_panel",

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.needs import SINGLE
+
 Parameters = Mapping[str, Tensor]
 """Named views into a bank: each `[agents, *shape]`."""
 
@@ -105,3 +107,9 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     if count < _FEWEST_ROWS:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, _FEWEST_ROWS - count))
     return torch.bmm(rows, weight)[:, :count, :outputs]
+
+
+def product_bytes(rows: int, outputs: int) -> tuple[int, int]:
+    """Bytes of the outputs of `linear` before its bias is added, and after."""
+    filled_up = outputs if outputs == 1 else outputs + -outputs % _OUTPUTS_AT_A_TIME
+    return SINGLE * rows * filled_up, SINGLE * rows * outputs

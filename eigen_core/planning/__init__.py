@@ -2,7 +2,6 @@
 
 from eigen_core.planning.calibration import Calibration, calibrate
 from eigen_core.planning.disk import DiskPlan
-from eigen_core.planning.facts import PanelFacts
 from eigen_core.planning.parts import PHASES, Device, Part, Phase
 from eigen_core.planning.plan import Limit, Plan, Verdict, plan_of
 from eigen_core.planning.suggestions import Suggestion, suggestions_for
@@ -13,7 +12,6 @@ __all__ = [
     "Device",
     "DiskPlan",
     "Limit",
-    "PanelFacts",
     "Part",
     "Phase",
     "Plan",

@@ -2,19 +2,22 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from eigen_core.checkpoint.retention import kept_generations
-from eigen_core.networks import ACTION_VALUES
-from eigen_core.planning.scale import HALF, SINGLE, Scale
+from eigen_core.needs import SINGLE
+from eigen_core.planning.scale import Scale
 from eigen_core.store import is_remote
+from eigen_core.task.needs import row_bytes
 
 # Shares of the bytes that zstd and gzip leave of the replay's columns: measured on runs of preset quickstart.
-_ACTIONS_LEFT = 0.74
+_FLOATS_LEFT = 0.74
 _OTHERS_LEFT = 0.15
 
 _RECORD_BYTES_AN_AGENT = 152
 _RECORD_BYTES = 220
 _FIXED_BYTES = 10_000
-_SYMBOL_BYTES = 10
+_NAME_BYTES = 10
 _PLOT_PAGE_BYTES = 240_000
 
 
@@ -75,19 +78,16 @@ def _left(scale: Scale) -> float:
     """Share of a transition's bytes that compression leaves."""
     if scale.config.replay.compression == "none":
         return 1.0
-    actions = SINGLE * ACTION_VALUES * scale.panel.assets
-    return (_ACTIONS_LEFT * actions + _OTHERS_LEFT * (scale.row_bytes - actions)) / scale.row_bytes
+    floats = row_bytes({name: held for name, held in scale.task.columns.items() if held.dtype == torch.float32})
+    return (_FLOATS_LEFT * floats + _OTHERS_LEFT * (scale.row_bytes - floats)) / scale.row_bytes
 
 
 def _assumption(scale: Scale) -> str:
     if scale.config.replay.compression == "none":
         return "The replay is stored as it is."
-    observed = HALF * scale.panel.assets * scale.observed
-    seen = f", of portfolios {_OTHERS_LEFT:.0%}" if observed else ""
-    return (
-        f"{scale.config.replay.compression} leaves {_left(scale):.0%} of the replay's new transitions: of actions "
-        f"{_ACTIONS_LEFT:.0%}{seen}, as measured on preset quickstart."
-    )
+    left = f"{scale.config.replay.compression} leaves {_left(scale):.0%} of the replay's new transitions"
+    shares = f"{_FLOATS_LEFT:.0%} of float32 values, {_OTHERS_LEFT:.0%} of the rest"
+    return f"{left}: {shares}, as measured on preset quickstart."
 
 
 def _shard_bytes(scale: Scale) -> int:
@@ -102,7 +102,7 @@ def _files_bytes(scale: Scale, generation: int) -> int:
         + SINGLE * scale.parameters
         + records
         + _FIXED_BYTES
-        + _SYMBOL_BYTES * scale.panel.columns
+        + _NAME_BYTES * scale.task.names_listed
     )
 
 

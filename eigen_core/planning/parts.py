@@ -5,10 +5,11 @@ from typing import Literal
 
 import torch
 
-from eigen_core.networks import ACTION_VALUES
-from eigen_core.planning import activations
-from eigen_core.planning.scale import DOUBLE, SINGLE, Scale
+from eigen_core.needs import SINGLE
+from eigen_core.planning import phases
+from eigen_core.planning.scale import Scale
 from eigen_core.store import is_remote
+from eigen_core.task.needs import row_bytes
 
 Phase = Literal["start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"]
 Device = Literal["cpu", "cuda"]
@@ -63,7 +64,7 @@ def parts_of(scale: Scale, device: Device, *, server: bool) -> tuple[Part, ...]:
     tensors = _Tensors(device)
     parts = [
         *_processes(device, server=server),
-        *_market(scale, tensors),
+        *_of_task(scale, tensors),
         *_agents(scale, tensors),
         *_working(scale, tensors),
         *_leaving(scale, device),
@@ -110,45 +111,11 @@ def _processes(device: Device, *, server: bool) -> list[Part]:
     return parts
 
 
-def _market(scale: Scale, tensors: _Tensors) -> list[Part]:
-    panel = scale.panel
-    cells, traded = panel.days * panel.columns, panel.days * panel.assets
-    features = SINGLE * cells * panel.features
-    # Lows are never read, so that their pages are never touched where they are mapped.
-    prices = (3 if panel.mapped else 4) * DOUBLE * traded
-    bank = SINGLE * cells * scale.filters
-    shape = f"[{panel.days:,}, {panel.columns:,}, {panel.features}]"
-    mapped = (
-        "; mapped from the cache's files, which the system can drop, but resident all the same" if panel.mapped else ""
-    )
-    parts = [
-        Part(
-            "panel",
-            features + cells + prices,
-            0,
-            f"Features {shape} of 4 bytes, validity of 1, prices of 8{mapped}.",
-        ),
-        tensors.part(
-            "prices",
-            (4 * DOUBLE + 2) * traded + cells,
-            "Open, high, close and last known close of the tradable columns, 8 bytes each, where they can be bought "
-            "and where there are none.",
-        ),
+def _of_task(scale: Scale, tensors: _Tensors) -> list[Part]:
+    return [
+        tensors.part(kept.name, kept.tensor_bytes, kept.how, ("start",) if kept.starting else PHASES, kept.host_bytes)
+        for kept in scale.task.kept
     ]
-    if scale.config.network.encoder == "tcn":
-        parts.append(tensors.part("features", features, f"The panel's features {shape} as the encoder reads them."))
-        return parts
-    scales = scale.config.network.scales
-    wide = f"[{panel.days:,}, {panel.columns:,}, {panel.features} x {len(scales)}]"
-    parts.append(tensors.part("filter bank", bank, f"Moving means over the panel, {wide} of 4 bytes."))
-    # The means of the former length, the sum so far, its last part, the block of twice the days and what it is made of.
-    summing = (6 if max(scales) > 1 else 2) * features
-    # Twice in 8 bytes: as they are, and squared.
-    spreading = features + int(4 * features * panel.train_days(scale.config) / panel.days)
-    building = features + max(summing, spreading)
-    how = "Features and partial sums while the filter bank is computed, or the squares that scale it in 8 bytes."
-    parts.append(tensors.part("building the filter bank", building, how, ("start",)))
-    return parts
 
 
 def _agents(scale: Scale, tensors: _Tensors) -> list[Part]:
@@ -157,7 +124,8 @@ def _agents(scale: Scale, tensors: _Tensors) -> list[Part]:
         tensors.part(
             "population",
             scale.population_bytes,
-            f"Weights, targets and two moments of {size} agents with {scale.parameters:,} values of 4 bytes each.",
+            f"{size} agents of {scale.learner.agent:,} bytes each: {scale.parameters:,} weights, and what the learner "
+            "keeps beside them.",
         ),
         tensors.part("champion", SINGLE * scale.parameters, "The best agent's weights."),
         _replay(scale, tensors.device),
@@ -207,15 +175,14 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
     config = scale.config
     counted = "The most blocks that live at once by the code of this phase"
     groups = f"{scale.group} of {config.population.size} agents at a time"
-    noise = SINGLE * ACTION_VALUES * scale.panel.assets * scale.group * config.evaluation.slices * scale.episode_days
     return [
         tensors.part(
             "evaluation",
-            activations.evaluate(scale),
+            phases.evaluate(scale),
             f"{counted}: {groups}, {max(config.evaluation.slices, config.evaluation.validation_slices)} episodes of "
-            f"{scale.episode_days} days each, {scale.panel.columns:,} columns; with the transitions recorded.",
+            f"{scale.task.episode_steps} steps each; with the transitions recorded.",
             ("evaluate",),
-            host_bytes=0 if tensors.device == "cpu" else 3 * noise,
+            host_bytes=0 if tensors.device == "cpu" else 3 * scale.noise_bytes,
         ),
         tensors.part(
             "second population",
@@ -225,31 +192,22 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
         ),
         tensors.part(
             "learning",
-            activations.train(scale),
-            f"{counted}: {groups}, batches of {config.learner.batch_size}, "
-            f"{config.learner.accumulation_steps} an optimizer step, activations, gradients and Adam's temporaries"
-            f"{_encoded(scale)}.",
+            phases.train(scale),
+            f"{counted}: {groups}, {scale.learner.how}, activations, gradients and Adam's temporaries"
+            f"{scale.task.learning}.",
             ("train",),
         ),
         tensors.part(
-            "breeding", activations.evolve(scale), "The population that is bred, and what its elites keep.", ("evolve",)
+            "breeding", phases.evolve(scale), "The population that is bred, and what its elites keep.", ("evolve",)
         ),
         tensors.part(
             "holdout",
-            activations.hold_out(scale),
+            phases.hold_out(scale),
             f"{counted}: the agents that the run began with, {groups}, {config.evaluation.validation_slices} episodes "
             "each.",
             ("holdout",),
         ),
     ]
-
-
-def _encoded(scale: Scale) -> str:
-    network = scale.config.network
-    if network.encoder == "filter_bank":
-        return ""
-    columns = f"{network.column_chunk:,}" if network.column_chunk else f"all {scale.panel.columns:,}"
-    return f"; blocks of {scale.block_days:,} days and the window before them, {columns} columns at a time"
 
 
 def _leaving(scale: Scale, device: Device) -> list[Part]:
@@ -273,10 +231,10 @@ def _leaving(scale: Scale, device: Device) -> list[Part]:
         ),
     ]
     if device == "cuda":
-        actions = SINGLE * ACTION_VALUES * scale.panel.assets * scale.rows_stored
+        column = scale.rows_stored * max(row_bytes({"": column}) for column in scale.task.columns.values())
         how = "The largest tensor that is brought to the host to be hashed or written."
         parts.append(
-            Part("staging from the device", 2 * max(scale.matrix_bytes, actions), 0, how, ("evolve", "checkpoint"))
+            Part("staging from the device", 2 * max(scale.matrix_bytes, column), 0, how, ("evolve", "checkpoint"))
         )
     if is_remote(config.checkpoint.store):
         how = "Blocks of 8 MB on their way; generations that wait lie on disk, not in memory."
@@ -287,7 +245,7 @@ def _leaving(scale: Scale, device: Device) -> list[Part]:
 def _kept_by_allocator(scale: Scale) -> Part:
     return Part(
         "kept by the allocator",
-        min(activations.evaluate(scale), _KEPT_LIMIT),
+        min(phases.evaluate(scale), _KEPT_LIMIT),
         0,
         "Freed blocks of less than 8 MiB, which the C library keeps until the generation's end: as much again as the "
         f"evaluate phase holds, at most {_KEPT_LIMIT // _MB} MB; measured.",

@@ -7,10 +7,10 @@ import torch
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
+from eigen_core.needs import SINGLE, Facts
 from eigen_core.planning.disk import DiskPlan, disk_plan
-from eigen_core.planning.facts import PanelFacts
 from eigen_core.planning.parts import PHASES, Device, Part, Phase, parts_of
-from eigen_core.planning.scale import SINGLE, Scale
+from eigen_core.planning.scale import Scale
 from eigen_core.units import BYTES_PER_MB, size
 
 # Half of the addresses that Linux gives a process on 64-bit processors.
@@ -173,7 +173,7 @@ class Plan:
 
 def plan_of(
     config: Config,
-    panel: PanelFacts,
+    facts: Facts,
     *,
     device: Device | None = None,
     server: bool = True,
@@ -183,7 +183,7 @@ def plan_of(
 
     Args:
         config: the run.
-        panel: the size of its panel.
+        facts: of the data that it is trained on.
         device: where its tensors will live; None: what `config.device` asks for here.
         server: Prefect's embedded server runs beside it and counts.
         limits: what it may take on `host` and `device`; what is not given is not compared.
@@ -191,7 +191,7 @@ def plan_of(
     Raises:
         InputError: no process could have the addresses of a replay of this capacity.
     """
-    scale = Scale.of(config, panel)
+    scale = Scale.of(config, facts)
     _require_addresses(scale)
     chosen = _device_of(config) if device is None else device
     unwritten = (2 * config.replay.capacity - scale.rows_stored) * (scale.row_bytes if chosen == "cpu" else SINGLE)

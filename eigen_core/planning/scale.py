@@ -1,95 +1,53 @@
-"""All sizes of a run, and the bytes of the blocks that its phases compute with."""
+"""The sizes of a run that its configuration, its task and its learner give."""
 
 from dataclasses import dataclass
 
 from eigen_core.config import Config
-from eigen_core.networks import ACTION_VALUES
-from eigen_core.networks.encoders.tcn import receptive_dilations
-from eigen_core.planning.facts import PanelFacts, agent_parameters
-from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
-
-SINGLE = 4
-"""Bytes of a float32."""
-DOUBLE = 8
-"""Bytes of a float64 or an int64."""
-HALF = 2
-"""Bytes of a float16."""
-
-_OUTPUTS_AT_A_TIME = 8
-
-
-def padded(outputs: int) -> int:
-    """Outputs of a matrix product as the networks compute it: filled up to whole vectors, a single one apart."""
-    return outputs if outputs == 1 else outputs + -outputs % _OUTPUTS_AT_A_TIME
+from eigen_core.learners import LearnerNeeds, learner_class
+from eigen_core.needs import SINGLE, Facts
+from eigen_core.population import largest_group
+from eigen_core.task import TaskNeeds, task_class
+from eigen_core.task.needs import row_bytes
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Configuration and panel as plain numbers.
+    """A run in numbers.
 
     Attributes:
-        config, panel: where they come from.
-        critic, actor: values of one agent that the critic's loss and the actor's train.
+        config: the run.
+        task, learner: what they need.
+        rows_per_generation: transitions that a generation appends to the replay.
     """
 
     config: Config
-    panel: PanelFacts
-    critic: int
-    actor: int
+    task: TaskNeeds
+    learner: LearnerNeeds
+    rows_per_generation: int
 
     @classmethod
-    def of(cls, config: Config, panel: PanelFacts) -> "Scale":
-        """The numbers of a configuration on a panel."""
-        return cls(config, panel, *agent_parameters(config, panel.features))
+    def of(cls, config: Config, facts: Facts) -> "Scale":
+        """The numbers of a configuration on data of which `facts` are known."""
+        learning = learner_class(config.learner)
+        task = task_class(config).needs(config, facts, learning.heads(config))
+        rows = config.population.size * config.evaluation.slices * task.episode_steps
+        learner = learning.needs(config, task, rows * config.generations)
+        return cls(config, task, learner, rows)
 
     @property
     def parameters(self) -> int:
         """Values of one agent."""
-        return self.critic + self.actor
+        return self.task.critic + self.task.actor
 
     @property
     def group(self) -> int:
         """Agents computed at a time."""
-        size = self.config.population.size
-        return min(self.config.population.group_size or size, size)
-
-    @property
-    def episode_days(self) -> int:
-        """Days of an episode."""
-        return self.config.trading.episode_days
-
-    @property
-    def observed(self) -> int:
-        """Values of an asset's portfolio state that agents see."""
-        return PORTFOLIO_VALUES if self.config.trading.observe_portfolio else 0
-
-    @property
-    def context(self) -> int:
-        """Values of the market context, the time in the episode included."""
-        network = self.config.network
-        return network.embedding * network.queries + (EPISODE_TIME_VALUES if self.observed else 0)
-
-    @property
-    def filters(self) -> int:
-        """Values of a column and day that the encoder reads."""
-        network = self.config.network
-        return self.panel.features * (len(network.scales) if network.encoder == "filter_bank" else 1)
-
-    @property
-    def dilations(self) -> tuple[int, ...]:
-        """Dilations of the convolutions of `tcn`."""
-        return receptive_dilations(self.config.market.window)
+        return largest_group(self.config.population)
 
     @property
     def learns(self) -> bool:
         """Whether the run comes to learn by gradients at all."""
-        return self.config.learner.gradient_steps > 0 and self.rows_written >= self.config.replay.minimum
-
-    @property
-    def rows_per_generation(self) -> int:
-        """Transitions that a generation appends to the replay."""
-        config = self.config
-        return config.population.size * config.evaluation.slices * self.episode_days
+        return self.learner.learn > 0
 
     @property
     def rows_written(self) -> int:
@@ -103,15 +61,13 @@ class Scale:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one transition: day, step, portfolio, action, reward, terminal."""
-        assets = self.panel.assets
-        return 4 + 2 + HALF * assets * self.observed + SINGLE * assets * ACTION_VALUES + SINGLE + 1
+        """Bytes of one transition."""
+        return row_bytes(self.task.columns)
 
     @property
-    def episode_row_bytes(self) -> int:
-        """Bytes of one recorded step of an episode, before it is in the replay."""
-        assets = self.panel.assets
-        return HALF * assets * self.observed + SINGLE * assets * ACTION_VALUES + SINGLE
+    def noise_bytes(self) -> int:
+        """Exploration noise of a group of agents."""
+        return SINGLE * self.group * self.config.evaluation.slices * self.task.noise_values
 
     @property
     def matrix_bytes(self) -> int:
@@ -120,11 +76,5 @@ class Scale:
 
     @property
     def population_bytes(self) -> int:
-        """Bytes of weights, targets and both moments, and of the counts of steps."""
-        return 4 * self.matrix_bytes + 2 * DOUBLE * self.config.population.size
-
-    @property
-    def block_days(self) -> int:
-        """Days that `tcn` encodes at once to learn from."""
-        train_days = self.panel.train_days(self.config)
-        return min(self.config.learner.block_days or train_days, train_days)
+        """Bytes of all agents."""
+        return self.learner.agent * self.config.population.size

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 from pydantic import ValidationError
 
 from eigen_core.config import Config, merge
-from eigen_core.planning.facts import PanelFacts
+from eigen_core.learners import learner_class
+from eigen_core.needs import Change, Facts, Harm, Value, halves
 from eigen_core.planning.plan import Limit, Plan, plan_of
 from eigen_core.planning.scale import Scale
 from eigen_core.units import size
@@ -15,11 +15,7 @@ from eigen_core.units import size
 _MOST_CHANGES = 6
 # What saves less of the peak is not worth a change.
 _LEAST_SHARE = 0.01
-_FEWEST_COLUMNS = 8
 _FEWEST_AGENTS = 4
-_SMALLEST_BATCH = 16
-
-Value = int | str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -47,25 +43,8 @@ class Suggestion:
         )
 
 
-class _Harm(IntEnum):
-    """What a change does to the run."""
-
-    NONE = 0
-    """Nothing: the same bits."""
-    ROUNDING = 1
-    """Sums are taken in another order."""
-    RESULT = 2
-    """It is another run."""
-
-
-@dataclass(frozen=True)
-class _Change:
-    settings: Mapping[str, Value]
-    harm: _Harm = _Harm.RESULT
-
-
 def suggestions_for(
-    config: Config, panel: PanelFacts, plan: Plan, limits: Mapping[str, Limit], *, server: bool = True
+    config: Config, facts: Facts, plan: Plan, limits: Mapping[str, Limit], *, server: bool = True
 ) -> list[Suggestion]:
     """Return settings that would make a run fit that does not; nothing for one that does.
 
@@ -75,19 +54,19 @@ def suggestions_for(
     nothing helps.
 
     Args:
-        config, panel, server: as for `plan_of`.
+        config, facts, server: as for `plan_of`.
         plan: the plan that does not fit.
         limits: what there is.
     """
     if plan.fits:
         return []
-    tried = [_Tried.of(config, change, panel, plan, limits, server=server) for change in _changes(config, panel)]
+    tried = [_Tried.of(config, change, facts, plan, limits, server=server) for change in _changes(config, facts)]
     useful = _one_each([one for one in tried if one is not None and one.is_worth_it(plan)])
     enough = [one for one in useful if one.plan.fits]
     if enough:
         return [one.suggestion() for one in sorted(enough, key=lambda one: (one.harm, one.saved))]
     found = [one.suggestion() for one in sorted(useful, key=lambda one: (one.harm, -one.saved))]
-    combined = _combined(config, panel, plan, limits, server=server)
+    combined = _combined(config, facts, plan, limits, server=server)
     return found if combined is None or len(combined.settings) == 1 else [*found, combined.suggestion()]
 
 
@@ -110,14 +89,14 @@ class _Tried:
     plan: Plan
     settings: Mapping[str, Value]
     saved: int
-    harm: _Harm
+    harm: Harm
 
     @classmethod
     def of(
         cls,
         config: Config,
-        change: _Change,
-        panel: PanelFacts,
+        change: Change,
+        facts: Facts,
         plan: Plan,
         limits: Mapping[str, Limit],
         *,
@@ -127,7 +106,7 @@ class _Tried:
         changed = _changed(config, change.settings)
         if changed is None:
             return None
-        new = plan_of(changed, panel, device=plan.device, server=server, limits=limits)
+        new = plan_of(changed, facts, device=plan.device, server=server, limits=limits)
         return cls(changed, new, change.settings, _missing(plan) - _missing(new) + _spare(plan, new), change.harm)
 
     def is_worth_it(self, plan: Plan) -> bool:
@@ -136,7 +115,7 @@ class _Tried:
 
     def suggestion(self) -> Suggestion:
         settings = tuple((key, _spelled(value)) for key, value in self.settings.items())
-        return Suggestion(settings, self.saved, self.plan.fits, self.harm is _Harm.NONE)
+        return Suggestion(settings, self.saved, self.plan.fits, self.harm is Harm.NONE)
 
 
 def _missing(plan: Plan) -> int:
@@ -149,16 +128,14 @@ def _spare(plan: Plan, new: Plan) -> int:
     return sum(max(after.limit.bytes - after.peak_bytes, 0) for before, after in pairs if not before.fits)
 
 
-def _combined(
-    config: Config, panel: PanelFacts, plan: Plan, limits: Mapping[str, Limit], *, server: bool
-) -> _Tried | None:
+def _combined(config: Config, facts: Facts, plan: Plan, limits: Mapping[str, Limit], *, server: bool) -> _Tried | None:
     """Take the mildest change, of those the one that saves most, again and again, until the run fits or none helps."""
     best: _Tried | None = None
     settings: dict[str, Value] = {}
-    harm = _Harm.NONE
+    harm = Harm.NONE
     for _ in range(_MOST_CHANGES):
         here, planned = (config, plan) if best is None else (best.config, best.plan)
-        tried = [_Tried.of(here, change, panel, planned, limits, server=server) for change in _changes(here, panel)]
+        tried = [_Tried.of(here, change, facts, planned, limits, server=server) for change in _changes(here, facts)]
         useful = [one for one in tried if one is not None and one.is_worth_it(planned)]
         if not useful:
             break
@@ -172,60 +149,21 @@ def _combined(
     return best
 
 
-def _changes(config: Config, panel: PanelFacts) -> Iterator[_Change]:
+def _changes(config: Config, facts: Facts) -> Iterator[Change]:
     """Yield the changes that are worth trying, from those that change the run least."""
-    size, group = config.population.size, config.population.group_size or config.population.size
-    for value in _halves(min(group, size), 1):
-        yield _Change({"population.group_size": value}, _Harm.NONE)
-    network, learner = config.network, config.learner
-    train_days = panel.train_days(config)
-    if network.encoder == "tcn":
-        columns = min(network.column_chunk or panel.columns, panel.columns)
-        for value in _powers_below(columns, _FEWEST_COLUMNS):
-            yield _Change({"network.column_chunk": value}, _Harm.ROUNDING)
-        block = min(learner.block_days or train_days, train_days)
-        for value in _halves(block, learner.batch_size + 1, 2):
-            yield _Change({"learner.block_days": value})
-    for value in _halves(learner.batch_size, _SMALLEST_BATCH, 2):
-        steps = learner.accumulation_steps * learner.batch_size // value
-        yield _Change({"learner.batch_size": value, "learner.accumulation_steps": steps})
-    scale = Scale.of(config, panel)
+    size, scale = config.population.size, Scale.of(config, facts)
+    for value in halves(scale.group, 1):
+        yield Change({"population.group_size": value}, Harm.NONE)
+    yield from scale.task.changes()
+    yield from learner_class(config.learner).changes(config)
     fewest = max(config.replay.minimum, scale.rows_per_generation)
     filled = max(scale.rows_stored, fewest)
     if filled < config.replay.capacity:
-        yield _Change({"replay.capacity": filled})
-    for value in _halves(filled, fewest, 3):
-        yield _Change({"replay.capacity": value})
-    if network.encoder == "filter_bank" and len(network.scales) > 1:
-        yield _Change({"network.scales": network.scales[:-1]})
-    if network.encoder == "tcn":
-        yield _Change({"network.encoder": "filter_bank"})
-    for value in _halves(size, _FEWEST_AGENTS, 2):
-        yield _Change({"population.size": value})
-
-
-def _halves(value: int, least: int, times: int = 16) -> Iterator[int]:
-    """Yield halves of a value in round numbers, as long as they are at least `least`, at most so many times."""
-    for _ in range(times):
-        half = _rounded((value + 1) // 2)
-        if half < least or half == value:
-            return
-        value = half
-        yield value
-
-
-def _rounded(value: int) -> int:
-    """Return a number with at most two digits that are not zero, not above `value`."""
-    unit = int(10 ** max(len(str(value)) - 2, 0))
-    return value // unit * unit
-
-
-def _powers_below(value: int, least: int) -> Iterator[int]:
-    """Yield the powers of two below a value, falling, as long as they are at least `least`."""
-    power = 1 << (value - 1).bit_length()
-    while (power := power // 2) >= least:
-        if power < value:
-            yield power
+        yield Change({"replay.capacity": filled})
+    for value in halves(filled, fewest, 3):
+        yield Change({"replay.capacity": value})
+    for value in halves(size, _FEWEST_AGENTS, 2):
+        yield Change({"population.size": value})
 
 
 def _changed(config: Config, settings: Mapping[str, Value]) -> Config | None:

@@ -5,14 +5,18 @@ from typing import Any, cast
 from eigen_core.config import Config
 from eigen_core.config.choices import TASKS, chosen, task_choice
 from eigen_core.task.interface import BatchSampler, Encoded, Observed, Rollout, Task, TaskData, Transitions
+from eigen_core.task.needs import BatchNeeds, Sample, TaskNeeds
 
 __all__ = [
+    "BatchNeeds",
     "BatchSampler",
     "Encoded",
     "Observed",
     "Rollout",
+    "Sample",
     "Task",
     "TaskData",
+    "TaskNeeds",
     "Transitions",
     "open_data",
     "task_class",

@@ -13,12 +13,14 @@ from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
+from eigen_core.market.facts import PanelFacts
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import ACTION_VALUES, AgentNetwork, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import Parameters
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import Rollout, TaskData, Transitions
+from eigen_core.task.market_needs import MarketNeeds
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.task.market_transitions import (
     DistinctDaySampler,
@@ -112,7 +114,18 @@ class MarketTask:
         panel, report = build_panel(config)
         require_scale(config, panel.days)
         size = f"{panel.days:,} days, {panel.columns:,} columns, {panel.assets:,} of them tradable"
-        return TaskData(panel, size, report.lines())
+        return TaskData(panel, size, report.lines(), PanelFacts.of(panel))
+
+    @staticmethod
+    def needs(config: Config, facts: PanelFacts, heads: Heads) -> MarketNeeds:
+        """Return what a run needs on a panel of this size."""
+        return MarketNeeds(config, facts, heads)
+
+    @staticmethod
+    def facts_of_shape(config: Config, days: int, columns: int, assets: int) -> PanelFacts:
+        """Return the facts of a panel that is not there; see `Task.facts_of_shape`."""
+        require_scale(config, days)
+        return PanelFacts.of_shape(config, days, columns, assets)
 
     @property
     def training_starts(self) -> range:

@@ -85,16 +85,12 @@ def planned_run(
         with progress_to(display):
             import torch
 
-            from eigen_core.planning import PanelFacts, calibrate
-            from eigen_core.task import open_data
-            from eigen_core.task.market import require_scale
+            from eigen_core.planning import calibrate
+            from eigen_core.task import open_data, task_class
             from flows.run_plan import plan_run
 
-            if shape is None:
-                facts = PanelFacts.of(open_data(config).content)
-            else:
-                facts = PanelFacts.of_shape(config, *shape)
-                require_scale(config, facts.days)
+            task = task_class(config)
+            facts = open_data(config).facts if shape is None else task.facts_of_shape(config, *shape)
             display.waiting_for("planning")
             run_plan = plan_run(config, facts)
             calibration = None
@@ -124,11 +120,10 @@ def print_planned(console: Console, planned: PlannedRun, *, explained: bool = Fa
 
 def print_plan(console: Console, config: Config, run_plan: "RunPlan", *, explained: bool = False) -> None:
     """Print the tables of a plan, what it writes, and the limits of this machine; no verdict."""
-    facts = run_plan.facts
+    size = "" if run_plan.facts is None else f"; {run_plan.facts}"
     print_line(
         console,
-        f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents; "
-        f"{facts.days:,} days, {facts.columns:,} columns, {facts.assets:,} of them tradable, {facts.features} features",
+        f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{size}",
     )
     _print_parts(console, run_plan, explained=explained)
     _print_phases(console, run_plan)

@@ -191,12 +191,11 @@ def require_trainable(config: Config) -> "tuple[Sequence[str], RunPlan]":
         RunTooLargeError: the run does not fit into memory or disk.
     """
     from eigen_core.generation import start_training
-    from eigen_core.planning import PanelFacts
     from eigen_core.task import open_data
     from flows.run_plan import require_fit
 
     data = open_data(config)
-    run_plan = require_fit(config, PanelFacts.of(data.content))
+    run_plan = require_fit(config, data.facts)
     start_training(config, data.content)
     return data.lines, run_plan
 

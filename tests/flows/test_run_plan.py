@@ -9,11 +9,12 @@ import torch
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
+from eigen_core.market import PanelFacts
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits
 from eigen_core.memory.control_groups import ControlGroup
 from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import host_bytes
-from eigen_core.planning import PanelFacts, plan_of
+from eigen_core.planning import plan_of
 from flows import run_plan as module
 from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_fit
 

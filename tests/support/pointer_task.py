@@ -1,7 +1,7 @@
 """The task `pointer`: name the number that is shown; the reward is minus the distance. Dense vectors are stored."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -11,13 +11,35 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.needs import SINGLE, Change, Kept, Operation
 from eigen_core.networks import Box, Heads, SquashedGaussian
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
 from eigen_core.networks.policies import action_shapes, policy_of
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import Rollout, TaskData, Transitions
+from eigen_core.task.needs import BatchNeeds, Sample
 
 _STEPS = 20
+_COLUMNS: Mapping[str, Column] = {
+    "shown": Column(torch.float32, (1,)),
+    "action": Column(torch.float32, (1,)),
+    "reward": Column(torch.float32),
+    "terminal": Column(torch.bool),
+}
+
+
+def _box(device: torch.device) -> Box:
+    return Box([-1.0], [1.0], device, steepness=1.0)
+
+
+def _layouts(config: Config, heads: Heads, box: Box) -> tuple[ParameterLayout, ParameterLayout]:
+    width = config.network.head_width
+    critic = linear_shapes("encoder", 1, width)
+    for index in range(heads.critics):
+        critic += linear_shapes(f"hidden{index}", width + heads.action_values, width)
+        critic += linear_shapes(f"value{index}", width, 1)
+    return ParameterLayout(tuple(critic)), ParameterLayout(tuple(action_shapes("action", width, box, heads)))
 
 
 @dataclass(frozen=True)
@@ -46,20 +68,9 @@ class PointerTask:
     """Implements `Task`."""
 
     def __init__(self, config: Config, data: object, device: torch.device, heads: Heads) -> None:  # noqa: ARG002
-        width = config.network.head_width
-        self.box = Box([-1.0], [1.0], device, steepness=1.0)
-        critic = linear_shapes("encoder", 1, width)
-        for index in range(heads.critics):
-            critic += linear_shapes(f"hidden{index}", width + heads.action_values, width)
-            critic += linear_shapes(f"value{index}", width, 1)
-        self.critic_layout = ParameterLayout(tuple(critic))
-        self.actor_layout = ParameterLayout(tuple(action_shapes("action", width, self.box, heads)))
-        self.columns: Mapping[str, Column] = {
-            "shown": Column(torch.float32, (1,)),
-            "action": Column(torch.float32, (1,)),
-            "reward": Column(torch.float32),
-            "terminal": Column(torch.bool),
-        }
+        self.box = _box(device)
+        self.critic_layout, self.actor_layout = _layouts(config, heads, self.box)
+        self.columns = _COLUMNS
         self.episode_steps = self.fewest_steps = _STEPS
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"
@@ -73,6 +84,16 @@ class PointerTask:
     def open_data(config: Config) -> TaskData:  # noqa: ARG004
         """There are none: the numbers are drawn."""
         return TaskData()
+
+    @staticmethod
+    def needs(config: Config, facts: object, heads: Heads) -> "PointerNeeds":  # noqa: ARG004
+        """What a run needs."""
+        return PointerNeeds(config, heads)
+
+    @staticmethod
+    def facts_of_shape(config: Config, days: int, columns: int, assets: int) -> object:  # noqa: ARG004
+        """There are none."""
+        raise InputError("task pointer is not played on a panel: leave out --days and --columns.")
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, _STEPS, 1)
@@ -130,3 +151,49 @@ class PointerTask:
 
     def facts(self) -> dict[str, JsonValue]:
         return {}
+
+
+@dataclass(frozen=True)
+class PointerNeeds:
+    """Implements `TaskNeeds`."""
+
+    config: Config
+    heads: Heads
+    kept: tuple[Kept, ...] = ()
+    columns: Mapping[str, Column] = field(default_factory=lambda: _COLUMNS)
+    episode_steps: int = _STEPS
+    holds_out: bool = True
+    noise_values: int = _STEPS
+    recorded_row_bytes: int = 3 * SINGLE + 1
+    names_listed: int = 0
+    learning: str = ""
+
+    @property
+    def critic(self) -> int:
+        return _layouts(self.config, self.heads, _box(torch.device("cpu")))[0].size
+
+    @property
+    def actor(self) -> int:
+        return _layouts(self.config, self.heads, _box(torch.device("cpu")))[1].size
+
+    def _hidden(self, numbers: int) -> int:
+        return SINGLE * numbers * self.config.network.head_width
+
+    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:  # noqa: ARG002
+        return 3 * self._hidden(agents * episodes * _STEPS)
+
+    def sampler(self, rows: int) -> Operation:  # noqa: ARG002
+        return Operation(0, plain=0)
+
+    def batch(self, agents: int, batch_size: int) -> BatchNeeds:
+        rows = agents * batch_size
+        hidden = self._hidden(rows)
+        layer = Operation(hidden, plain=3 * hidden, forward=3 * hidden, remembered=hidden, backward=4 * hidden)
+        return BatchNeeds(4 * SINGLE * rows, encode=layer, act=layer, values=layer)
+
+    def changes(self) -> Iterator[Change]:
+        yield from ()
+
+    def sample(self, *, whole_group: bool) -> Sample:  # noqa: ARG002
+        replay = self.config.replay.model_copy(update={"minimum": 1})
+        return Sample(self.config.model_copy(update={"replay": replay}), None, None, evaluated=1.0, learned=1.0)

@@ -1,13 +1,20 @@
 """The encoder `tcn`."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from eigen_core.config import NetworkConfig
-from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
+from eigen_core.config import Config, NetworkConfig
+from eigen_core.market.facts import PanelFacts
+from eigen_core.needs import SINGLE, Change, Harm, Kept, Operation, powers_below
+from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes, product_bytes
+
+_FEWEST_COLUMNS = 8
+"""Columns of a chunk below which a plan suggests none."""
 
 
 def receptive_dilations(window: int) -> tuple[int, ...]:
@@ -97,3 +104,122 @@ class TcnEncoder:
             block = self._convolve_chunk(chunk, parameters)
             picked.append(block.gather(1, rows.expand(-1, -1, *block.shape[2:])))
         return torch.cat(picked, dim=2)
+
+    @staticmethod
+    def needs(config: Config, panel: PanelFacts) -> "TcnNeeds":
+        """Return what a run with this encoder needs, on a panel of this size."""
+        return TcnNeeds(config, panel)
+
+
+@dataclass(frozen=True)
+class _ChunkNeeds:
+    """Blocks of some columns (bytes): what is read, and the hidden layers from the input on."""
+
+    copied: int
+    products: tuple[int, ...]
+    hidden: tuple[int, ...]
+    output: int
+    embeddings: int
+
+    @property
+    def plain(self) -> int:
+        """The most at once without a gradient."""
+        moments = [self.copied + self.products[0] + self.hidden[0], 2 * self.hidden[0]]
+        for before, product, after in zip(self.hidden[:-1], self.products[1:], self.hidden[1:], strict=True):
+            moments.append(before + 2 * after + product + after)
+        return max(*moments, self.hidden[-1] + self.output + self.embeddings)
+
+    @property
+    def remembered(self) -> int:
+        """What the backward pass needs: what is read, each layer's input pairs and result, the last layer."""
+        return self.copied + self.hidden[0] + 3 * sum(self.hidden[1:]) + self.hidden[-1]
+
+
+@dataclass(frozen=True)
+class TcnNeeds:
+    """Implements `EncoderNeeds`: each block of values that `_convolve` holds, chunk of columns after chunk."""
+
+    config: Config
+    panel: PanelFacts
+
+    @property
+    def kept(self) -> list[Kept]:
+        """The features."""
+        panel = self.panel
+        shape = f"[{panel.days:,}, {panel.columns:,}, {panel.features}]"
+        features = SINGLE * panel.days * panel.columns * panel.features
+        return [Kept("features", f"The panel's features {shape} as the encoder reads them.", features)]
+
+    @property
+    def days_before(self) -> int:
+        """The window before the first day."""
+        return self.config.market.window - 1
+
+    @property
+    def _widths(self) -> list[int]:
+        columns = self.panel.columns
+        step = self.config.network.column_chunk or columns
+        return [min(step, columns - start) for start in range(0, columns, step)]
+
+    def _chunk(self, agents: int, days: int, columns: int) -> _ChunkNeeds:
+        network = self.config.network
+        lengths = [days + self.days_before]
+        for dilation in receptive_dilations(self.config.market.window):
+            lengths.append(lengths[-1] - dilation)
+        blocks = [product_bytes(agents * length * columns, network.channels) for length in lengths]
+        output, embeddings = product_bytes(agents * days * columns, network.embedding)
+        read = SINGLE * agents * lengths[0] * columns * self.panel.features
+        return _ChunkNeeds(
+            # All columns lie side by side as they are; some of them are copied, for each agent.
+            copied=0 if columns == self.panel.columns else read,
+            products=tuple(product for product, _ in blocks),
+            hidden=tuple(hidden for _, hidden in blocks),
+            output=output,
+            embeddings=embeddings,
+        )
+
+    def block(self, agents: int, days: int) -> Operation:
+        """Chunk after chunk, then all of them joined."""
+        moments, done = [], 0
+        for columns in self._widths:
+            chunk = self._chunk(agents, days, columns)
+            moments.append(done + chunk.plain)
+            done += chunk.embeddings
+        return Operation(done, plain=max(*moments, 2 * done))
+
+    def days(self, agents: int, batch: int, block_days: int) -> Operation:
+        """A block is encoded as a whole, chunk after chunk, and each agent's days are picked from it."""
+        # A block that begins before the window's length is filled up with zeros in front.
+        filled = SINGLE * (block_days + self.days_before) * self.panel.columns * self.panel.features
+        plain, graded, picked, blocks, former = [], [], 0, 0, 0
+        for columns in self._widths:
+            chunk = self._chunk(agents, block_days, columns)
+            plain.append(picked + former + chunk.plain)
+            graded.append(picked + blocks + chunk.plain)
+            picked += SINGLE * agents * batch * columns * self.config.network.embedding
+            former = chunk.embeddings
+            # What days are picked from is remembered by the picking.
+            blocks += chunk.embeddings
+        largest = self._chunk(agents, block_days, max(self._widths))
+        remembered = filled + blocks
+        if not self.config.network.column_chunk:
+            # Without chunks nothing is computed again, so all of it is remembered.
+            remembered += largest.remembered
+            graded.append(largest.remembered + largest.output + largest.embeddings)
+        last = largest.hidden[-1]
+        again = largest.remembered + largest.embeddings + max(last, largest.hidden[-2])
+        backward = blocks - largest.embeddings + max(again, largest.remembered + 2 * last)
+        return Operation(
+            picked,
+            plain=filled + max(*plain, 2 * picked + former),
+            forward=filled + max(*graded, 2 * picked + blocks),
+            remembered=remembered,
+            backward=picked + filled + picked + backward,
+        )
+
+    def changes(self) -> Iterator[Change]:
+        """Yield narrower chunks, then the cheaper encoder."""
+        columns = min(self.config.network.column_chunk or self.panel.columns, self.panel.columns)
+        for value in powers_below(columns, _FEWEST_COLUMNS):
+            yield Change({"network.column_chunk": value}, Harm.ROUNDING)
+        yield Change({"network.encoder": "filter_bank"})

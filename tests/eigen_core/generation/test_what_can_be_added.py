@@ -1,18 +1,32 @@
 """A learner, an encoder and a task are each one file and one line: all else trains, saves and resumes them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from live_tensors import LiveTensors
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config, choices
 from eigen_core.errors import InputError
-from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+from eigen_core.generation import (
+    TrainingState,
+    evaluate,
+    hold_out,
+    restore,
+    snapshot,
+    snapshot_form,
+    start_training,
+    train,
+)
+from eigen_core.market import PanelFacts
+from eigen_core.planning import Limit, calibrate, phases, plan_of, suggestions_for
+from eigen_core.planning.scale import Scale
 from eigen_core.reporting.plots import write_plots
-from eigen_core.task import open_data
+from eigen_core.task import open_data, task_class
 
 POINTER = {"task": "pointer"}
 JITTER = {"learner": "jitter"}
@@ -69,3 +83,29 @@ def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
         content_of(advance(begin(config_with(chosen, population={"group_size": size})), 2)) for size in (0, 1, 2)
     ]
     assert contents[0] == contents[1] == contents[2]
+
+
+@pytest.mark.parametrize("chosen", [LAST_DAY, JITTER, {**LAST_DAY, **JITTER}], ids=str)
+def test_what_was_added_is_planned(chosen: dict[str, str]) -> None:
+    config = config_with(chosen, evaluation={"shared_slices": False})
+    panel = random_panel(config)
+    scale = Scale.of(config, PanelFacts.of(panel))
+    with LiveTensors() as tensors:
+        state = start_training(config, panel)
+        measured = {phase: tensors.peak_of(partial(phase, state)) for phase in (evaluate, train)}
+    assert phases.evaluate(scale) == pytest.approx(measured[evaluate], rel=0.1)
+    assert scale.population_bytes + phases.train(scale) == pytest.approx(measured[train], rel=0.1)
+
+
+def test_a_task_without_data_is_planned_and_timed() -> None:
+    config = config_with(POINTER)
+    facts = open_data(config).facts
+    plan = plan_of(config, facts, device="cpu", limits={"host": Limit(600_000_000, "here")})
+    assert plan.peak_host_bytes > 485_000_000
+    assert {"replay", "population", "evaluation", "learning"} <= {part.name for part in plan.parts}
+    assert not plan.fits
+    # A few kilobytes less would not help.
+    assert not suggestions_for(config, facts, plan, {"host": Limit(600_000_000, "here")})
+    assert calibrate(config, facts).evaluate > 0
+    with pytest.raises(InputError, match="not played on a panel"):
+        task_class(config).facts_of_shape(config, 1_000, 10, 10)

@@ -7,8 +7,9 @@ from science_cases import small_config
 
 from eigen_core import planning
 from eigen_core.config.loading import load_config
-from eigen_core.planning import PanelFacts, calibration
+from eigen_core.market import PanelFacts
 from eigen_core.planning.scale import Scale
+from eigen_core.task import market_sample
 
 FACTS = PanelFacts(days=160, columns=8, assets=6, features=4)
 LARGE = PanelFacts(days=3_700, columns=669, assets=108, features=13)
@@ -73,12 +74,13 @@ def test_batches_larger_than_an_episode_are_inferred_too(encoder: str) -> None:
     "settings", [[], ["population.size=4096"], ["learner.batch_size=2000", "learner.block_days=0"]]
 )
 def test_a_piece_is_small_whatever_the_run(preset: str, settings: list[str]) -> None:
-    scale = Scale.of(load_config(preset, settings), LARGE)
-    piece = Scale.of(*calibration._piece(scale, whole_group=False))
-    assert calibration._learned(piece) <= calibration._MOST_LEARNED
-    assert calibration._evaluated(piece) <= calibration._MOST_EVALUATED
-    assert piece.panel.assets <= piece.panel.columns
-    assert (piece.panel.features, piece.parameters) == (scale.panel.features, scale.parameters)
+    config = load_config(preset, settings)
+    piece, panel = market_sample._piece(config, LARGE, whole_group=False)
+    assert market_sample._learned(piece, panel) <= market_sample._MOST_LEARNED
+    assert market_sample._evaluated(piece, panel) <= market_sample._MOST_EVALUATED
+    assert panel.assets <= panel.columns
+    assert panel.features == LARGE.features
+    assert Scale.of(piece, panel).parameters == Scale.of(config, LARGE).parameters
 
 
 @pytest.mark.parametrize("whole_group", [False, True])

@@ -9,7 +9,7 @@ from training_cases import advance
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
 from eigen_core.generation import snapshot, start_training
-from eigen_core.planning import PanelFacts
+from eigen_core.market import PanelFacts
 from eigen_core.planning.disk import disk_plan
 from eigen_core.planning.scale import Scale
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
-from eigen_core.planning import PHASES, Limit, PanelFacts, Phase, Plan, plan_of
+from eigen_core.market import PanelFacts
+from eigen_core.planning import PHASES, Limit, Phase, Plan, plan_of
 
 _FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
 

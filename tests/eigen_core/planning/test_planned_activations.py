@@ -11,10 +11,9 @@ from training_cases import market_of
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, hold_out, start_training, train
-from eigen_core.market import Panel
+from eigen_core.market import Panel, PanelFacts
 from eigen_core.networks import AgentNetwork, Heads
-from eigen_core.planning import activations
-from eigen_core.planning.facts import PanelFacts
+from eigen_core.planning import phases
 from eigen_core.planning.parts import parts_of
 from eigen_core.planning.scale import Scale
 from eigen_core.trading import Prices
@@ -84,10 +83,10 @@ def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: t
         }
     assert state.history[-1].learning is not None
     planned = {
-        "evaluate": activations.evaluate(scale),
-        "train": scale.population_bytes + activations.train(scale),
-        "evolve": activations.evolve(scale),
-        "holdout": activations.hold_out(scale),
+        "evaluate": phases.evaluate(scale),
+        "train": scale.population_bytes + phases.train(scale),
+        "evolve": phases.evolve(scale),
+        "holdout": phases.hold_out(scale),
     }
     for phase, size in measured.items():
         assert planned[phase] == pytest.approx(size, rel=0.1), phase

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.planning import Limit, PanelFacts, Plan, Suggestion, plan_of, suggestions_for
+from eigen_core.market import PanelFacts
+from eigen_core.planning import Limit, Plan, Suggestion, plan_of, suggestions_for
 
 _FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
 

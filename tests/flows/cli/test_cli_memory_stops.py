@@ -15,8 +15,8 @@ from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunLocation
+from eigen_core.market import PanelFacts
 from eigen_core.memory import MemoryGuardError
-from eigen_core.planning import PanelFacts
 from flows.cli import training
 from flows.cli.app import app
 from flows.journals import BlockedError, write_memory_report

@@ -118,8 +118,8 @@ def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder
         assert said in text
     assert "(physical memory)" in text
     assert text.splitlines()[-1].startswith("The run fits: it takes ")
-    assert "Weights, targets and two moments" not in text
-    assert "Weights, targets" in eigen("plan", "--explain", *ENOUGH).stdout
+    assert "agents of" not in text
+    assert "agents of" in eigen("plan", "--explain", *ENOUGH).stdout
     assert list(folder.iterdir()) == []
 
 

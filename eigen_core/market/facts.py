@@ -1,15 +1,12 @@
-"""What a plan needs to know about a panel and about an agent, without a network over the whole panel."""
+"""The size of a panel: all that a memory plan must know of it."""
 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from eigen_core.config import Config
-from eigen_core.learners import learner_class
 from eigen_core.market.features import feature_names
 from eigen_core.market.panel import Panel, Splits
-from eigen_core.networks import AgentNetwork
 
 
 @dataclass(frozen=True)
@@ -48,26 +45,13 @@ class PanelFacts:
         """Days that agents learn from."""
         return len(Splits.of_days(self.days, config.market).train)
 
+    def block_days(self, config: Config) -> int:
+        """Days of the blocks that batches are drawn from, where an encoder computes whole blocks."""
+        train_days = self.train_days(config)
+        return min(config.learner.block_days or train_days, train_days)
 
-def agent_parameters(config: Config, features: int) -> tuple[int, int]:
-    """Return how many values of one agent the critic's loss trains, and how many the actor's.
-
-    They depend on the number of features, not on days or columns: the network of a panel of one column says it.
-    """
-    days = 2
-    prices = np.ones((days, 1))
-    tiny = Panel(
-        features=np.zeros((days, 1, features), dtype=np.float32),
-        valid=np.ones((days, 1), dtype=np.bool_),
-        open=prices,
-        high=prices,
-        low=prices,
-        close=prices,
-        dates=np.arange(days).astype("datetime64[D]"),
-        symbols=("one",),
-        feature_names=tuple(f"feature{index}" for index in range(features)),
-        splits=Splits(range(days), range(days, days), range(days, days)),
-        fingerprint="",
-    )
-    network = AgentNetwork(tiny, config, torch.device("cpu"), learner_class(config.learner).heads(config))
-    return network.critic_layout.size, network.actor_layout.size
+    def __str__(self) -> str:
+        """The size in words."""
+        return (
+            f"{self.days:,} days, {self.columns:,} columns, {self.assets:,} of them tradable, {self.features} features"
+        )

@@ -1,0 +1,41 @@
+"""The most that a phase holds at once while it computes, beside what stays from phase to phase (bytes).
+
+Each function follows the one of `eigen_core.generation` that it is named after.
+"""
+
+from eigen_core.planning.scale import Scale
+
+
+def evaluate(scale: Scale) -> int:
+    """The most at once in the evaluate phase."""
+    evaluation, size, group = scale.config.evaluation, scale.config.population.size, scale.group
+    recorded, noise = scale.rows_per_generation * scale.task.recorded_row_bytes, scale.noise_bytes
+    before = recorded * (size - group) // size
+    trained = scale.task.roll_out(group, evaluation.slices, shared=evaluation.shared_slices, recorded=True)
+    validated = scale.task.roll_out(group, evaluation.validation_slices, shared=True, recorded=False)
+    return max(before + 4 * noise, before + noise + trained, recorded + noise + validated, 2 * recorded + noise)
+
+
+def hold_out(scale: Scale) -> int:
+    """The most at once while the holdout episodes are played: the weights that the run began with, group by group."""
+    if not scale.task.holds_out:
+        return 0
+    slices = scale.config.evaluation.validation_slices
+    return scale.matrix_bytes + scale.task.roll_out(scale.group, slices, shared=True, recorded=False)
+
+
+def train(scale: Scale) -> int:
+    """The most at once in the train phase, without the second population that it fills; 0 if the run never learns."""
+    if not scale.learns:
+        return 0
+    size = scale.config.population.size
+    group = scale.population_bytes * scale.group // size if scale.group < size else 0
+    # What is learned from is drawn before the second population is made.
+    return max(group + scale.learner.learn, scale.learner.plan - scale.population_bytes)
+
+
+def evolve(scale: Scale) -> int:
+    """The most at once in the evolve phase: the population that is bred, and a column of the elites' state."""
+    if not scale.config.evolution.enabled:
+        return 0
+    return scale.population_bytes + int(scale.matrix_bytes * scale.config.evolution.elite_share)

@@ -1,0 +1,193 @@
+"""What the market needs of memory: each function follows the code that it is about, moment after moment.
+
+A "moment" is a sum of blocks that live at the same time; tests compare the largest with a count of all tensors that
+live while that code runs.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from eigen_core.config import Config
+from eigen_core.market.facts import PanelFacts
+from eigen_core.needs import DOUBLE, HALF, SINGLE, Change, Kept, Operation, halves
+from eigen_core.networks import ACTION_VALUES, Heads
+from eigen_core.networks.agent_needs import AgentNeeds, parameters_of
+from eigen_core.networks.encoders import encoder_class
+from eigen_core.replay import Column
+from eigen_core.task.market_sample import market_sample
+from eigen_core.task.market_transitions import market_columns
+from eigen_core.task.needs import BatchNeeds, Sample
+from eigen_core.trading import PORTFOLIO_VALUES
+
+_STATE_VALUES = 6
+_ORDER_BYTES = 7 * DOUBLE + 3
+_TEMPORARY_VALUES = 6
+
+
+@dataclass(frozen=True)
+class MarketNeeds:
+    """Implements `TaskNeeds`.
+
+    Attributes:
+        config: the run.
+        panel: the size of its panel.
+        heads: what its learner needs of the networks.
+    """
+
+    config: Config
+    panel: PanelFacts
+    heads: Heads
+
+    @cached_property
+    def _agent(self) -> AgentNeeds:
+        encoder = encoder_class(self.config.network).needs(self.config, self.panel)
+        return AgentNeeds(self.config, self.panel, self.heads, encoder)
+
+    @cached_property
+    def _parameters(self) -> tuple[int, int]:
+        return parameters_of(self.config, self.panel.features, self.heads)
+
+    @property
+    def critic(self) -> int:
+        """Values of one agent that the critic's loss trains."""
+        return self._parameters[0]
+
+    @property
+    def actor(self) -> int:
+        """Values of one agent that the actor's loss trains."""
+        return self._parameters[1]
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What one stored transition consists of."""
+        return market_columns(self.panel.assets, self._agent.portfolio_values)
+
+    @property
+    def episode_steps(self) -> int:
+        """Days of an episode."""
+        return self.config.trading.episode_days
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether days are held out for the end."""
+        return self.config.market.holdout_days > 0
+
+    @property
+    def noise_values(self) -> int:
+        """Values of the exploration noise of one agent in one episode."""
+        return self.episode_steps * self.panel.assets * ACTION_VALUES
+
+    @property
+    def recorded_row_bytes(self) -> int:
+        """Portfolio, action and reward of one step."""
+        return self.panel.assets * (HALF * self._agent.portfolio_values + SINGLE * ACTION_VALUES) + SINGLE
+
+    @property
+    def names_listed(self) -> int:
+        """Symbols."""
+        return self.panel.columns
+
+    @property
+    def _block_bound(self) -> bool:
+        return encoder_class(self.config.network).block_bound
+
+    @property
+    def learning(self) -> str:
+        """How much is encoded at a time."""
+        if not self._block_bound:
+            return ""
+        days, chunk = self.panel.block_days(self.config), self.config.network.column_chunk
+        columns = f"{chunk:,}" if chunk else f"all {self.panel.columns:,}"
+        return f"; blocks of {days:,} days and the window before them, {columns} columns at a time"
+
+    @property
+    def kept(self) -> list[Kept]:
+        """The panel, prices and what the encoder keeps."""
+        panel = self.panel
+        cells, traded = panel.days * panel.columns, panel.days * panel.assets
+        # The days' lows are never read, so their pages are never touched where they are mapped.
+        prices = (3 if panel.mapped else 4) * DOUBLE * traded
+        shape = f"[{panel.days:,}, {panel.columns:,}, {panel.features}]"
+        mapped = "; mapped from the cache's files, which the system can drop, but resident all the same"
+        return [
+            Kept(
+                "panel",
+                f"Features {shape} of 4 bytes, validity of 1, prices of 8{mapped if panel.mapped else ''}.",
+                host_bytes=SINGLE * cells * panel.features + cells + prices,
+            ),
+            Kept(
+                "prices",
+                "Open, high, close and last known close of the tradable columns, 8 bytes each, where they can be "
+                "bought and where there are none.",
+                (4 * DOUBLE + 2) * traded + cells,
+            ),
+            *self._agent.encoder.kept,
+        ]
+
+    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:
+        """The most at once in `Evaluator.roll_out`."""
+        days, assets = self.episode_steps, self.panel.assets
+        whole = self._agent.actor(agents, days).hidden * episodes
+        if shared:
+            preparing = self._prepare(agents, episodes)
+        else:
+            before = whole - whole // agents
+            preparing = max(before + self._prepare(1, episodes), 2 * whole)
+        cells = agents * episodes * days * assets
+        if not self._agent.portfolio_values:
+            acting = max(3 * whole, 2 * whole + self._agent.actor(agents * episodes, days).product)
+            return max(preparing, whole + acting, whole + 4 * SINGLE * cells * ACTION_VALUES)
+        kept = agents * episodes * days * self.recorded_row_bytes if recorded else 0
+        return max(preparing, whole + kept + self._step(agents * episodes))
+
+    def _prepare(self, agents: int, episodes: int) -> int:
+        """The most at once while the market is encoded and the actor prepared for all days of the episodes."""
+        days = self.episode_steps
+        encoding, actor = self._agent.encoder.block(agents, days), self._agent.actor(agents, days)
+        embedding = encoding.result + self._agent.context(agents, days)
+        # An episode's embedding lives until the next one's is computed.
+        former = embedding if episodes > 1 else 0
+        before = (episodes - 1) * actor.hidden
+        return max(
+            before + former + encoding.plain,
+            before + former + encoding.result + self._agent.pool(agents, days),
+            before + embedding + actor.prepare,
+            2 * episodes * actor.hidden + embedding,
+        )
+
+    def _step(self, episodes: int) -> int:
+        """The most at once while one day is acted on and traded, with the positions and the orders so far."""
+        cells = episodes * self.panel.assets
+        actor = self._agent.actor(episodes, 1)
+        acting = max(3 * actor.hidden + actor.product, 4 * actor.hidden)
+        trading = _TEMPORARY_VALUES * DOUBLE * cells
+        positions = _STATE_VALUES * DOUBLE * (cells + episodes)
+        orders = 2 * _ORDER_BYTES * episodes * self.config.trading.trading_days
+        return positions + HALF * cells * PORTFOLIO_VALUES + orders + max(acting, trading)
+
+    def sampler(self, rows: int) -> Operation:
+        """Slots in the order of their days; while it is made, also the days in this order and where each begins."""
+        return Operation(DOUBLE * rows, plain=(DOUBLE + SINGLE + 1) * rows)
+
+    def batch(self, agents: int, batch_size: int) -> BatchNeeds:
+        """What learning from a batch of different days needs."""
+        cells = agents * batch_size * self.panel.assets
+        values = 2 * self._agent.portfolio_values + ACTION_VALUES
+        return BatchNeeds(
+            transitions=SINGLE * cells * values + 5 * DOUBLE * agents * batch_size,
+            encode=self._agent.encode_days(agents, batch_size, self.panel.block_days(self.config)),
+            act=self._agent.act(agents, batch_size),
+            values=self._agent.values(agents, batch_size),
+        )
+
+    def changes(self) -> Iterator[Change]:
+        """Yield the encoder's changes and shorter blocks."""
+        yield from self._agent.encoder.changes()
+        if self._block_bound:
+            for value in halves(self.panel.block_days(self.config), self.config.learner.batch_size + 1, 2):
+                yield Change({"learner.block_days": value})
+
+    def sample(self, *, whole_group: bool) -> Sample:
+        """Return a piece of the run on a market of random numbers."""
+        return market_sample(self.config, self.panel, whole_group=whole_group)

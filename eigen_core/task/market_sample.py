@@ -1,0 +1,112 @@
+"""A piece of a run on a market of random numbers, small enough to be timed."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from eigen_core.config import Config, merge
+from eigen_core.market import Panel, panel_of_prices
+from eigen_core.market.facts import PanelFacts
+from eigen_core.networks.encoders import encoder_class
+from eigen_core.population import largest_group
+from eigen_core.randomness import keyed_generator
+from eigen_core.task.needs import Sample
+
+# Days of a column that agents encode, together: a fraction of a second on one core.
+_MOST_EVALUATED = 300_000
+_MOST_LEARNED = 50_000
+_FEWEST_AGENTS = 2
+_FEWEST_COLUMNS = 8
+
+
+def market_sample(config: Config, panel: PanelFacts, *, whole_group: bool) -> Sample:
+    """Return a piece of a run: its time is proportional to the days of columns that are encoded.
+
+    Args:
+        config, panel: the run.
+        whole_group: see `TaskNeeds.sample`.
+    """
+    piece, facts = _piece(config, panel, whole_group=whole_group)
+    learned = _learned(piece, facts)
+    return Sample(
+        piece,
+        _random_panel(piece, facts),
+        facts,
+        evaluated=_evaluated(config, panel) / _evaluated(piece, facts),
+        learned=_learned(config, panel) / learned if learned else 0.0,
+    )
+
+
+def _evaluated(config: Config, panel: PanelFacts) -> int:
+    """Days of columns that all agents encode in the evaluate phase."""
+    episodes = config.evaluation.slices + config.evaluation.validation_slices
+    before = encoder_class(config.network).needs(config, panel).days_before
+    return config.population.size * episodes * (config.trading.episode_days + before) * panel.columns
+
+
+def _learned(config: Config, panel: PanelFacts) -> int:
+    """Days of columns that all agents encode in the train phase."""
+    learner, encoder = config.learner, encoder_class(config.network)
+    days = panel.block_days(config) if encoder.block_bound else learner.batch_size
+    steps = learner.gradient_steps * learner.accumulation_steps
+    return config.population.size * steps * (days + encoder.needs(config, panel).days_before) * panel.columns
+
+
+def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Config, PanelFacts]:
+    """Return the largest piece of a run that is small enough."""
+    learner, evaluation = config.learner, config.evaluation
+    group, episode = largest_group(config.population), config.trading.episode_days
+    agents, columns = max(group, _FEWEST_AGENTS), panel.columns
+    # An actor that moves only every second time does so in the piece too.
+    steps = min(learner.gradient_steps, 2 if whole_group else min(learner.policy_delay, 2))
+    batch, block, slices = min(learner.batch_size, episode), panel.block_days(config), evaluation.slices
+
+    def changed() -> tuple[Config, PanelFacts]:
+        days = max(config.market.window + 2 * episode, block)
+        sections = {
+            "generations": 1,
+            "market": {"validation_days": episode, "holdout_days": 0},
+            "population": {"size": agents, "group_size": min(group, agents)},
+            "replay": {"capacity": agents * slices * episode, "minimum": 1},
+            "learner": {
+                "gradient_steps": steps,
+                "accumulation_steps": learner.accumulation_steps if whole_group else 1,
+                "batch_size": batch,
+                "block_days": block,
+            },
+            "evaluation": {
+                "slices": slices,
+                "lowest": min(evaluation.lowest, slices),
+                **({} if whole_group else {"validation_slices": 1, "validation_lowest": 1}),
+            },
+        }
+        assets = max(panel.assets * columns // panel.columns, 1)
+        facts = replace(panel, days=days + episode, columns=columns, assets=assets)
+        return Config(**merge(config.model_dump(mode="json"), sections)), facts
+
+    piece = changed()
+    while not whole_group and _learned(*piece) > _MOST_LEARNED:
+        if agents > _FEWEST_AGENTS:
+            agents = max(agents // 2, _FEWEST_AGENTS)
+        elif columns > _FEWEST_COLUMNS:
+            columns = max(columns // 2, _FEWEST_COLUMNS)
+        elif max(batch, block) > episode:
+            block //= 2
+        else:
+            break
+        piece = changed()
+    while not whole_group and _evaluated(*piece) > _MOST_EVALUATED and slices > 1:
+        slices //= 2
+        piece = changed()
+    return piece
+
+
+def _random_panel(config: Config, facts: PanelFacts) -> Panel:
+    generator = keyed_generator(0, 0, "plan", "calibration")
+    features = generator.standard_normal((facts.days, facts.columns, facts.features), dtype=np.float32)
+    close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((facts.days, facts.assets)), axis=0))
+    dates = np.datetime64("2000-01-01") + np.arange(facts.days)
+    symbols = [f"S{column}" for column in range(facts.columns)]
+    names = [f"feature{index}" for index in range(facts.features)]
+    prices = (close, close * 1.01, close * 0.99, close)
+    return panel_of_prices(features, *prices, dates, symbols, names, config.market)
