@@ -78,7 +78,7 @@ phases, ddpg = eigen_core.generation.phases, eigen_core.learners.ddpg
 PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "evaluate, progress": (evaluate, None),
     "evaluate, environment": (evaluate, (TradingEnvironment, "step")),
-    "evaluate, actor": (evaluate, (AgentNetwork, "act")),
+    "evaluate, actor": (evaluate, (AgentNetwork, "policy")),
     "evaluate, noise": (evaluate, (phases, "keyed_generator")),
     "evaluate, fitness": (evaluate, (phases, "mean_of_lowest")),
     "evaluate, statistics": (evaluate, (MarketTask, "statistics")),
