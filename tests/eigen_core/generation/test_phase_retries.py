@@ -10,7 +10,8 @@ import torch
 from training_cases import advance, content_of, small_state
 
 import eigen_core.generation.phases
-import eigen_core.learners.ddpg
+import eigen_core.learners.adam
+import eigen_core.learners.batches
 from eigen_core.generation import TrainingState, evaluate, evolve, remember_saved, train, undo
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
@@ -72,7 +73,7 @@ def fused(place: tuple[object, str] | None, fuse: Fuse) -> Iterator[None]:
         yield
 
 
-phases, ddpg = eigen_core.generation.phases, eigen_core.learners.ddpg
+phases, adam, batches = eigen_core.generation.phases, eigen_core.learners.adam, eigen_core.learners.batches
 
 # Where a phase can fail: in its reports of progress, or in the calls of a function.
 PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
@@ -87,9 +88,9 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "train, progress": (train, None),
     "train, values": (train, (AgentNetwork, "values")),
     "train, pick": (train, (Replay, "pick")),
-    "train, adam": (train, (ddpg, "adam_step")),
-    "train, clip": (train, (ddpg, "clip_rows")),
-    "train, draws": (train, (ddpg, "keyed_generator")),
+    "train, adam": (train, (adam, "adam_step")),
+    "train, clip": (train, (adam, "clip_rows")),
+    "train, draws": (train, (batches, "keyed_generator")),
     "train, statistics": (train, (phases, "_means")),
     "evolve, breed": (evolve, (phases, "breed")),
     "evolve, draws": (evolve, (phases, "keyed_generator")),
@@ -148,7 +149,7 @@ def test_so_is_one_that_failed_in_the_first_generation(phase: Phase) -> None:
     prepared = state_before(phase, 0)
     places: dict[Phase, tuple[tuple[object, str], int]] = {
         evaluate: ((Replay, "append"), 1),
-        train: ((ddpg, "adam_step"), 5),
+        train: ((adam, "adam_step"), 5),
         evolve: ((phases, "GenerationRecord"), 1),
     }
     where, fails_at = places[phase]
@@ -189,7 +190,7 @@ def test_failing_many_times_is_no_worse_than_failing_once() -> None:
     state = state_before(train, 1)
     expected = complete(copy.deepcopy(state), train)
     for fails_at in (4, 1, 3, 2):
-        with fused((ddpg, "adam_step"), Fuse(fails_at)), pytest.raises(BrokenError):
+        with fused((adam, "adam_step"), Fuse(fails_at)), pytest.raises(BrokenError):
             train(state)
     assert complete(state, train) == expected
 

@@ -12,7 +12,7 @@ from training_cases import advance, content_of
 from uneven_environment import UnevenEnvironment
 
 from eigen_core.checkpoint import Ring, RunDirectory
-from eigen_core.config import Config, merge
+from eigen_core.config import Config, choices, merge
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.generation import (
@@ -53,13 +53,14 @@ def ring_of(state: TrainingState) -> Ring:
     return Ring({name: column.clone() for name, column in ring.columns.items()}, ring.size, ring.written)
 
 
+@pytest.mark.parametrize("learner", choices.LEARNERS)
 @pytest.mark.parametrize("environment", [{}, NORMALISED], ids=["plain", "normalised"])
-def test_groups_change_no_bit(environment: dict[str, bool]) -> None:
-    contents = [
-        content_of(advance(begin(uneven(environment=environment, population={"group_size": size})), 3))
-        for size in (0, 1, 2)
-    ]
+def test_groups_change_no_bit(environment: dict[str, bool], learner: str) -> None:
+    sections = {"environment": environment, "learner": {"algorithm": learner}}
+    states = [advance(begin(uneven(**sections, population={"group_size": size})), 3) for size in (0, 1, 2)]
+    contents = [content_of(state) for state in states]
     assert contents[0] == contents[1] == contents[2]
+    assert states[0].history[-1].learning is not None
 
 
 @pytest.mark.parametrize("environment", [{}, NORMALISED], ids=["plain", "normalised"])
