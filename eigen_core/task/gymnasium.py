@@ -18,13 +18,13 @@ from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.instructions import compute_with
-from eigen_core.networks import Box, Heads, SquashedGaussian
-from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
-from eigen_core.networks.mlp import hidden_layers, hidden_shapes
-from eigen_core.networks.policies import action_shapes, policy_of
+from eigen_core.networks import Heads, SquashedGaussian
+from eigen_core.networks.layout import Parameters
+from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.replay import Column, Replay
-from eigen_core.task.gymnasium_environment import OpenedEnvironment, open_environment
-from eigen_core.task.gymnasium_rollouts import EnvironmentPool
+from eigen_core.task.gymnasium_environment import EnvironmentFacts, OpenedEnvironment, opened_for
+from eigen_core.task.gymnasium_needs import GymnasiumNeeds, require_capacity
+from eigen_core.task.gymnasium_rollouts import EnvironmentPool, gymnasium_columns
 from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
 
@@ -73,35 +73,17 @@ class GymnasiumTask:
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
         compute_with(config.instructions)
-        _require_capacity(config, opened)
-        network, settings = config.network, config.environment
-        values, actions = opened.observation_values, len(opened.low)
-        width, self._layers = network.head_width, network.head_layers
-        self._heads = heads
-        self.box = Box(opened.low.tolist(), opened.high.tolist(), device, steepness=1.0)
-        critic = []
-        for index in range(heads.critics):
-            inputs = values + actions * heads.action_values
-            critic += hidden_shapes(f"critic{index}", inputs, width, self._layers)
-            critic += linear_shapes(f"critic{index}.value", width, 1)
-        self.critic_layout = ParameterLayout(tuple(critic))
-        actor = hidden_shapes("actor", values, width, self._layers)
-        self.actor_layout = ParameterLayout((*actor, *action_shapes("actor.action", width, self.box, heads)))
-        self.columns: Mapping[str, Column] = {
-            "observation": Column(torch.float32, (values,)),
-            "next_observation": Column(torch.float32, (values,)),
-            "action": Column(torch.float32, (actions,)),
-            "reward": Column(torch.float32),
-            "terminal": Column(torch.bool),
-            "ends": Column(torch.bool),
-        }
+        require_capacity(config, opened.facts)
+        settings, values = config.environment, opened.observation_values
+        self._network = MlpNetwork(values, opened.low.tolist(), opened.high.tolist(), config.network, device, heads)
+        self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
+        self.box = self._network.box
+        self.columns: Mapping[str, Column] = gymnasium_columns(values, len(opened.low))
         self.episode_steps, self.fewest_steps = opened.episode_steps, 1
         self.training_starts = _TRAINING_SEEDS
         self.validation_starts = _VALIDATION_SEEDS
         self.holdout_starts = _HOLDOUT_SEEDS
         self.fingerprint = _fingerprint(opened)
-        low, high = torch.tensor(opened.low, device=device), torch.tensor(opened.high, device=device)
-        self._middle, self._per_half_range = (low + high) / 2.0, 2.0 / (high - low)
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
@@ -118,13 +100,19 @@ class GymnasiumTask:
     @staticmethod
     def open_data(config: Config) -> TaskData:
         """Open the environment that the configuration names."""
-        opened = open_environment(config.task.removeprefix("gym:"), config.environment)
-        _require_capacity(config, opened)
-        size = (
-            f"{opened.observation_values:,} observed values, {len(opened.low):,} values of an action, at most "
-            f"{opened.episode_steps:,} steps"
-        )
-        return TaskData(opened, size)
+        opened = opened_for(config)
+        require_capacity(config, opened.facts)
+        return TaskData(opened, str(opened.facts), facts=opened.facts)
+
+    @staticmethod
+    def needs(config: Config, facts: EnvironmentFacts, heads: Heads) -> GymnasiumNeeds:
+        """Return what a run needs with an environment of this size."""
+        return GymnasiumNeeds(config, facts, heads)
+
+    @staticmethod
+    def facts_of_shape(config: Config, days: int, columns: int, assets: int) -> EnvironmentFacts:  # noqa: ARG004
+        """Refuse: an environment is no panel."""
+        raise InputError(f"task {config.task} is not played on a panel: leave out --days, --columns and --assets.")
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         """Return the shape of the exploration noise of one agent in so many episodes."""
@@ -146,10 +134,12 @@ class GymnasiumTask:
             return actions, stored
 
         episodes = self._pool.play(starts.ravel(), act)
-        rows = {name: torch.tensor(held, device=self._device) for name, held in episodes.rows().items()}
+        rows = None
+        if record:
+            rows = {name: torch.from_numpy(held).to(self._device) for name, held in episodes.rows().items()}
         counts = {"steps": episodes.lengths.astype(np.float64), "terminated": episodes.terminated.astype(np.float64)}
         rewards = episodes.rewards.sum(axis=1)
-        return Rollout(rewards.reshape(starts.shape), {"reward": rewards, **counts}, rows if record else None)
+        return Rollout(rewards.reshape(starts.shape), {"reward": rewards, **counts}, rows)
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the running moments with the observations and returns of recorded episodes."""
@@ -186,19 +176,11 @@ class GymnasiumTask:
 
     def policy(self, actor: Parameters, encoding: VectorEncoding) -> SquashedGaussian:
         """Return the policy over flattened actions: float32 `[agents, batch, values]`."""
-        hidden = hidden_layers(actor, "actor", self._layers, encoding.values)
-        return policy_of(actor, "actor.action", hidden, self.box, self._heads)
+        return self._network.policy(actor, encoding.values)
 
     def values(self, critic: Parameters, encoding: VectorEncoding, actions: Tensor | None) -> Tensor:
         """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
-        inputs = encoding.values
-        if actions is not None:
-            inputs = torch.cat([inputs, (actions - self._middle) * self._per_half_range], dim=-1)
-        values = []
-        for index in range(self._heads.critics):
-            hidden = hidden_layers(critic, f"critic{index}", self._layers, inputs)
-            values.append(linear(critic, f"critic{index}.value", hidden)[..., 0])
-        return torch.stack(values)
+        return self._network.values(critic, encoding.values, actions)
 
     def wrong_rows(self, ring: Ring) -> str | None:
         """Return why no episodes can have left the rows of a ring, as the rest of a sentence; None if they can."""
@@ -241,18 +223,6 @@ def wrong_rows(ring: Ring, episode_steps: int) -> str | None:
             return f"has an episode of more than {episode_steps:,} steps"
         steps = int(lengths[-1])
     return None if following is None else "does not end with the end of an episode"
-
-
-def _require_capacity(config: Config, opened: OpenedEnvironment) -> None:
-    """Refuse a replay that may not hold the transitions of a generation."""
-    episodes = config.population.size * config.evaluation.slices
-    most = episodes * opened.episode_steps
-    if most > config.replay.capacity:
-        raise InputError(
-            f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions that a generation can have "
-            f"({config.population.size} agents x {config.evaluation.slices} episodes x {opened.episode_steps:,} "
-            "steps): raise it or lower evaluation.slices."
-        )
 
 
 def _fingerprint(opened: OpenedEnvironment) -> str:

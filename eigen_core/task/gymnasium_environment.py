@@ -11,10 +11,31 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from eigen_core.config import EnvironmentConfig
+from eigen_core.config import Config, EnvironmentConfig
 from eigen_core.errors import InputError
 
 Environment = gymnasium.Env[Any, Any]
+
+
+@dataclass(frozen=True)
+class EnvironmentFacts:
+    """The size of an environment: all that a memory plan must know of it.
+
+    Attributes:
+        observation_values, action_values: lengths of a flattened observation and action.
+        episode_steps: most steps of an episode.
+    """
+
+    observation_values: int
+    action_values: int
+    episode_steps: int
+
+    def __str__(self) -> str:
+        """The size in words."""
+        return (
+            f"{self.observation_values:,} observed values, {self.action_values:,} values of an action, at most "
+            f"{self.episode_steps:,} steps of an episode"
+        )
 
 
 @dataclass(frozen=True)
@@ -24,19 +45,36 @@ class OpenedEnvironment:
     Attributes:
         name: as the configuration has it, without `gym:`.
         make: returns a new one.
-        observation_values: length of a flattened observation.
+        facts: its size.
         action_shape: shape of an action.
         low, high: bounds of a flattened action, float32 `[values]`.
-        episode_steps: most steps of an episode.
     """
 
     name: str
     make: Callable[[], Environment]
-    observation_values: int
+    facts: EnvironmentFacts
     action_shape: tuple[int, ...]
     low: NDArray[np.float32]
     high: NDArray[np.float32]
-    episode_steps: int
+
+    @property
+    def observation_values(self) -> int:
+        """Length of a flattened observation."""
+        return self.facts.observation_values
+
+    @property
+    def episode_steps(self) -> int:
+        """Most steps of an episode."""
+        return self.facts.episode_steps
+
+
+def opened_for(config: Config) -> OpenedEnvironment:
+    """Open the environment that a configuration names.
+
+    Raises:
+        InputError: see `open_environment`.
+    """
+    return open_environment(config.task.removeprefix("gym:"), config.environment)
 
 
 def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironment:
@@ -78,8 +116,8 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
             f"task gym:{name}: no limit of its episodes is registered: give environment.episode_steps, the most steps "
             "of an episode."
         )
-    values = int(np.prod(observations.shape))
-    return OpenedEnvironment(name, make, values, actions.shape, low, high, episode_steps)
+    facts = EnvironmentFacts(int(np.prod(observations.shape)), len(low), episode_steps)
+    return OpenedEnvironment(name, make, facts, actions.shape, low, high)
 
 
 def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:

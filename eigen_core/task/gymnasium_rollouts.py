@@ -7,13 +7,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from eigen_core.replay import Column
 from eigen_core.task.gymnasium_environment import Environment, OpenedEnvironment
 
 Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """Observations `[episodes, values]` and the number of their step to actions, and what is stored of them, `[episodes,
 values]`."""
+
+
+def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, Column]:
+    """Return what a stored transition consists of.
+
+    An episode's last step has `ends`, and `terminal` too unless it was the limit of steps that ended it.
+    """
+    return {
+        "observation": Column(torch.float32, (observation_values,)),
+        "next_observation": Column(torch.float32, (observation_values,)),
+        "action": Column(torch.float32, (action_values,)),
+        "reward": Column(torch.float32),
+        "terminal": Column(torch.bool),
+        "ends": Column(torch.bool),
+    }
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,174 @@
+"""What a Gymnasium environment needs of memory as a task; each function follows the code that it is about."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from eigen_core.config import Config, merge
+from eigen_core.errors import InputError
+from eigen_core.needs import DOUBLE, SINGLE, Change, Kept, Operation
+from eigen_core.networks import Heads
+from eigen_core.networks.layout import product_bytes
+from eigen_core.networks.mlp import MlpNetwork
+from eigen_core.population import largest_group
+from eigen_core.replay import Column
+from eigen_core.task.gymnasium_environment import EnvironmentFacts, opened_for
+from eigen_core.task.gymnasium_rollouts import gymnasium_columns
+from eigen_core.task.needs import BatchNeeds, Sample, row_bytes
+
+_ENVIRONMENT_BYTES = 1_100_000
+_TIMED_STEPS = 4
+
+
+@dataclass(frozen=True)
+class GymnasiumNeeds:
+    """Implements `TaskNeeds`.
+
+    Attributes:
+        config: the run.
+        facts: the size of its environment.
+        heads: what its learner needs of the networks.
+    """
+
+    config: Config
+    facts: EnvironmentFacts
+    heads: Heads
+
+    @cached_property
+    def _network(self) -> MlpNetwork:
+        values = self.facts.action_values
+        bounds = [-1.0] * values, [1.0] * values
+        device = torch.device("cpu")
+        return MlpNetwork(self.facts.observation_values, *bounds, self.config.network, device, self.heads)
+
+    @property
+    def critic(self) -> int:
+        """Values of one agent's critics."""
+        return self._network.critic_layout.size
+
+    @property
+    def actor(self) -> int:
+        """Values of one agent's actor."""
+        return self._network.actor_layout.size
+
+    @property
+    def kept(self) -> list[Kept]:
+        """The environments of a group."""
+        evaluation = self.config.evaluation
+        count = largest_group(self.config.population) * max(evaluation.slices, evaluation.validation_slices)
+        how = (
+            f"{count:,} environments, one for each agent and episode of a group, {_ENVIRONMENT_BYTES / 1e6:.1f} MB "
+            "each: measured on HalfCheetah-v5, others may take more."
+        )
+        return [Kept("environments", how, host_bytes=count * _ENVIRONMENT_BYTES)]
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What one stored transition consists of."""
+        return gymnasium_columns(self.facts.observation_values, self.facts.action_values)
+
+    @property
+    def episode_steps(self) -> int:
+        """Most steps of an episode."""
+        return self.facts.episode_steps
+
+    @property
+    def holds_out(self) -> bool:
+        """There are always seeds that neither training nor validation knows."""
+        return True
+
+    @property
+    def noise_values(self) -> int:
+        """Values of the exploration noise of one agent in one episode."""
+        return self.facts.episode_steps * self.facts.action_values
+
+    @property
+    def recorded_row_bytes(self) -> int:
+        """A transition."""
+        return row_bytes(self.columns)
+
+    @property
+    def names_listed(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def learning(self) -> str:
+        """Nothing."""
+        return ""
+
+    def _layers(self, rows: int) -> tuple[int, int]:
+        """Bytes of a hidden layer, and the most at once while one is computed beside those before it."""
+        product, hidden = product_bytes(rows, self.config.network.head_width)
+        return hidden, max(product + hidden, 2 * hidden)
+
+    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:  # noqa: ARG002
+        """The most at once in `GymnasiumTask.roll_out`: all steps of the episodes, and the rows made of them."""
+        count, facts = agents * episodes, self.facts
+        step = SINGLE * (facts.observation_values + facts.action_values) + DOUBLE
+        steps = count * (facts.episode_steps * step + SINGLE * facts.observation_values)
+        rows = count * facts.episode_steps * self.recorded_row_bytes if recorded else 0
+        _, computing = self._layers(count)
+        return steps + max(rows, computing)
+
+    def sampler(self, rows: int) -> Operation:  # noqa: ARG002
+        """Nothing: it draws numbers of slots."""
+        return Operation(0, plain=0)
+
+    def batch(self, agents: int, batch_size: int) -> BatchNeeds:
+        """What learning from a batch needs."""
+        rows, facts, layers = agents * batch_size, self.facts, self.config.network.head_layers
+        observed, acted = SINGLE * rows * facts.observation_values, SINGLE * rows * facts.action_values
+        normalised = observed if self.config.environment.normalise_observations else 0
+        hidden, computing = self._layers(rows)
+        inputs, critics = observed + acted, self.heads.critics
+        acting = Operation(
+            acted,
+            plain=hidden + computing,
+            forward=(layers - 1) * hidden + computing + 4 * acted,
+            remembered=layers * hidden + 4 * acted,
+        )
+        remembered = inputs + critics * layers * hidden
+        values = Operation(
+            SINGLE * critics * rows,
+            plain=inputs + max(acted, hidden + computing),
+            forward=remembered - hidden + computing,
+            remembered=remembered,
+            backward=remembered + 3 * hidden,
+            to_inputs=remembered + 2 * hidden,
+        )
+        return BatchNeeds(
+            transitions=2 * observed + acted + SINGLE * rows + 1 * rows,
+            encode=Operation(normalised, plain=2 * normalised, forward=2 * normalised),
+            act=acting,
+            values=values,
+        )
+
+    def changes(self) -> Iterator[Change]:
+        """Yield nothing: networks and episodes are small beside what else a run keeps."""
+        yield from ()
+
+    def sample(self, *, whole_group: bool) -> Sample:  # noqa: ARG002
+        """Return a run that evaluates as this one does, and learns for a few steps."""
+        steps = min(self.config.learner.gradient_steps, _TIMED_STEPS)
+        sections = {"generations": 1, "replay": {"minimum": 1}, "learner": {"gradient_steps": steps}}
+        piece = Config(**merge(self.config.model_dump(mode="json"), sections))
+        learned = self.config.learner.gradient_steps / steps if steps else 0.0
+        return Sample(piece, opened_for(self.config), self.facts, evaluated=1.0, learned=learned)
+
+
+def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
+    """Refuse a replay that may not hold the transitions of a generation.
+
+    Raises:
+        InputError: it may not.
+    """
+    most = config.population.size * config.evaluation.slices * facts.episode_steps
+    if most > config.replay.capacity:
+        raise InputError(
+            f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions that a generation can have "
+            f"({config.population.size} agents x {config.evaluation.slices} episodes x {facts.episode_steps:,} steps): "
+            "raise it or lower evaluation.slices."
+        )
