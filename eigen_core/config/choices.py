@@ -19,6 +19,7 @@ LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
     "td3": "eigen_core.learners.td3:Td3Learner",
     "sac": "eigen_core.learners.sac:SacLearner",
+    "ppo": "eigen_core.learners.ppo:PpoLearner",
 }
 ENCODERS: Mapping[str, str] = {
     "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",

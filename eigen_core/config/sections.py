@@ -196,11 +196,13 @@ class LearnerConfig(Section):
 
     algorithm: LearnerName = "ddpg"
     """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
-    targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature."""
+    targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature; `ppo`: proximal
+    policy optimization, from the generation's own episodes alone."""
     gradient_steps: CountOrZero = 32
-    """Optimizer steps per agent and generation; 0: evolution alone."""
+    """Optimizer steps per agent and generation; 0: evolution alone. PPO takes as many as `epochs` and `batch_size`
+    say."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Transitions in a batch; of the market, all of different days."""
+    """Transitions in a batch; of the market, all of different days except with PPO."""
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000
@@ -238,6 +240,20 @@ class LearnerConfig(Section):
     entropy_target: Annotated[float, Field(ge=-100.0, le=100.0)] = -1.0
     """Entropy of each value of an action that the temperature is learned for, the value's range scaled to [-1, 1]
     (nats); SAC."""
+
+    epochs: Count = 10
+    """Passes over the episodes of a generation; PPO."""
+    clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """How far the ratio of new to old probabilities is used from 1; PPO."""
+    value_clip: Positive | None = None
+    """How far values are used from those before learning, in scaled rewards; empty: any distance; PPO."""
+    gae_lambda: Fraction = 0.95
+    """Decay of later temporal-difference errors in an advantage (generalised advantage estimation); PPO."""
+    entropy_coefficient: NonNegative = 0.0
+    """Weight of the policy's entropy in the actor's objective; PPO."""
+    kl_limit: Positive | None = None
+    """An agent whose policy diverges more than this from the one that played stops learning in the generation (nats);
+    empty: never; PPO."""
 
     @model_validator(mode="before")
     @classmethod

@@ -46,12 +46,29 @@ def adam_step(
 
 
 def clipped_step(
-    population: Population, columns: slice, rows: Tensor, counts: list[int], learning_rate: float, config: LearnerConfig
+    population: Population,
+    columns: slice,
+    rows: Tensor,
+    counts: list[int],
+    learning_rate: float,
+    config: LearnerConfig,
+    agents: list[int] | None = None,
 ) -> Tensor:
-    """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping."""
+    """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping.
+
+    With `agents`, only these step: the others keep weights and moments. `counts` are of all agents.
+    """
     assert rows.grad is not None
     norms = clip_rows(rows.grad, config.gradient_clip)
-    adam_step(population, columns, rows.grad, counts, learning_rate, config.weight_decay)
+    if agents is None or len(agents) == population.size:
+        adam_step(population, columns, rows.grad, counts, learning_rate, config.weight_decay)
+    elif agents:
+        moments = {name: population.state[name][agents] for name in ("first_moment", "second_moment")}
+        stepping = Population(population.weights[agents], moments)
+        own_counts = [counts[agent] for agent in agents]
+        adam_step(stepping, columns, rows.grad[agents], own_counts, learning_rate, config.weight_decay)
+        for name, tensor in stepping.tensors().items():
+            population.tensors()[name][agents] = tensor
     return norms
 
 

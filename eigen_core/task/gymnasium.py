@@ -80,6 +80,7 @@ class GymnasiumTask:
         self.box = self._network.box
         self.columns: Mapping[str, Column] = gymnasium_columns(values, len(opened.low))
         self.episode_steps, self.fewest_steps = opened.episode_steps, 1
+        self.episode_end = "ends"
         self.training_starts = _TRAINING_SEEDS
         self.validation_starts = _VALIDATION_SEEDS
         self.holdout_starts = _HOLDOUT_SEEDS

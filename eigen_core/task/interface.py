@@ -101,6 +101,7 @@ class Task(Protocol[Observed, Encoded]):
         columns: what one stored transition consists of.
         episode_steps: most steps of an episode.
         fewest_steps: fewest steps of an episode.
+        episode_end: the column, bool, of an episode's last step; whether the step is terminal or not.
         fingerprint: hash of the data that are played.
         state: what the task has learned from what was played, which observations are normalised by; tensors that are
             never written to. It is the same throughout a generation.
@@ -140,6 +141,7 @@ class Task(Protocol[Observed, Encoded]):
     columns: Mapping[str, Column]
     episode_steps: int
     fewest_steps: int
+    episode_end: str
     fingerprint: str
     state: Mapping[str, Tensor]
 

@@ -95,6 +95,7 @@ class MarketTask:
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
         require_scale(config, panel.days)
+        _require_encoder(config, heads)
         self.panel = panel
         self.network = AgentNetwork(panel, config, device, heads)
         self.evaluator = Evaluator(self.network, Prices.of_panel(panel, device), config, device)
@@ -103,6 +104,7 @@ class MarketTask:
         self.box = self.network.box
         self.columns: Mapping[str, Column] = market_columns(panel.assets, self.network.portfolio_values)
         self.episode_steps = self.fewest_steps = config.trading.episode_days
+        self.episode_end = "terminal"
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint
         self._config = config
@@ -225,6 +227,15 @@ class MarketTask:
             "features": list(self.panel.feature_names),
             "panel": self.panel.fingerprint,
         }
+
+
+def _require_encoder(config: Config, heads: Heads) -> None:
+    """Refuse an encoder that cannot encode the days of any batch where batches are of whole episodes."""
+    if encoder_class(config.network).block_bound and not heads.action_values:
+        raise InputError(
+            f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
+            f"{config.network.encoder} cannot encode together: use network.encoder filter_bank."
+        )
 
 
 def require_scale(config: Config, days: int) -> None:

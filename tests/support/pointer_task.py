@@ -72,6 +72,7 @@ class PointerTask:
         self.critic_layout, self.actor_layout = _layouts(config, heads, self.box)
         self.columns = _COLUMNS
         self.episode_steps = self.fewest_steps = _STEPS
+        self.episode_end = "terminal"
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"
         self.training_starts = range(1_000)

@@ -15,7 +15,7 @@ LEARNERS = list(choices.LEARNERS)
 
 
 def config_with(algorithm: str, **sections: Any) -> Config:
-    return small_config(**merge({"learner": {"algorithm": algorithm}}, sections))
+    return small_config(**merge({"learner": {"algorithm": algorithm, "epochs": 2}}, sections))
 
 
 def begin(config: Config) -> TrainingState:
@@ -54,6 +54,7 @@ LEARNING: dict[str, dict[str, Any]] = {
     "ddpg": {"actor_learning_rate": 3e-3},
     "td3": {"actor_learning_rate": 3e-3},
     "sac": {"actor_learning_rate": 1e-2, "initial_temperature": 0.05, "entropy_target": -3.0},
+    "ppo": {"actor_learning_rate": 1e-2, "epochs": 10},
 }
 
 

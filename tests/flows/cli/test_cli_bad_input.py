@@ -9,7 +9,7 @@ from flow_cases import eigen_environment, run_eigen, small_settings
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory
-from eigen_core.config import Config
+from eigen_core.config import PRESET_NAMES, Config
 from flows.cli.app import app
 from flows.prefect_environment import PrefectServer
 
@@ -200,4 +200,4 @@ def test_help_gives_examples_and_presets_explain_every_setting(environment: dict
     assert {"key", "value", "default", "source", "accepts", "unit", "meaning"} == set(rows[0])
     assert next(row for row in rows if row["key"] == "market.window")["value"] == 504
     listed = json.loads(run_eigen(["presets", "--json"], environment=environment, folder=folder).stdout)
-    assert [row["preset"] for row in listed] == ["eigen2", "eigen2-classic", "quickstart"]
+    assert [row["preset"] for row in listed] == list(PRESET_NAMES)
