@@ -43,8 +43,8 @@ def test_every_parameter_and_setting_is_described(schema: dict[str, Any]) -> Non
     assert [name for name, setting in settings(schema) if not setting.get("description")] == []
     assert [name for name, parameter in schema["properties"].items() if not parameter.get("description")] == []
     found = dict(settings(schema))
-    assert found["trading.loss_multiplier"]["description"].endswith("Default: 10; quickstart: 1.")
-    assert found["generations"]["description"].endswith("Default: 25.")
+    assert found["market.window"]["description"].endswith("Default: 64; eigen2: 504; eigen2-classic: 504.")
+    assert found["market.validation_days"]["description"].endswith("Default: 252.")
     assert found["memory.limit_gb"]["description"].endswith("Default: empty.")
     assert found["preset"]["enum"] == list(PRESET_NAMES)
 
