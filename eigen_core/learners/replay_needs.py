@@ -8,7 +8,7 @@ from eigen_core.needs import DOUBLE, SINGLE, Change, halves
 from eigen_core.population import largest_group
 from eigen_core.task import TaskNeeds
 
-_SMALLEST_BATCH = 16
+SMALLEST_BATCH = 16
 """Batch size below which a plan suggests none."""
 
 
@@ -48,6 +48,6 @@ def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, *, agent: i
 def replay_learner_changes(config: Config) -> Iterator[Change]:
     """Yield smaller batches, as many transitions an optimizer step as before."""
     learner = config.learner
-    for value in halves(learner.batch_size, _SMALLEST_BATCH, 2):
+    for value in halves(learner.batch_size, SMALLEST_BATCH, 2):
         steps = learner.accumulation_steps * learner.batch_size // value
         yield Change({"learner.batch_size": value, "learner.accumulation_steps": steps})

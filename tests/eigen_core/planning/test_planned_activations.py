@@ -52,6 +52,11 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("odd widths", ("network.embedding=12", "network.queries=3", "network.head_width=48"), _NARROW),
     ("wide encoder", ("network.channels=100", "network.queries=9"), _NARROW),
     ("twins", ("learner.twin_critics=true", "learner.batch_size=44", "learner.accumulation_steps=3"), _NARROW),
+    ("td3", ("learner.algorithm=td3", "learner.accumulation_steps=3"), _NARROW),
+    ("sac", ("learner.algorithm=sac",), _ALL_TRADED),
+    ("sac in groups", ("learner.algorithm=sac", "population.group_size=3"), _NARROW),
+    ("ppo", ("learner.algorithm=ppo",), _ALL_TRADED),
+    ("ppo in groups", ("learner.algorithm=ppo", "population.group_size=3"), _NARROW),
     ("tcn", _TCN, _NARROW),
     ("tcn in chunks", (*_TCN, "network.column_chunk=5", "population.group_size=4"), _NARROW),
     (
