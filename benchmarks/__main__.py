@@ -12,6 +12,7 @@ from benchmarks.results import RESULTS, Section, keep, machine
 
 BENCHMARKS = (
     "transitions",
+    "trajectorybuffer",
     "checkpoints",
     "bulk",
     "pauses",

@@ -120,6 +120,11 @@ class TrajectoryBuffer:
         return True
 
     @property
+    def device(self) -> torch.device:
+        """Where the tensors live, with its index."""
+        return self._device_lengths.device
+
+    @property
     def capacity(self) -> int:
         """Number of slots."""
         return self.steps * self.agents * self.trajectories
@@ -141,23 +146,6 @@ class TrajectoryBuffer:
         column = self.column(name, agents)
         return column.view(len(column), -1, self.trajectories, *column.shape[2:]).movedim(0, 2)
 
-    def slots(self, agents: slice = ALL_AGENTS) -> Tensor:
-        """Return the number of each slot of some agents: int64 `[agents, trajectories, steps]`."""
-        numbers = torch.arange(self.capacity, device=self._device).view(self.steps, self.agents, self.trajectories)
-        return numbers[:, agents].movedim(0, 2)
-
-    def last_slots(self, agents: slice = ALL_AGENTS) -> Tensor:
-        """Return the slot of each trajectory's last step, int64 `[agents, trajectories]`; its first if it has none."""
-        part = self._trajectories_of(agents)
-        last = (self._device_lengths[part] - 1).clamp_min_(0).view(-1, self.trajectories, 1)
-        return self.slots(agents).gather(2, last)[..., 0]
-
-    @torch.no_grad()
-    def write_final_values(self, values: Tensor, agents: slice = ALL_AGENTS) -> None:
-        """Store the value of the observation after each trajectory's last step: float32 `[agents, trajectories]`."""
-        lengths = self._device_lengths[self._trajectories_of(agents)].view(-1, self.trajectories, 1)
-        self.by_agent(VALUE, agents).scatter_(2, lengths, values[..., None])
-
     def counted(self, agents: slice = ALL_AGENTS) -> Tensor:
         """Return which steps are stored: bool `[steps, agents * trajectories]`."""
         steps = torch.arange(self.steps, device=self._device)[:, None]
@@ -170,10 +158,11 @@ class TrajectoryBuffer:
         Raises:
             ValueError: there is no such column, or one is of another kind.
         """
+        part = self._trajectories_of(agents)
         for name, row in rows.items():
             if name not in self._columns:
                 raise ValueError(f"There is no column {name} among {sorted(self._columns)}.")
-            target = self.column(name, agents)[step]
+            target = self._columns[name][step][part]
             if not torch.can_cast(row.dtype, target.dtype) or row.shape != target.shape:
                 raise ValueError(f"{name} of a step is {kind_of(row)}, not {kind_of(target)}.")
             target.copy_(row)
@@ -204,7 +193,7 @@ class TrajectoryBuffer:
         self._require_count(len(trajectories), agents)
         for index, trajectory in enumerate(trajectories):
             called = f"Trajectory {index}"
-            self._kinds.require_fit(trajectory, called, self._device)
+            self._kinds.require_fit(trajectory, called, self.device)
             self._kinds.require_lengths({name: len(rows) for name, rows in trajectory.items()}, called, self.steps)
         require_same_types(trajectories)
         return self.stream(([trajectory] for trajectory in trajectories), agents)
@@ -227,7 +216,7 @@ class TrajectoryBuffer:
             rows = dict.fromkeys(self._kinds.brought, 0)
             called = f"Trajectory {count - 1}"
             for piece in pieces:
-                self._kinds.require_fit(piece, called, self._device)
+                self._kinds.require_fit(piece, called, self.device)
                 for name, source in piece.items():
                     self._put(name, part.start + count - 1, rows[name], source, called)
                     rows[name] += len(source)
@@ -236,20 +225,6 @@ class TrajectoryBuffer:
         self._require_count(count, agents)
         self.finish(lengths, agents)
         return Filled(int(lengths.sum()), total / int(lengths.sum()))
-
-    def store(self, rows: Trajectory, agents: slice = ALL_AGENTS, lengths: NDArray[np.int64] | None = None) -> Filled:
-        """Replace the trajectories of some agents by rows in the order of agents, trajectories and steps.
-
-        Args:
-            rows: each column, `[sum of lengths, ...]`; with one row more for each trajectory if it has a final value.
-            agents: whose trajectories.
-            lengths: steps of each trajectory, int64 `[agents * trajectories]`; None: all are of equal length.
-
-        Raises:
-            ValueError: the rows are not as many as the lengths say, or do not fit; nothing has changed.
-        """
-        part = self._trajectories_of(agents)
-        return self.update(self._kinds.split(rows, part.stop - part.start, lengths), agents)
 
     def estimate_advantages(self, discount: float, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
         """Write the columns `advantage` and `return` of some agents from `reward`, `terminal` and `value`.

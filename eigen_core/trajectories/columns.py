@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.replay import Column
@@ -59,35 +57,13 @@ class TrajectoryColumns:
         """Bytes of a step's largest column."""
         return max(torch.Size(kind.shape).numel() * kind.dtype.itemsize for kind in self.kinds.values())
 
-    def split(self, rows: Trajectory, count: int, lengths: NDArray[np.int64] | None) -> list[Trajectory]:
-        """Return `count` trajectories of these lengths, or of equal ones, whose rows follow one another; views.
-
-        Raises:
-            ValueError: there are not as many rows.
-        """
-        self.require_names(rows, "What is stored")
-        steps = [len(rows[REWARD]) // count] * count if lengths is None else lengths.tolist()
-        parts: dict[str, tuple[Tensor, ...]] = {}
-        for name, column in rows.items():
-            sizes = [self.rows(name, length) for length in steps]
-            if len(sizes) != count or sum(sizes) != len(column):
-                raise ValueError(
-                    f"{name} has {len(column):,} rows, not {sum(sizes):,} of {count} trajectories of {steps} steps."
-                )
-            parts[name] = torch.split(column, sizes)
-        return [{name: part[index] for name, part in parts.items()} for index in range(count)]
-
-    def require_names(self, columns: Trajectory, called: str) -> None:
-        """Refuse columns that are not exactly those that trajectories bring."""
-        if columns.keys() != self.brought.keys():
-            raise ValueError(f"{called} has the columns {sorted(columns)}, not {sorted(self.brought)}.")
-
     def require_fit(self, trajectory: Trajectory, called: str, device: torch.device) -> None:
         """Refuse a trajectory, or consecutive steps of one, whose types, shapes or devices are wrong.
 
         Any float fits a float, any integer an integer.
         """
-        self.require_names(trajectory, called)
+        if trajectory.keys() != self.brought.keys():
+            raise ValueError(f"{called} has the columns {sorted(trajectory)}, not {sorted(self.brought)}.")
         for name, kind in self.brought.items():
             column = trajectory[name]
             if not torch.can_cast(column.dtype, kind.dtype) or tuple(column.shape[1:]) != kind.shape:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,22 +87,6 @@ def test_long_trajectories_are_computed_as_short_ones_are() -> None:
     raw = buffer.column("advantage").double().clone()
     buffer.normalise_advantages()
     require_normalised(buffer, raw)
-
-
-def test_final_values_belong_to_the_step_after_the_last_one() -> None:
-    buffer = buffer_of(4, 3, 2)
-    lengths = [4, 1, 3, 0, 2, 4]
-    buffer.finish(np.array(lengths))
-    final = torch.arange(6.0).view(3, 2)
-    for agents in (slice(0, 1), slice(1, 3)):
-        buffer.write_final_values(final[agents], agents)
-    found = [float(buffer.column("value")[length, number]) for number, length in enumerate(lengths)]
-    assert found == final.flatten().tolist()
-    numbered = torch.arange(24.0).view(4, 6)
-    buffer.column("reward").copy_(numbered)
-    picked = buffer.pick(buffer.last_slots(slice(1, 3)), "reward")["reward"]
-    assert picked.flatten().tolist() == [float(numbered[max(lengths[n] - 1, 0), n]) for n in range(2, 6)]
-    assert torch.equal(buffer.pick(buffer.slots(slice(1, 3)), "reward")["reward"], buffer.by_agent("reward")[1:])
 
 
 def test_a_truncated_trajectory_goes_on_with_the_final_value_and_a_terminal_one_does_not() -> None:

@@ -65,39 +65,30 @@ def test_steps_are_stored_as_they_happen() -> None:
     assert whole.lengths.tolist() == in_place.lengths.tolist()
 
 
-@given(st.lists(st.integers(1, 6), min_size=6, max_size=6))
-def test_rows_of_a_rollout_are_stored_by_agent_trajectory_and_step(lengths: list[int]) -> None:
-    trajectories = [trajectory_of(length, index) for index, length in enumerate(lengths)]
-    expected, buffer = buffer_of(6, 3, 2), buffer_of(6, 3, 2)
-    expected.update(trajectories)
-    for agents in (slice(2, 3), slice(0, 2)):
-        numbers = slice(agents.start * 2, agents.stop * 2)
-        rows = {name: torch.cat([one[name] for one in trajectories[numbers]]) for name in COLUMNS}
-        buffer.store(rows, agents, np.array(lengths[numbers]))
-    assert buffer.lengths.tolist() == lengths
-    for number, trajectory in enumerate(trajectories):
-        require_stored(buffer, number, trajectory)
-        by_agent = buffer.by_agent("action")[number // 2, number % 2]
-        assert torch.equal(by_agent[: lengths[number]], trajectory["action"])
+def test_columns_are_seen_by_agent() -> None:
+    buffer = buffer_of(6, 3, 2)
+    trajectories = [trajectory_of(6 - index, index) for index in range(6)]
+    buffer.update(trajectories)
+    seen = buffer.by_agent("action", slice(1, 3))
+    assert seen.shape == (2, 2, 6, 2)
+    for number in range(2, 6):
+        assert torch.equal(seen[number // 2 - 1, number % 2, : 6 - number], trajectories[number]["action"])
+    buffer.by_agent("value")[2, 1, 6] = 5.0
+    assert buffer.column("value")[6, 5] == 5.0
 
 
-def test_rows_of_equal_lengths_need_no_lengths_and_get_the_types_of_the_columns() -> None:
+def test_values_of_other_types_of_a_kind_are_converted() -> None:
     buffer = TrajectoryBuffer(4, 2, 1, market_columns(3, 4), CPU)
-    rows = {
-        "day": torch.arange(8),
-        "step": torch.arange(4).repeat(2),
-        "portfolio": torch.ones(8, 3, 4),
-        "action": torch.ones(8, 3, 2),
-        "reward": torch.arange(8.0),
-        "terminal": torch.arange(8) % 4 == 3,
+    trajectory = {
+        "day": torch.arange(7, 11),
+        "step": torch.arange(4),
+        "portfolio": torch.ones(4, 3, 4),
+        "action": torch.ones(4, 3, 2),
+        "reward": torch.arange(4.0).double(),
+        "terminal": torch.arange(4) == 3,
     }
-    assert buffer.store(rows) == Filled(8, 3.5)
-    assert buffer.lengths.tolist() == [4, 4]
-    assert torch.equal(buffer.column("day"), torch.arange(8, dtype=torch.int32).reshape(2, 4).T)
-    with pytest.raises(ValueError, match=r"day has 8 rows, not 6 of 2 trajectories of \[3, 3\] steps"):
-        buffer.store({**rows, "reward": torch.ones(7)})
-    with pytest.raises(ValueError, match="What is stored has the columns"):
-        buffer.store({"day": rows["day"]})
+    assert buffer.update([trajectory]) == Filled(4, 1.5)
+    assert torch.equal(buffer.column("day")[:, 0], torch.arange(7, 11, dtype=torch.int32))
 
 
 def test_picked_columns_are_those_of_the_slots() -> None:
