@@ -98,7 +98,8 @@ class Cockpit(Listener):
         overview = Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
         self._overview = self._with_earlier_plots(overview, session.directory.plots)
         self._renew(training)
-        data = data_page(self._run, training.data.content, training.data.lines)
+        held = training.data
+        data = data_page(self._run, held.size, held.lines, held.parts)
         self._show(
             self._show_overview,
             lambda: self._markdown("data", data, f"Data of run {self._run}"),
@@ -218,7 +219,7 @@ class Cockpit(Listener):
             began=self._starts[-1].moment,
             seconds_each=self._seconds_each(state),
             took=sum(entry.seconds for entry in looked_at),
-            holdout_is_left=self._config.market.holdout_days > 0 and not is_complete,
+            holdout_is_left=self._config.holds_out and not is_complete,
         )
 
     def _seconds_each(self, state: TrainingState) -> float | None:

@@ -124,7 +124,8 @@ class Doctor:
         return Finding("TA-Lib", "ok", f"TA-Lib {talib.__version__}, C library {library}")
 
     def _data(self) -> Finding:
-        source = self._config.market.data or "the bundled prices"
+        task = self._config.task
+        source = (self._config.market.data or "the bundled prices") if task == "market" else task
         return Finding("data", "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}")
 
     def _memory_limits(self) -> Finding:

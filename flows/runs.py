@@ -101,7 +101,7 @@ def is_complete(config: Config, generation: int, holdout: HoldoutResult | None) 
         generation: its newest complete generation.
         holdout: the holdout's result after that generation; None if it was not played.
     """
-    return generation >= config.generations and (holdout is not None or config.market.holdout_days == 0)
+    return generation >= config.generations and (holdout is not None or not config.holds_out)
 
 
 def require_store(settings: CheckpointConfig) -> None:

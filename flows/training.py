@@ -285,7 +285,7 @@ def _plot(training: Training, generation: int) -> None:
 def _hold_out(training: Training) -> HoldoutResult | None:
     """Play the holdout days, if there are any."""
     state = training.state
-    if state.config.market.holdout_days == 0:
+    if not state.config.holds_out:
         return None
     training.send(lambda listener: listener.phase_started(state.generation, "holdout"))
     result = holdout(state, training.guard, state.generation)

@@ -104,6 +104,11 @@ class Config(Section):
         return self
 
     @property
+    def holds_out(self) -> bool:
+        """Whether episodes are held out that the champion plays once, at the end."""
+        return self.task != "market" or self.market.holdout_days > 0
+
+    @property
     def required_days(self) -> int:
         """Fewest days that a panel must have: a window, one training episode, validation, holdout."""
         market = self.market

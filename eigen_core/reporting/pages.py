@@ -5,7 +5,6 @@ from datetime import datetime
 from urllib.parse import quote
 
 from eigen_core.checkpoint import UploadStatus
-from eigen_core.market import Panel
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.tables import (
     Row,
@@ -20,7 +19,6 @@ from eigen_core.units import count, duration, exact_clock
 _SUMMARY_GENERATIONS = 50
 _CONSOLE = "https://console.cloud.google.com/storage/browser/"
 _SMALL_MB = 1.0
-_DAYS = ("train", "validation", "holdout")
 
 
 def link_to_run(store: str, run: str) -> str:
@@ -29,22 +27,19 @@ def link_to_run(store: str, run: str) -> str:
     return f"[{url}]({_CONSOLE}{quote(url.removeprefix('gs://'))})" if url.startswith("gs://") else f"`{url}`"
 
 
-def data_page(run: str, panel: Panel, lines: Sequence[str]) -> str:
+def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping[str, str | int]]) -> str:
     """Say what a run trains on.
 
     Args:
         run: its name.
-        panel: its market.
+        size: how much it is, in words.
         lines: what was read and what was found in it, as sentences.
+        parts: what of it is for training, validation and holdout; rows of a table.
     """
-    shape = f"An agent sees {count(panel.columns, 'column')} of {count(len(panel.feature_names), 'feature')} each."
-    days: list[Row] = [
-        {"days": name, "number": len(found), "first": str(panel.dates[found[0]]), "last": str(panel.dates[found[-1]])}
-        for name, found in ((name, getattr(panel.splits, name)) for name in _DAYS)
-        if found
-    ]
-    listed = "\n".join(f"- {line}" for line in (*lines, shape))
-    return f"# Data of run {run}\n\n{listed}\n\n{markdown_table(days)}\n"
+    listed = "\n".join(f"- {line}" for line in (*lines, f"Size: {size}."))
+    table: list[Row] = [{**part} for part in parts]
+    page = [f"# Data of run {run}", listed, *([markdown_table(table)] if table else [])]
+    return "\n\n".join(page) + "\n"
 
 
 def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]) -> str:

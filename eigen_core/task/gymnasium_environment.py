@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from eigen_core.config import Config, EnvironmentConfig
 from eigen_core.errors import InputError
+from eigen_core.units import count
 
 Environment = gymnasium.Env[Any, Any]
 
@@ -32,10 +33,12 @@ class EnvironmentFacts:
 
     def __str__(self) -> str:
         """The size in words."""
-        return (
-            f"{self.observation_values:,} observed values, {self.action_values:,} values of an action, at most "
-            f"{self.episode_steps:,} steps of an episode"
+        sizes = (
+            count(self.observation_values, "observed value"),
+            f"actions of {count(self.action_values, 'value')}",
+            f"episodes of at most {count(self.episode_steps, 'step')}",
         )
+        return ", ".join(sizes)
 
 
 @dataclass(frozen=True)
@@ -156,4 +159,4 @@ def _made(name: str, make: Callable[[], Environment]) -> Environment:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."

@@ -29,12 +29,14 @@ class TaskData:
         size: how much it is, in words.
         lines: what was read and what was found in it, sentences for users.
         facts: all that a memory plan must know of it, the task's own.
+        parts: what of it is for training, validation and holdout: rows of a table.
     """
 
     content: Any = None
     size: str = "none"
     lines: Sequence[str] = ()
     facts: Facts = None
+    parts: Sequence[Mapping[str, str | int]] = ()
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,8 @@ class MarketTask:
         """Build the panel that `config.market` describes, or take it from the cache."""
         panel, report = build_panel(config)
         require_scale(config, panel.days)
-        size = f"{panel.days:,} days, {panel.columns:,} columns, {panel.assets:,} of them tradable"
-        return TaskData(panel, size, report.lines(), PanelFacts.of(panel))
+        facts = PanelFacts.of(panel)
+        return TaskData(panel, str(facts), report.lines(), facts, days_of(panel))
 
     @staticmethod
     def needs(config: Config, facts: PanelFacts, heads: Heads) -> MarketNeeds:
@@ -236,6 +236,16 @@ def _require_encoder(config: Config, heads: Heads) -> None:
             f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
             f"{config.network.encoder} cannot encode together: use network.encoder filter_bank."
         )
+
+
+def days_of(panel: Panel) -> list[dict[str, str | int]]:
+    """Return which days are for training, validation and holdout, as rows of a table."""
+    splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
+    return [
+        {"days": name, "number": len(days), "first": str(panel.dates[days[0]]), "last": str(panel.dates[days[-1]])}
+        for name, days in splits.items()
+        if days
+    ]
 
 
 def require_scale(config: Config, days: int) -> None:

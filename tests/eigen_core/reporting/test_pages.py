@@ -7,6 +7,7 @@ from science_cases import random_panel, small_config
 from synthetic_run import make_run
 
 from eigen_core.checkpoint.upload_status import GenerationUpload, UploadStatus
+from eigen_core.market import PanelFacts
 from eigen_core.records import HoldoutResult
 from eigen_core.reporting import (
     data_page,
@@ -17,6 +18,7 @@ from eigen_core.reporting import (
     uploads_page,
     uploads_sentence,
 )
+from eigen_core.task.market import days_of
 
 NOW = datetime(2026, 11, 21, 3, 36, 10, tzinfo=UTC)
 
@@ -48,13 +50,15 @@ def status(**given: object) -> UploadStatus:
 
 def test_the_data_page_says_each_thing_once() -> None:
     panel = random_panel(small_config())
-    page = data_page("mine", panel, ["Read 10 rows from prices.csv (long).", "The panel has many days."])
+    lines = ["Read 10 rows from prices.csv (long).", "The panel has many days."]
+    page = data_page("mine", str(PanelFacts.of(panel)), lines, days_of(panel))
     assert page.startswith("# Data of run mine\n\n- Read 10 rows from prices.csv (long).\n- The panel has many days.\n")
     splits = panel.splits
     for name, days in (("train", splits.train), ("validation", splits.validation), ("holdout", splits.holdout)):
         row = f"| {name} | {len(days):,} | {panel.dates[days[0]]} | {panel.dates[days[-1]]} |" if days else ""
         assert row in page
-    assert f"{panel.columns} columns of {len(panel.feature_names)} features" in page
+    assert f"{panel.columns} columns, {panel.assets} of them tradable, {len(panel.feature_names)} features" in page
+    assert data_page("mine", "one number", [], []) == "# Data of run mine\n\n- Size: one number.\n"
 
 
 def test_the_plan_page_is_narrow_and_merges_what_is_small() -> None:
