@@ -38,6 +38,15 @@ class UnevenEnvironment(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]])
         return np.stack([self._position, self._move])
 
 
+class EndlessEnvironment(UnevenEnvironment):
+    """Its episodes end by their limit alone."""
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move."""
+        observed, reward, _, truncated, info = super().step(action)
+        return observed, reward, False, truncated, info
+
+
 class DiscreteEnvironment(UnevenEnvironment):
     """Acts by numbers."""
 

@@ -16,10 +16,10 @@ from eigen_core.planning.scale import Scale
 from eigen_core.task import open_data, task_class
 
 WIDE: dict[str, Any] = {
-    "task": "gym:uneven_environment:UnevenEnvironment",
-    "environment": {"episode_steps": 50, "normalise_observations": True},
+    "task": "gym:uneven_environment:EndlessEnvironment",
+    "environment": {"episode_steps": 400, "normalise_observations": True},
     "network": {"head_width": 64, "head_layers": 3},
-    "replay": {"capacity": 1_000, "minimum": 20},
+    "replay": {"capacity": 5_000, "minimum": 20},
     "learner": {"batch_size": 500, "accumulation_steps": 1},
 }
 
@@ -31,17 +31,17 @@ def test_learning_takes_what_is_planned(group_size: int, learner: str) -> None:
     config = small_config(**merge(WIDE, sections))
     data = open_data(config)
     scale = Scale.of(config, data.facts)
+    state = start_training(config, data.content)
+    evaluate(state)
     with LiveTensors() as tensors:
-        state = start_training(config, data.content)
-        evaluate(state)
         measured = tensors.peak_of(partial(train, state))
     assert (scale.task.critic, scale.task.actor) == (state.task.critic_layout.size, state.task.actor_layout.size)
     assert scale.population_bytes == state.population.nbytes
-    assert scale.population_bytes + phases.train(scale) == pytest.approx(measured, rel=0.15)
+    assert scale.population_bytes + phases.train(scale) == pytest.approx(measured, rel=0.2)
 
 
 def test_playing_takes_at_most_what_is_planned() -> None:
-    config = small_config(**merge(WIDE, {"environment": {"episode_steps": 2_000}, "replay": {"capacity": 50_000}}))
+    config = small_config(**WIDE)
     data = open_data(config)
     state = start_training(config, data.content)
     tracemalloc.start()
@@ -49,8 +49,7 @@ def test_playing_takes_at_most_what_is_planned() -> None:
     _, taken = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     planned = phases.evaluate(Scale.of(config, data.facts))
-    # Its episodes end long before their limit.
-    assert 0.3 * planned < taken < planned
+    assert 0.8 * planned < taken < planned
 
 
 def test_a_run_is_planned_and_timed() -> None:
