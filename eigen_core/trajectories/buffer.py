@@ -5,7 +5,9 @@ dimension. A slot is a step of a trajectory: number step * (agents * trajectorie
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,7 @@ class TrajectoryBuffer:
 
     Raises:
         ValueError: the columns cannot be those of trajectories; there is a folder and the device is not the CPU.
+        InputError: the folder cannot hold the files.
     """
 
     def __init__(
@@ -85,9 +88,6 @@ class TrajectoryBuffer:
         self._kinds = TrajectoryColumns(columns, final, computed or {})
         self._device = device
         self._memory = ColumnMemory(device, folder, set(columns))
-        self._staging: HostToDevice | None = None
-        if device.type != "cpu":
-            self._staging = HostToDevice(device, max(PIECE_BYTES, self._kinds.largest_row))
         self._allocate(steps, agents, trajectories)
 
     def _allocate(self, steps: int, agents: int, trajectories: int) -> None:
@@ -109,14 +109,17 @@ class TrajectoryBuffer:
         held). If the new memory cannot be had, the buffer is left without any.
 
         Raises:
-            MemoryError, torch.OutOfMemoryError: there is not so much memory.
+            MemoryError, torch.OutOfMemoryError, InputError: there is not so much memory, or disk.
         """
         steps, trajectories = max(steps, self.steps), max(trajectories, self.trajectories)
         if (steps, trajectories) == (self.steps, self.trajectories):
             return False
-        self._allocate(0, self.agents, 0)
-        self._memory.release_freed()
-        self._allocate(steps, self.agents, trajectories)
+        with ExitStack() as where_it_fails:
+            where_it_fails.callback(self._allocate, 0, self.agents, 0)
+            self._allocate(0, self.agents, 0)
+            self._memory.release_freed()
+            self._allocate(steps, self.agents, trajectories)
+            where_it_fails.pop_all()
         return True
 
     @property
@@ -261,12 +264,16 @@ class TrajectoryBuffer:
         self._memory.release_mapped()
         return picked
 
+    @cached_property
+    def _staging(self) -> HostToDevice:
+        return HostToDevice(self.device, max(PIECE_BYTES, self._kinds.largest_row))
+
     def _put(self, name: str, number: int, first: int, source: Tensor, called: str) -> None:
         """Store consecutive steps of a column of one trajectory, from step `first` on."""
         target = self._columns[name][first : first + len(source), number]
         if len(target) != len(source):
             raise ValueError(f"{called} has more than {self.steps:,} steps: the buffer's `grow` allows for more.")
-        if self._staging is not None and source.device.type == "cpu":
+        if source.device.type == "cpu" != self.device.type:
             self._staging.copy(source, target)
             return
         for part, there in copy_pieces(source, target):

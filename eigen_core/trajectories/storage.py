@@ -1,6 +1,7 @@
 """The memory of columns: on a device, on the host, or in files."""
 
 import mmap
+import os
 import tempfile
 from collections.abc import Collection
 from math import prod
@@ -9,13 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from eigen_core.errors import InputError
 from eigen_core.memory import unwritten_zeros
 
 
 class ColumnMemory:
     """Allocates columns.
 
-    A file has no name, takes disk where it is written, and is gone when its column is freed or the process ends.
+    A file has no name, and is gone when its column is freed or the process ends. Its disk is reserved when it is made:
+    a disk that becomes full under a mapping would kill the process.
 
     Args:
         device: where they live; the CPU for those in files.
@@ -39,7 +42,7 @@ class ColumnMemory:
 
         Raises:
             MemoryError, torch.OutOfMemoryError: there is not so much memory.
-            OSError: the file cannot be made.
+            InputError: the folder cannot hold the file.
         """
         self._mapped.pop(name, None)
         size = prod(shape) * dtype.itemsize
@@ -47,9 +50,15 @@ class ColumnMemory:
             return torch.zeros(shape, dtype=dtype, device=self._device)
         if self._folder is None or name not in self._in_files or size == 0:
             return unwritten_zeros(shape, dtype)
-        with tempfile.TemporaryFile(dir=self._folder) as file:
-            file.truncate(size)
-            self._mapped[name] = mmap.mmap(file.fileno(), size)
+        try:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                _reserve(file.fileno(), size)
+                self._mapped[name] = mmap.mmap(file.fileno(), size)
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"{self._folder} cannot hold the {size:,} bytes of the trajectories' {name}: {error}. Choose another "
+                "folder, or fewer steps."
+            ) from error
         return torch.frombuffer(self._mapped[name], dtype=dtype).reshape(shape)
 
     def release_mapped(self) -> None:
@@ -61,3 +70,10 @@ class ColumnMemory:
         """Return the memory of freed columns to the device."""
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)

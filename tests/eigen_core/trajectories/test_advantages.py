@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from trajectory_cases import buffer_of, trajectory_of
+from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
 from eigen_core.randomness import keyed_generator
 from eigen_core.trajectories import Trajectory, TrajectoryBuffer
+
+SCALARS = {name: COLUMNS[name] for name in ("reward", "terminal")}
 
 
 def slow_advantages(
@@ -132,6 +135,26 @@ def test_the_bits_of_an_agent_do_not_depend_on_its_group(episodes: list[tuple[in
         for name in ("advantage", "return"):
             found = buffer.column(name)[buffer.counted()]
             assert torch.equal(found, expected.setdefault(name, found))
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            # Enough for torch to divide the work.
+            buffer = TrajectoryBuffer(130, 400, 1, SCALARS, CPU)
+            rewards = keyed_generator(1).standard_normal((130, 400), dtype=np.float32)
+            buffer.column("reward").copy_(torch.from_numpy(rewards))
+            buffer.finish(np.arange(400) % 131)
+            buffer.estimate_advantages(0.99, 0.95)
+            buffer.normalise_advantages()
+            found.append(buffer.column("advantage").clone())
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_an_agent_without_steps_is_left_as_it_is() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
@@ -21,6 +21,7 @@ def require_stored(buffer: TrajectoryBuffer, number: int, trajectory: Trajectory
         assert torch.equal(buffer.column(name)[: len(column), number], column)
 
 
+@settings(deadline=None)
 @given(LENGTHS)
 def test_trajectories_of_any_lengths_are_stored_as_they_are(lengths: list[int]) -> None:
     buffer = buffer_of(12, 1, len(lengths) + 1)

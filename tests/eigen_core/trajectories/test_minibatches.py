@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trajectory_cases import buffer_of
 
 from eigen_core.randomness import keyed_generator
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=6, max_size=6), st.integers(1, 9))
 def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], count: int) -> None:
     buffer = buffer_of(12, 3, 2)
