@@ -283,7 +283,7 @@ class PpoLearner(Generic[Observed, Encoded]):
         group, played = largest_group(config.population), episodes * task.episode_steps
         # Estimates beside what is brought and computed: value, advantage, return.
         buffer = size * played * (row_bytes({**_BROUGHT, **_COMPUTED}) + 3 * SINGLE)
-        at_once = max(1, learner.batch_size // episodes) * episodes
+        at_once = min(max(1, learner.batch_size // episodes), task.episode_steps) * episodes
         first = task.batch(group, at_once)
         said = max(first.encode.plain, first.encode.result + max(first.act.plain, first.values.plain))
         filling = 2 * DOUBLE * group * played + first.transitions + said

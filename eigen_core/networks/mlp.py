@@ -1,14 +1,12 @@
 """Actor and critics over vectors of observations: multilayer perceptrons, apart from each other."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes
-from eigen_core.networks.policies import Box, SquashedGaussian, action_shapes, policy_of
+from eigen_core.networks.policies import Box, Categorical, Choices, Policy, action_shapes, policy_of
 
 
 class MlpNetwork:
@@ -16,26 +14,16 @@ class MlpNetwork:
 
     Args:
         observation_values: length of an observation.
-        low, high: bounds of each value of an action.
+        box: the actions.
         network: width and number of the hidden layers, each of which is followed by a ReLU.
-        device: where everything is computed.
         heads: critics and spread.
     """
 
-    def __init__(
-        self,
-        observation_values: int,
-        low: Sequence[float],
-        high: Sequence[float],
-        network: NetworkConfig,
-        device: torch.device,
-        heads: Heads,
-    ) -> None:
+    def __init__(self, observation_values: int, box: Box, network: NetworkConfig, heads: Heads) -> None:
         self._layers, width = network.head_layers, network.head_width
         self._heads = heads
-        self.box = Box(low, high, device, steepness=1.0)
-        lowest, highest = torch.tensor(low, device=device), torch.tensor(high, device=device)
-        self._middle, self._per_half_range = (lowest + highest) / 2.0, 2.0 / (highest - lowest)
+        self.box = box
+        self._middle, self._per_half_range = (box.low + box.high) / 2.0, 2.0 / (box.high - box.low)
         critic = []
         for index in range(heads.critics):
             inputs = observation_values + (self.box.values if heads.action_values else 0)
@@ -43,11 +31,17 @@ class MlpNetwork:
             critic += linear_shapes(f"critic{index}.value", width, 1)
         self.critic_layout = ParameterLayout(tuple(critic))
         actor = self._hidden_shapes("actor", observation_values, width)
-        self.actor_layout = ParameterLayout((*actor, *action_shapes("actor.action", width, self.box, heads)))
+        if isinstance(box, Choices):
+            last = linear_shapes("actor.action", width, box.values)
+        else:
+            last = action_shapes("actor.action", width, box, heads)
+        self.actor_layout = ParameterLayout((*actor, *last))
 
-    def policy(self, parameters: Parameters, observations: Tensor) -> SquashedGaussian:
+    def policy(self, parameters: Parameters, observations: Tensor) -> Policy:
         """Return the policy for observations, float32 `[agents, ..., values]`."""
         hidden = self._hidden(parameters, "actor", observations)
+        if isinstance(self.box, Choices):
+            return Categorical(linear(parameters, "actor.action", hidden))
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def values(self, parameters: Parameters, observations: Tensor, actions: Tensor | None) -> Tensor:

@@ -66,6 +66,10 @@ class Box:
         high: upper bounds; infinite: there is none.
         device: where actions are computed.
         steepness: 0.5 gives the logistic function, 1 gives tanh.
+
+    Attributes:
+        values: of an action.
+        low, high: the bounds, float32 `[values]`.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class Box:
         lows, highs = (torch.tensor(bounds, dtype=torch.float64) for bounds in (low, high))
         unbounded = highs.isinf()
         self.values = len(low)
-        self._low, self._high = lows.float().to(device), highs.float().to(device)
+        self.low, self.high = lows.float().to(device), highs.float().to(device)
         self._range = (highs - lows).masked_fill(unbounded, 1.0).float().to(device)
         self._unbounded = unbounded.to(device) if bool(unbounded.any()) else None
         self._steepness = steepness
@@ -82,11 +86,11 @@ class Box:
     def actions(self, raw: Tensor) -> Tensor:
         """Squash numbers `[..., values]` to actions in natural units."""
         # By way of tanh, whose bits do not depend on where a value lies in its tensor.
-        actions = self._low + self._range * (0.5 + 0.5 * torch.tanh(self._steepness * raw))
+        actions = self.low + self._range * (0.5 + 0.5 * torch.tanh(self._steepness * raw))
         if self._unbounded is None:
             return actions
         softplus = torch.relu(raw) + torch.log1p(torch.exp(-raw.abs()))
-        return torch.where(self._unbounded, self._low + softplus, actions)
+        return torch.where(self._unbounded, self.low + softplus, actions)
 
     def log_slope(self, raw: Tensor) -> Tensor:
         """Return log |dy/dx| where y is the action of x scaled to [-1, 1], or in natural units if it is unbounded.
@@ -102,7 +106,19 @@ class Box:
 
     def explore(self, actions: Tensor, noise: Tensor) -> Tensor:
         """Add noise, in fractions of an action's range (of 1 without one), and keep the actions in their bounds."""
-        return torch.clamp(actions + noise * self._range, self._low, self._high)
+        return torch.clamp(actions + noise * self._range, self.low, self.high)
+
+
+class Choices(Box):
+    """Discrete actions: a choice is a vector of zeros with a one at its number.
+
+    Args:
+        count: how many choices there are.
+        device: where actions are computed.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        super().__init__([0.0] * count, [1.0] * count, device)
 
 
 @dataclass(frozen=True)
@@ -158,8 +174,58 @@ class SquashedGaussian:
         return self.log_std
 
 
+@dataclass(frozen=True)
+class Categorical:
+    """Implements `Policy`: one of several choices, see `Choices`.
+
+    Attributes:
+        logits: float32 `[agents, batch, ..., choices]`.
+    """
+
+    logits: Tensor
+
+    @property
+    def mode(self) -> Tensor:
+        """The most probable choice."""
+        return _one_hot(self.logits)
+
+    def play(self, noise: Tensor | None) -> Played:
+        """Return what is chosen with this noise; see `Policy.play`."""
+        chosen = self.mode if noise is None else self.sample(noise)
+        return Played(chosen, chosen)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return the choice whose logit with noise is highest, which draws by the probabilities.
+
+        Standard normal noise becomes Gumbel noise by way of its distribution function (Gumbel 1954, "Statistical theory
+        of extreme values", section 5). There is no gradient.
+        """
+        gumbel = -torch.log(-torch.special.log_ndtr(noise.double()))
+        return _one_hot(self.logits + gumbel)
+
+    def log_prob(self, stored: Tensor) -> Tensor:
+        """Logarithm of the choices' probabilities."""
+        return (stored * self._log_probabilities).flatten(2).sum(-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """The choice's entropy."""
+        logarithms = self._log_probabilities
+        return -(torch.exp(logarithms) * logarithms).flatten(2).sum(-1)
+
+    @property
+    def _log_probabilities(self) -> Tensor:
+        # By hand: the library's backward pass rounds by the number of threads.
+        shifted = self.logits - self.logits.detach().amax(-1, keepdim=True)
+        return shifted - torch.log(torch.exp(shifted).sum(-1, keepdim=True))
+
+
+def _one_hot(scores: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).float()
+
+
 def action_shapes(name: str, inputs: int, box: Box, heads: Heads) -> list[ParameterShape]:
-    """Return the parameters of an actor's last layer, which has `inputs` values of each observation."""
+    """Return the parameters of the last layer of a Gaussian actor, which has `inputs` values of each observation."""
     outputs = 2 * box.values if heads.spread == "observed" else box.values
     shapes = linear_shapes(name, inputs, outputs)
     if heads.spread == "free":
@@ -168,7 +234,7 @@ def action_shapes(name: str, inputs: int, box: Box, heads: Heads) -> list[Parame
 
 
 def policy_of(parameters: Parameters, name: str, hidden: Tensor, box: Box, heads: Heads) -> SquashedGaussian:
-    """Return the policy of an actor whose last layer is `name`, for float32 `[agents, ..., inputs]`."""
+    """Return the policy of a Gaussian actor whose last layer is `name`, for float32 `[agents, ..., inputs]`."""
     outputs = linear(parameters, name, hidden)
     if heads.spread == "none":
         return SquashedGaussian(outputs, None, box)

@@ -18,12 +18,12 @@ from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.instructions import compute_with
-from eigen_core.networks import Heads, SquashedGaussian
+from eigen_core.networks import Heads, Policy
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.replay import Column, Replay
 from eigen_core.task.gymnasium_environment import EnvironmentFacts, OpenedEnvironment, opened_for
-from eigen_core.task.gymnasium_needs import GymnasiumNeeds, require_capacity
+from eigen_core.task.gymnasium_needs import GymnasiumNeeds, box_of, require_capacity, require_heads
 from eigen_core.task.gymnasium_rollouts import EnvironmentPool, gymnasium_columns
 from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
@@ -75,7 +75,9 @@ class GymnasiumTask:
         compute_with(config.instructions)
         require_capacity(config, opened.facts)
         settings, values = config.environment, opened.observation_values
-        self._network = MlpNetwork(values, opened.low.tolist(), opened.high.tolist(), config.network, device, heads)
+        require_heads(config, opened.facts, heads)
+        box = box_of(opened.facts, opened.low.tolist(), opened.high.tolist(), device)
+        self._network = MlpNetwork(values, box, config.network, heads)
         self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
         self.box = self._network.box
         self.columns: Mapping[str, Column] = gymnasium_columns(values, len(opened.low))
@@ -175,7 +177,7 @@ class GymnasiumTask:
             return VectorEncoding(observations)
         return VectorEncoding(normalised(observations, *self._observed.mean_and_scale(self.state)))
 
-    def policy(self, actor: Parameters, encoding: VectorEncoding) -> SquashedGaussian:
+    def policy(self, actor: Parameters, encoding: VectorEncoding) -> Policy:
         """Return the policy over flattened actions: float32 `[agents, batch, values]`."""
         return self._network.policy(actor, encoding.values)
 

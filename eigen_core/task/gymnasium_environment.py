@@ -23,19 +23,22 @@ class EnvironmentFacts:
     """The size of an environment: all that a memory plan must know of it.
 
     Attributes:
-        observation_values, action_values: lengths of a flattened observation and action.
+        observation_values, action_values: lengths of a flattened observation and action; of a discrete action, the
+            choices.
         episode_steps: most steps of an episode.
+        discrete: an action is one of several choices.
     """
 
     observation_values: int
     action_values: int
     episode_steps: int
+    discrete: bool = False
 
     def __str__(self) -> str:
         """The size in words."""
         sizes = (
             count(self.observation_values, "observed value"),
-            f"actions of {count(self.action_values, 'value')}",
+            f"actions of {count(self.action_values, 'choice' if self.discrete else 'value')}",
             f"episodes of at most {count(self.episode_steps, 'step')}",
         )
         return ", ".join(sizes)
@@ -43,14 +46,15 @@ class EnvironmentFacts:
 
 @dataclass(frozen=True)
 class OpenedEnvironment:
-    """An environment whose observations are vectors and whose actions are vectors with bounds.
+    """An environment whose observations are vectors and whose actions are vectors with bounds, or choices.
 
     Attributes:
         name: as the configuration has it, without `gym:`.
         make: returns a new one.
         facts: its size.
         action_shape: shape of an action.
-        low, high: bounds of a flattened action, float32 `[values]`.
+        low, high: bounds of a flattened action, float32 `[values]`; of a discrete action, of each choice.
+        first_choice: number of the first choice.
     """
 
     name: str
@@ -59,6 +63,15 @@ class OpenedEnvironment:
     action_shape: tuple[int, ...]
     low: NDArray[np.float32]
     high: NDArray[np.float32]
+    first_choice: int = 0
+
+    def played(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
+        """Return actions as the environment takes them, from float32 `[count, values]`."""
+        if self.facts.discrete:
+            numbers: NDArray[np.int64] = self.first_choice + actions.argmax(axis=1)
+            return numbers
+        # A bound that was computed may lie beyond the bound by a rounding.
+        return np.clip(actions, self.low, self.high).reshape(-1, *self.action_shape)
 
     @property
     def observation_values(self) -> int:
@@ -102,12 +115,17 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
             f"task gym:{name}: its observations are {type(observations).__name__}, and agents observe vectors (Box): "
             "wrap it in gymnasium.wrappers.FlattenObservation."
         )
-    if not isinstance(actions, spaces.Box) or not np.issubdtype(actions.dtype, np.floating):
+    first_choice = 0
+    if isinstance(actions, spaces.Discrete):
+        count, first_choice = int(actions.n), int(actions.start)
+        low, high = np.zeros(count, dtype=np.float32), np.ones(count, dtype=np.float32)
+    elif isinstance(actions, spaces.Box) and np.issubdtype(actions.dtype, np.floating):
+        low, high = actions.low.astype(np.float32).ravel(), actions.high.astype(np.float32).ravel()
+    else:
         raise InputError(
             f"task gym:{name}: its actions are {type(actions).__name__}, and agents act by vectors of real numbers "
-            "(Box): choose an environment with continuous actions."
+            "(Box) or by choices (Discrete): choose an environment with such actions."
         )
-    low, high = actions.low.astype(np.float32).ravel(), actions.high.astype(np.float32).ravel()
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise InputError(
             f"task gym:{name}: its actions have no finite bounds, and agents need them: wrap it in "
@@ -119,8 +137,9 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
             f"task gym:{name}: no limit of its episodes is registered: give environment.episode_steps, the most steps "
             "of an episode."
         )
-    facts = EnvironmentFacts(int(np.prod(observations.shape)), len(low), episode_steps)
-    return OpenedEnvironment(name, make, facts, actions.shape, low, high)
+    discrete = isinstance(actions, spaces.Discrete)
+    facts = EnvironmentFacts(int(np.prod(observations.shape)), len(low), episode_steps, discrete)
+    return OpenedEnvironment(name, make, facts, actions.shape or (), low, high, first_choice)
 
 
 def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:

@@ -1,6 +1,6 @@
 """What a Gymnasium environment needs of memory as a task; each function follows the code that it is about."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from eigen_core.needs import DOUBLE, SINGLE, Change, Kept, Operation
 from eigen_core.networks import Heads
 from eigen_core.networks.layout import product_bytes
 from eigen_core.networks.mlp import MlpNetwork
+from eigen_core.networks.policies import Box, Choices
 from eigen_core.population import largest_group
 from eigen_core.replay import Column
 from eigen_core.task.gymnasium_environment import EnvironmentFacts, opened_for
@@ -39,9 +40,8 @@ class GymnasiumNeeds:
     @cached_property
     def _network(self) -> MlpNetwork:
         values = self.facts.action_values
-        bounds = [-1.0] * values, [1.0] * values
-        device = torch.device("cpu")
-        return MlpNetwork(self.facts.observation_values, *bounds, self.config.network, device, self.heads)
+        box = box_of(self.facts, [-1.0] * values, [1.0] * values, torch.device("cpu"))
+        return MlpNetwork(self.facts.observation_values, box, self.config.network, self.heads)
 
     @property
     def critic(self) -> int:
@@ -123,7 +123,9 @@ class GymnasiumNeeds:
         observed, acted = SINGLE * rows * facts.observation_values, SINGLE * rows * facts.action_values
         normalised = observed if self.config.environment.normalise_observations else 0
         hidden, computing = self._layers(rows)
-        inputs, critics = observed + acted, self.heads.critics
+        critics = self.heads.critics
+        # Critics of observations alone read them as they are.
+        inputs = observed + acted if self.heads.action_values else 0
         acting = Operation(
             acted,
             plain=hidden + computing,
@@ -157,6 +159,26 @@ class GymnasiumNeeds:
         piece = Config(**merge(self.config.model_dump(mode="json"), sections))
         learned = self.config.learner.gradient_steps / steps if steps else 0.0
         return Sample(piece, opened_for(self.config), self.facts, evaluated=1.0, learned=learned)
+
+
+def box_of(facts: EnvironmentFacts, low: Sequence[float], high: Sequence[float], device: torch.device) -> Box:
+    """Return the actions of an environment of this size, with these bounds unless they are choices."""
+    if facts.discrete:
+        return Choices(facts.action_values, device)
+    return Box(low, high, device, steepness=1.0)
+
+
+def require_heads(config: Config, facts: EnvironmentFacts, heads: Heads) -> None:
+    """Refuse a learner whose policy cannot choose where actions are discrete.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if facts.discrete and heads.action_values:
+        raise InputError(
+            f"task {config.task}: its actions are Discrete, and learner.algorithm {config.learner.algorithm} learns "
+            "continuous ones: use learner.algorithm ppo."
+        )
 
 
 def require_capacity(config: Config, facts: EnvironmentFacts) -> None:

@@ -96,10 +96,9 @@ class EnvironmentPool:
                 break
             # Of all episodes, also those that have ended: equal shapes, so equal bits.
             taken, actions[:, step] = act(observations[:, step], step)
-            # A bound that was computed may lie beyond the bound by a rounding.
-            taken = np.clip(taken, opened.low, opened.high).reshape(count, *opened.action_shape)
+            played = opened.played(taken)
             for index in tuple(playing):
-                observed, reward, terminal, truncated, _ = self._environments[index].step(taken[index])
+                observed, reward, terminal, truncated, _ = self._environments[index].step(played[index])
                 observations[index, step + 1] = np.ravel(observed)
                 rewards[index, step] = reward
                 if terminal or truncated:

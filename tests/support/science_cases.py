@@ -16,7 +16,7 @@ _SMALL: dict[str, Any] = {
     "network": {"scales": [1, 3, 8], "channels": 8, "embedding": 6, "queries": 2, "head_width": 8},
     "population": {"size": 5},
     "replay": {"capacity": 400, "minimum": 100},
-    "learner": {"gradient_steps": 3, "batch_size": 7, "accumulation_steps": 2, "block_days": 40},
+    "learner": {"gradient_steps": 3, "batch_size": 7, "accumulation_steps": 2, "block_days": 40, "epochs": 2},
     "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 2, "validation_lowest": 1},
 }
 

@@ -29,6 +29,9 @@ class UnevenEnvironment(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]])
             if UnevenEnvironment.fails_at == 0:
                 raise OSError("the environment is gone")
         assert self.action_space.contains(action)
+        return self._moved(action)
+
+    def _moved(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._move = 0.1 * action + self.np_random.normal(0.0, 0.1, 2)
         self._position = self._position + self._move
         distance = 1.0 - float(np.abs(self._position).max())
@@ -48,9 +51,21 @@ class EndlessEnvironment(UnevenEnvironment):
 
 
 class DiscreteEnvironment(UnevenEnvironment):
-    """Acts by numbers."""
+    """Acts by numbers: moves to one of three sides."""
 
-    action_space = spaces.Discrete(3)  # type: ignore[assignment]
+    action_space = spaces.Discrete(3, start=4)  # type: ignore[assignment]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move to a side."""
+        assert self.action_space.contains(action)
+        moves = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
+        return self._moved(moves[int(action) - 4])
+
+
+class ManyChoicesEnvironment(UnevenEnvironment):
+    """Acts by several numbers."""
+
+    action_space = spaces.MultiDiscrete([2, 3])  # type: ignore[assignment]
 
 
 class UnboundedEnvironment(UnevenEnvironment):

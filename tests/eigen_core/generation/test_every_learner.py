@@ -15,7 +15,7 @@ LEARNERS = list(choices.LEARNERS)
 
 
 def config_with(algorithm: str, **sections: Any) -> Config:
-    return small_config(**merge({"learner": {"algorithm": algorithm, "epochs": 2}}, sections))
+    return small_config(**merge({"learner": {"algorithm": algorithm}}, sections))
 
 
 def begin(config: Config) -> TrainingState:

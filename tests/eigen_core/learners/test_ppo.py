@@ -239,9 +239,25 @@ def test_episodes_of_unequal_length_are_found_and_what_follows_a_limit_is_valued
     assert ends
 
 
-def test_groups_change_no_bit_of_unequal_episodes() -> None:
-    contents = [content_of(advance(uneven_state(population={"group_size": size}), 2)) for size in (0, 2)]
-    assert contents[0] == contents[1]
+@pytest.mark.parametrize("environment", ["UnevenEnvironment", "DiscreteEnvironment"])
+def test_groups_change_no_bit_of_unequal_episodes(environment: str) -> None:
+    task = f"gym:uneven_environment:{environment}"
+    contents = [content_of(advance(uneven_state(task=task, population={"group_size": size}), 2)) for size in (0, 1, 2)]
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_choices_are_played_and_learned() -> None:
+    state = advance(uneven_state(task="gym:uneven_environment:DiscreteEnvironment"), 2)
+    chosen = state.replay.pick(torch.arange(state.replay.size), "action")["action"]
+    assert chosen.shape[1] == 3
+    assert torch.equal(chosen.sum(1), torch.ones(len(chosen)))
+    assert (chosen.sum(0) > 0).all()
+    assert state.history[-1].learning is not None
+
+
+def test_a_learner_of_continuous_actions_is_refused_where_they_are_discrete() -> None:
+    with pytest.raises(InputError, match=r"use learner\.algorithm ppo"):
+        uneven_state(task="gym:uneven_environment:DiscreteEnvironment", learner={"algorithm": "ddpg"})
 
 
 def test_only_the_newest_generation_counts() -> None:

@@ -18,7 +18,7 @@ from torch.distributions import (
 )
 
 from eigen_core.networks import Box, Heads, ParameterLayout, SquashedGaussian
-from eigen_core.networks.policies import action_shapes, policy_of
+from eigen_core.networks.policies import Categorical, action_shapes, policy_of
 from eigen_core.randomness import keyed_generator
 
 CPU = torch.device("cpu")
@@ -129,6 +129,38 @@ def test_a_stochastic_policy_stores_what_its_density_is_of() -> None:
     assert torch.equal(quiet.actions, policy.mode)
     assert torch.equal(noisy.stored, policy.sample(draw("noise")))
     assert torch.equal(noisy.actions, policy.box.actions(noisy.stored))
+
+
+def test_a_choices_density_and_entropy_equal_torchs() -> None:
+    policy, noise = Categorical(draw("logits", 2.0, (3, 7, 5))), draw("noise", shape=(3, 7, 5))
+    distribution: Any = torch.distributions.Categorical(logits=policy.logits.double())
+    chosen = policy.sample(noise)
+    assert torch.equal(chosen.sum(-1), torch.ones(3, 7))
+    torch.testing.assert_close(policy.log_prob(chosen).double(), distribution.log_prob(chosen.argmax(-1)))
+    torch.testing.assert_close(policy.entropy.double(), distribution.entropy())
+    assert torch.equal(policy.mode.argmax(-1), policy.logits.argmax(-1))
+    played = policy.play(noise)
+    assert torch.equal(played.actions, chosen)
+    assert torch.equal(played.stored, chosen)
+
+
+def test_choices_are_drawn_by_their_probabilities() -> None:
+    logits = torch.tensor([0.0, 1.0, -1.0, 0.5]).expand(1, 40_000, 4)
+    policy = Categorical(logits)
+    shares = policy.sample(draw("many", shape=(1, 40_000, 4)))[0].mean(0)
+    # Three standard deviations of a share are 0.0075.
+    torch.testing.assert_close(shares, torch.softmax(logits[0, 0], 0), rtol=0.0, atol=0.01)
+
+
+def test_the_bits_of_an_agents_choice_do_not_depend_on_the_others() -> None:
+    logits, noise = draw("logits", 2.0, (3, 7, 5)), draw("noise", shape=(3, 7, 5))
+    together = Categorical(logits)
+    for agents in (slice(0, 1), slice(1, 3)):
+        alone = Categorical(logits[agents])
+        chosen = alone.sample(noise[agents])
+        assert torch.equal(chosen, together.sample(noise)[agents])
+        assert torch.equal(alone.log_prob(chosen), together.log_prob(together.sample(noise))[agents])
+        assert torch.equal(alone.entropy, together.entropy[agents])
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("td3", ("learner.algorithm=td3", "learner.accumulation_steps=3"), _NARROW),
     ("sac", ("learner.algorithm=sac",), _ALL_TRADED),
     ("sac in groups", ("learner.algorithm=sac", "population.group_size=3"), _NARROW),
-    ("ppo", ("learner.algorithm=ppo",), _ALL_TRADED),
-    ("ppo in groups", ("learner.algorithm=ppo", "population.group_size=3"), _NARROW),
+    ("ppo", ("learner.algorithm=ppo", "learner.epochs=2"), _ALL_TRADED),
+    ("ppo in groups", ("learner.algorithm=ppo", "learner.epochs=2", "population.group_size=3"), _NARROW),
     ("tcn", _TCN, _NARROW),
     ("tcn in chunks", (*_TCN, "network.column_chunk=5", "population.group_size=4"), _NARROW),
     (
