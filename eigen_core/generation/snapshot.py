@@ -120,6 +120,7 @@ def _tensors(state: TrainingState, champion: Tensor) -> dict[str, dict[str, Tens
 
 def _champion_facts(state: TrainingState) -> JsonValue:
     """What is needed to use the champion beside its weights and the configuration."""
+    state.task.state = state.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
         **state.task.facts(),

@@ -191,11 +191,15 @@ class GymnasiumTask:
 
     def facts(self) -> dict[str, JsonValue]:
         """Return what is needed beside weights and configuration to use an agent."""
-        return {
+        facts: dict[str, JsonValue] = {
             "environment": self._opened.name,
             "low": self._opened.low.tolist(),
             "high": self._opened.high.tolist(),
         }
+        if self._observed is not None:
+            mean, scale = self._observed.mean_and_scale(self.state)
+            facts |= {"observation_mean": mean.tolist(), "observation_scale": scale.tolist()}
+        return facts
 
 
 def wrong_rows(ring: Ring, episode_steps: int) -> str | None:

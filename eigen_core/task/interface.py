@@ -106,7 +106,7 @@ class Task(Protocol[Observed, Encoded]):
         episode_end: the column, bool, of an episode's last step; whether the step is terminal or not.
         fingerprint: hash of the data that are played.
         state: what the task has learned from what was played, which observations are normalised by; tensors that are
-            never written to. It is the same throughout a generation.
+            never written to. It is the same throughout a generation: phases set it from the training state.
     """
 
     def __init__(

@@ -103,6 +103,9 @@ def test_the_state_of_the_task_changes_between_generations_only() -> None:
     observed = state.replay.pick(torch.arange(state.replay.size), "observation")["observation"].double()
     torch.testing.assert_close(state.task_state["observation_sum"], observed.sum(0))
     torch.testing.assert_close(state.task_state["observation_squares"], (observed * observed).sum(0))
+    champion = snapshot(state).documents["champion"]
+    assert isinstance(champion, dict)
+    assert champion["observation_mean"] == observed.mean(0).float().tolist()
 
 
 def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
