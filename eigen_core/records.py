@@ -98,16 +98,24 @@ class GenerationRecord(Record):
     """Transitions that the replay can hold."""
     noise_scale: float
     """Exploration noise at the generation's start (fraction of an action's range)."""
-    mutation_rate: float
-    """Share of a mutant's weights that were changed."""
-    mutation_std: float
-    """Standard deviation of the change."""
+    evolution: dict[str, float]
+    """What the population method says of the generation, by its own names."""
     descent: tuple[Lineage, ...]
     """Lineage: where each agent of the population bred in this generation comes from."""
     weights_sha256: str
     """Hash of the bred population's weights."""
     replay_sha256: str
     """Hash of the replay's content."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, document: object) -> object:
+        """Read a record of when the genetic algorithm was the only method."""
+        if not isinstance(document, dict) or "evolution" in document:
+            return document
+        named = ("mutation_rate", "mutation_std")
+        evolution = {name: document[name] for name in named if name in document}
+        return {**{key: value for key, value in document.items() if key not in named}, "evolution": evolution}
 
 
 class PhaseMemory(Record):

@@ -129,7 +129,7 @@ def evolve(state: TrainingState, guard: MemoryGuard, generation: int) -> None:
         record = phases.evolve(state)
         facts += [
             *(f"{count} {origin}" for origin, count in Counter(lineage.origin for lineage in record.descent).items()),
-            f"mutation rate {record.mutation_rate:.3g} (std {record.mutation_std:.3g})",
+            *(f"{name.replace('_', ' ')} {value:.3g}" for name, value in record.evolution.items()),
             f"champion {record.champion_validation:.2f} "
             f"(agent {record.champion_agent} of generation {record.champion_generation})",
             f"weights {record.weights_sha256[:12]}",

@@ -78,7 +78,9 @@ def _advance(state: TrainingState) -> None:
 def _end(state: TrainingState) -> str:
     """All that a state holds, in one text."""
     tensors = tensors_sha256({**state.population.tensors(), **state.replay.tensors()})
-    return json.dumps([tensors, state.noise_scale, str(state.mutation), state.history[-1].model_dump(mode="json")])
+    return json.dumps(
+        [tensors, state.noise_scale, dict(state.method_state.numbers), state.history[-1].model_dump(mode="json")]
+    )
 
 
 @functools.cache

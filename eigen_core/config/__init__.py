@@ -1,12 +1,12 @@
 """One validated model of all settings of a run, and the presets that fill it."""
 
+from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.sections import (
     CheckpointConfig,
     EnvironmentConfig,
     EvaluationConfig,
-    EvolutionConfig,
     ExplorationConfig,
     LearnerConfig,
     MarketConfig,

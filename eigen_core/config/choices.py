@@ -1,6 +1,7 @@
-"""What a configuration can name: tasks, learners and encoders, each with the class that it stands for.
+"""What a configuration can name, each with the class that it stands for.
 
-One that is added is a file of its own and a line here. A name of a task may go on after a colon, in the task's own way.
+Tasks, learners, population methods, encoders: one that is added is a file of its own and a line here. A name of a task
+may go on after a colon, in the task's own way.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,9 @@ LEARNERS: Mapping[str, str] = {
     "sac": "eigen_core.learners.sac:SacLearner",
     "ppo": "eigen_core.learners.ppo:PpoLearner",
 }
+METHODS: Mapping[str, str] = {
+    "genetic": "eigen_core.evolution.genetic:GeneticMethod",
+}
 ENCODERS: Mapping[str, str] = {
     "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",
     "tcn": "eigen_core.networks.encoders.tcn:TcnEncoder",
@@ -39,9 +43,11 @@ TaskName = Annotated[str, Field(max_length=4_096), AfterValidator(_task_exists)]
 
 if TYPE_CHECKING:
     LearnerName = str
+    MethodName = str
     EncoderName = str
 else:
     LearnerName = Literal[tuple(LEARNERS)]
+    MethodName = Literal[tuple(METHODS)]
     EncoderName = Literal[tuple(ENCODERS)]
 
 

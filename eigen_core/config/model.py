@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from eigen_core.config.choices import TaskName
+from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.plain import shown
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.sections import (
@@ -12,7 +13,6 @@ from eigen_core.config.sections import (
     Count,
     EnvironmentConfig,
     EvaluationConfig,
-    EvolutionConfig,
     ExplorationConfig,
     LearnerConfig,
     MarketConfig,

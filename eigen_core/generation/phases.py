@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from eigen_core.checkpoint import tensors_sha256
 from eigen_core.evaluation import mean_of_lowest, spread_starts
-from eigen_core.evolution import Champion, breed
+from eigen_core.evolution import Champion, Ended
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.generation.undo import population_to_learn
 from eigen_core.learners import LearningPlan
 from eigen_core.population import Population, agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
-from eigen_core.records import GenerationRecord, Lineage
+from eigen_core.records import GenerationRecord
 
 
 def training_slices(state: TrainingState) -> NDArray[np.int64]:
@@ -167,22 +167,16 @@ def evolve(state: TrainingState) -> GenerationRecord:
             return state.history[-1]
         raise RuntimeError("evolve was called before evaluate.")
     config, generation = state.config, result.generation
-    mutation = state.mutation.after(champion.validation, config.evolution)
-    if config.evolution.enabled:
-        generator = keyed_generator(config.seed, generation, "evolve", "population", "breeding")
-        population, lineages = breed(
-            state.population,
-            result.fitness,
-            champion,
-            generation,
-            mutation,
-            config.evolution,
-            generator,
-            state.learner.new_agents,
-        )
-    else:
-        population = state.population
-        lineages = tuple(Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
+    learning = state.learned[1] if state.learned else None
+    ended = Ended(
+        generation=generation,
+        population=state.population,
+        fitness=result.fitness,
+        learned=learning is not None,
+        champion=champion,
+        state=state.method_state,
+    )
+    bred = state.method.breed(ended)
     record = GenerationRecord(
         generation=generation,
         fitness=tuple(result.fitness.tolist()),
@@ -193,22 +187,21 @@ def evolve(state: TrainingState) -> GenerationRecord:
         champion_validation=champion.validation,
         champion_generation=champion.generation,
         champion_agent=champion.agent,
-        learning=state.learned[1] if state.learned else None,
+        learning=learning,
         trading=result.statistics,
         transitions=state.replay.size,
         replay_capacity=state.replay.capacity,
         noise_scale=state.noise_scale,
-        mutation_rate=mutation.rate,
-        mutation_std=mutation.std,
-        descent=lineages,
-        weights_sha256=tensors_sha256({"weights": population.weights}),
+        evolution=dict(bred.facts),
+        descent=bred.lineages,
+        weights_sha256=tensors_sha256({"weights": bred.population.weights}),
         replay_sha256=tensors_sha256(state.replay.tensors()),
     )
     exploration = config.exploration
     steps = config.evaluation.slices * state.task.episode_steps
     state.commit(
-        population=population,
-        mutation=mutation,
+        population=bred.population,
+        method_state=bred.state,
         task_state=result.task_state,
         noise_scale=max(exploration.minimum, state.noise_scale * exploration.decay**steps),
         evaluated=None,

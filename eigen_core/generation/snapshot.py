@@ -14,14 +14,16 @@ from eigen_core.arithmetic import arithmetic_of, warn_of_another
 from eigen_core.checkpoint import Snapshot, SnapshotForm, UnfitSnapshotError
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.evolution import Champion, MutationState
+from eigen_core.evolution import Champion, MethodState
 from eigen_core.generation.snapshot_checks import (
     require,
     require_champion,
     require_finite,
+    require_noise,
+    require_numbers,
     require_population,
+    require_range,
     require_replay,
-    require_state,
 )
 from eigen_core.generation.state import TrainingState
 from eigen_core.market.panel import Panel
@@ -50,7 +52,8 @@ class _ChampionDocument(Record):
 class _StateDocument(Record):
     generation: int
     noise_scale: float
-    mutation: MutationState
+    mutation: dict[str, float | int | None]
+    """Numbers that the population method keeps; the genetic algorithm's mutation was the first of them."""
     champion: _ChampionDocument
     panel: str
 
@@ -87,7 +90,7 @@ def snapshot(state: TrainingState) -> Snapshot:
     document = _StateDocument(
         generation=state.generation,
         noise_scale=state.noise_scale,
-        mutation=state.mutation,
+        mutation=dict(state.method_state.numbers),
         champion=_ChampionDocument(
             validation=champion.validation, generation=champion.generation, agent=champion.agent
         ),
@@ -115,7 +118,8 @@ def _tensors(state: TrainingState, champion: Tensor) -> dict[str, dict[str, Tens
         # With its generation, no two generations share this file, so that damage to it costs one of them.
         "champion": {"weights": champion, "generation": torch.tensor(state.generation)},
     }
-    return {**tensors, "task": dict(state.task_state)} if state.task_state else tensors
+    kept = {"task": dict(state.task_state), "evolution": dict(state.method_state.tensors)}
+    return {**tensors, **{stem: held for stem, held in kept.items() if held}}
 
 
 def _champion_facts(state: TrainingState) -> JsonValue:
@@ -164,20 +168,26 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     size = config.population.size
     require(len(history[-1].fitness) == size, "history.json", f"is not about {size} agents")
     steps = config.evaluation.slices * state.task.episode_steps
-    require_state(config, steps, document.noise_scale, document.mutation, history)
+    require_noise(config.exploration, steps, document.noise_scale, generation)
+    require_numbers(document.mutation, state.method.numbers(history))
     require_champion(champion, history[-1])
-    require_population(state.learner.bounds(generation), saved.tensors["population"], history[-1])
+    bounds = {**state.learner.bounds(generation), **state.method.bounds}
+    require_population(bounds, saved.tensors["population"], history[-1])
     if ring is None:
         raise UnfitSnapshotError("replay", "is missing")
     replay = require_replay(state, ring, history[-1], take_memory=take_memory)
     task_state = saved.tensors.get("task", {})
     require_finite("task.safetensors", task_state)
+    method_state = saved.tensors.get("evolution", {})
+    require_range("evolution.safetensors", method_state, bounds)
     state.commit(
         task_state={name: tensor.to(state.device) for name, tensor in task_state.items()},
         population=Population.from_tensors(saved.tensors["population"], state.device),
         replay=replay,
         champion=replace(champion, weights=champion.weights.to(state.device)),
-        mutation=document.mutation,
+        method_state=MethodState(
+            document.mutation, {name: tensor.to(state.device) for name, tensor in method_state.items()}
+        ),
         noise_scale=document.noise_scale,
         history=RecordLog.of(GenerationRecord, history),
         telemetry=RecordLog.of(Telemetry, telemetry),

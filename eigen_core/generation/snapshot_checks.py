@@ -1,14 +1,15 @@
 """Whether what was loaded is what a run with this configuration can have left; its form was compared before."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from eigen_core.checkpoint import Ring, UnfitSnapshotError, tensors_sha256
-from eigen_core.config import Config
-from eigen_core.evolution import Champion, MutationState
+from eigen_core.config import ExplorationConfig
+from eigen_core.evolution import Champion
+from eigen_core.evolution.interface import Number
 from eigen_core.generation.state import TrainingState
 from eigen_core.records import GenerationRecord
 from eigen_core.replay import Replay
@@ -20,19 +21,24 @@ def require(condition: bool, file: str, what: str) -> None:
         raise UnfitSnapshotError(file, what)
 
 
-def require_state(
-    config: Config, steps: int, noise_scale: float, mutation: MutationState, history: Sequence[GenerationRecord]
-) -> None:
-    """Require the noise and the mutation that the generations of the history, of so many steps each, lead to."""
-    exploration, evolution = config.exploration, config.evolution
-    led_to, noise = MutationState.initial(evolution), exploration.scale
-    for record in history:
-        led_to = led_to.after(record.champion_validation, evolution)
+def require_noise(exploration: ExplorationConfig, steps: int, noise_scale: float, generations: int) -> None:
+    """Require the noise scale that so many generations, of so many steps each, lead to."""
+    noise = exploration.scale
+    for _ in range(generations):
         noise = max(exploration.minimum, noise * exploration.decay**steps)
     # Powers round differently from one processor to another.
     near = math.isclose(noise_scale, noise, rel_tol=1e-9)
     require(near, "state.json", f"has a noise scale of {noise_scale:g} where the history leads to {noise:g}")
-    require(mutation == led_to, "state.json", f"has a mutation of ({mutation}) where the history leads to ({led_to})")
+
+
+def require_numbers(numbers: Mapping[str, Number], led_to: Mapping[str, Number]) -> None:
+    """Require the numbers of the population method that the history leads to."""
+    what = f"has a mutation of ({_in_words(numbers)}) where the history leads to ({_in_words(led_to)})"
+    require(numbers == led_to, "state.json", what)
+
+
+def _in_words(numbers: Mapping[str, Number]) -> str:
+    return " ".join(f"{name}={value}" for name, value in numbers.items())
 
 
 def require_champion(champion: Champion, newest: GenerationRecord) -> None:
@@ -47,16 +53,20 @@ def require_population(
     bounds: Mapping[str, tuple[float, float]], tensors: Mapping[str, Tensor], newest: GenerationRecord
 ) -> None:
     """Require finite values within the learner's bounds, and the weights in the newest record."""
-    for name, tensor in tensors.items():
-        _require_range("population.safetensors", name, tensor, *bounds.get(name, (-math.inf, math.inf)))
+    require_range("population.safetensors", tensors, bounds)
     same = tensors_sha256({"weights": tensors["weights"]}) == newest.weights_sha256
     require(same, "population.safetensors", "does not hold the weights that the history names")
 
 
 def require_finite(file: str, tensors: Mapping[str, Tensor]) -> None:
     """Require finite values."""
+    require_range(file, tensors, {})
+
+
+def require_range(file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Require finite values, within the bounds of their name where it has some."""
     for name, tensor in tensors.items():
-        _require_range(file, name, tensor, -math.inf)
+        _require_range(file, name, tensor, *bounds.get(name, (-math.inf, math.inf)))
 
 
 def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *, take_memory: bool) -> Replay:
@@ -79,7 +89,7 @@ def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *
     return Replay.from_ring(ring, columns, state.device, take_memory=take_memory)
 
 
-def _require_range(file: str, name: str, tensor: Tensor, low: float, high: float = math.inf) -> None:
+def _require_range(file: str, name: str, tensor: Tensor, low: float, high: float) -> None:
     """Require finite values from `low` to `high`; not a number is in no range."""
     if tensor.numel():
         lowest, highest = (float(bound) for bound in tensor.aminmax())

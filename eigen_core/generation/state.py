@@ -11,7 +11,7 @@ from torch import Tensor
 from eigen_core.arithmetic import warn_of_arithmetic
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.evolution import Champion, MutationState
+from eigen_core.evolution import Champion, method_class
 from eigen_core.learners import learner_class
 from eigen_core.market.panel import Panel
 from eigen_core.population import Population, initial_weights
@@ -73,7 +73,7 @@ class TrainingState:
     Attributes:
         generation: last completed generation; 0 at the start.
         heads: what the learner needs of the networks.
-        population, replay, champion, mutation, noise_scale, task_state: what the next generation starts from.
+        population, replay, champion, method_state, noise_scale, task_state: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
         saved: where the population of the last checkpoint can be read again.
@@ -89,22 +89,20 @@ class TrainingState:
         self.task = task_class(config)(config, panel, self.device, self.heads)
         warn_of_arithmetic(self.device, config.instructions)
         self.learner = learner(config, self.task)
+        method = method_class(config.evolution)
+        self.method = method(config, self.task.critic_layout.size, self.learner.new_agents)
         self.generation = 0
-        self.population = self._initial_population()
-        self.saved = SavedPopulation(0, self._initial_population)
+        self.population, self.method_state = self.method.begin(self.initial_weights())
+        self.saved = SavedPopulation(0, lambda: self.method.begin(self.initial_weights())[0])
         self.half_learned = False
         self.replay = Replay(config.replay.capacity, self.task.columns, self.device)
         self.champion: Champion | None = None
-        self.mutation = MutationState.initial(config.evolution)
         self.noise_scale = config.exploration.scale
         self.task_state = self.task.state
         self.evaluated: EvaluationResult | None = None
         self.learned: tuple[int, dict[str, float] | None] | None = None
         self.history = RecordLog(GenerationRecord)
         self.telemetry = RecordLog(Telemetry)
-
-    def _initial_population(self) -> Population:
-        return self.learner.new_agents(self.initial_weights())
 
     def initial_weights(self) -> Tensor:
         """Return the weights that the run began with, float32 `[agents, parameters]`."""

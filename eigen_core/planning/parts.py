@@ -127,6 +127,7 @@ def _agents(scale: Scale, tensors: _Tensors) -> list[Part]:
             f"{size} agents of {scale.learner.agent:,} bytes each: {scale.parameters:,} weights, and what the learner "
             "keeps beside them.",
         ),
+        tensors.part("population method", scale.method.kept, "What it keeps from generation to generation."),
         tensors.part("champion", SINGLE * scale.parameters, "The best agent's weights."),
         _replay(scale, tensors.device),
         tensors.part(
@@ -198,7 +199,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
             ("train",),
         ),
         tensors.part(
-            "breeding", phases.evolve(scale), "The population that is bred, and what its elites keep.", ("evolve",)
+            "breeding", phases.evolve(scale), "The population that is bred, and what goes into it.", ("evolve",)
         ),
         tensors.part(
             "holdout",

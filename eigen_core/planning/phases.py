@@ -35,7 +35,5 @@ def train(scale: Scale) -> int:
 
 
 def evolve(scale: Scale) -> int:
-    """The most at once in the evolve phase: the population that is bred, and a column of the elites' state."""
-    if not scale.config.evolution.enabled:
-        return 0
-    return scale.population_bytes + int(scale.matrix_bytes * scale.config.evolution.elite_share)
+    """The most at once in the evolve phase."""
+    return scale.method.breed

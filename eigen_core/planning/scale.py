@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from eigen_core.config import Config
+from eigen_core.evolution import MethodNeeds, method_class
 from eigen_core.learners import LearnerNeeds, learner_class
 from eigen_core.needs import SINGLE, Facts
 from eigen_core.population import largest_group
@@ -16,13 +17,14 @@ class Scale:
 
     Attributes:
         config: the run.
-        task, learner: what they need.
+        task, learner, method: what they need.
         rows_per_generation: transitions that a generation appends to the replay.
     """
 
     config: Config
     task: TaskNeeds
     learner: LearnerNeeds
+    method: MethodNeeds
     rows_per_generation: int
 
     @classmethod
@@ -32,7 +34,8 @@ class Scale:
         task = task_class(config).needs(config, facts, learning.heads(config))
         rows = config.population.size * config.evaluation.slices * task.episode_steps
         learner = learning.needs(config, task, rows * config.generations)
-        return cls(config, task, learner, rows)
+        method = method_class(config.evolution).needs(config, task.critic, task.actor, learner.agent)
+        return cls(config, task, learner, method, rows)
 
     @property
     def parameters(self) -> int:

@@ -16,7 +16,7 @@ Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded, None is unknown."""
 NO_GENERATION = "No generation is complete."
 
-_NESTED = {"fitness", "validations", "learning", "trading", "descent"}
+_NESTED = {"fitness", "validations", "learning", "trading", "evolution", "descent"}
 _TIMES = ("evaluate_seconds", "train_seconds", "evolve_seconds", "checkpoint_seconds", "seconds")
 _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes")
 
@@ -171,8 +171,8 @@ def history_frame(
 ) -> pd.DataFrame:
     """Return the scalars of a run as a frame indexed by generation; what is not known is NaN.
 
-    Columns are the fields of `GenerationRecord`, what it has of learning and trading with `learning_` or `trading_` in
-    front, and those of `Telemetry` with the whole time, `seconds`.
+    Columns are the fields of `GenerationRecord`, what it has of learning, trading and evolution with `learning_`,
+    `trading_` or `evolution_` in front, and those of `Telemetry` with the whole time, `seconds`.
 
     Args:
         history: records of the generations.
@@ -193,5 +193,6 @@ def _flat(record: GenerationRecord, telemetry: Telemetry | None) -> dict[str, fl
         **record.model_dump(exclude=_NESTED),
         **{f"learning_{name}": value for name, value in (record.learning or {}).items()},
         **{f"trading_{name}": value for name, value in record.trading.items()},
+        **{f"evolution_{name}": value for name, value in record.evolution.items()},
         **({} if telemetry is None else {name: getattr(telemetry, name) for name in (*_TIMES, *_MEMORY)}),
     }

@@ -53,7 +53,7 @@ def content_of(state: TrainingState) -> dict[str, Any]:
             champion.generation,
             champion.agent,
         ),
-        "mutation": state.mutation.model_dump(),
+        "method": (dict(state.method_state.numbers), tensors_sha256(dict(state.method_state.tensors))),
         "noise_scale": state.noise_scale,
         "task_state": tensors_sha256(dict(state.task_state)),
         "evaluated": evaluated

@@ -9,6 +9,7 @@ import pytest
 import torch
 from training_cases import advance, content_of, small_state
 
+import eigen_core.evolution.genetic
 import eigen_core.generation.phases
 import eigen_core.learners.adam
 import eigen_core.learners.batches
@@ -74,6 +75,7 @@ def fused(place: tuple[object, str] | None, fuse: Fuse) -> Iterator[None]:
 
 
 phases, adam, batches = eigen_core.generation.phases, eigen_core.learners.adam, eigen_core.learners.batches
+genetic = eigen_core.evolution.genetic
 
 # Where a phase can fail: in its reports of progress, or in the calls of a function.
 PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
@@ -92,8 +94,8 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "train, clip": (train, (adam, "clip_rows")),
     "train, draws": (train, (batches, "keyed_generator")),
     "train, statistics": (train, (phases, "_means")),
-    "evolve, breed": (evolve, (phases, "breed")),
-    "evolve, draws": (evolve, (phases, "keyed_generator")),
+    "evolve, breed": (evolve, (genetic, "breed")),
+    "evolve, draws": (evolve, (genetic, "keyed_generator")),
     "evolve, hash": (evolve, (phases, "tensors_sha256")),
     "evolve, record": (evolve, (phases, "GenerationRecord")),
 }
@@ -176,7 +178,7 @@ def test_every_kind_of_agent_is_retried_exactly(encoder: str, observe: bool) -> 
     failures: list[tuple[Phase, tuple[object, str], int]] = [
         (evaluate, encode, 3),
         (train, learn, 5),
-        (evolve, (phases, "breed"), 1),
+        (evolve, (genetic, "breed"), 1),
     ]
     for _ in range(2):
         for phase, where, fails_at in failures:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from eigen_core.config import EvolutionConfig
-from eigen_core.evolution import Champion, MutationState, breed
+from eigen_core.evolution import Champion
+from eigen_core.evolution.genetic import MutationState, breed
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Lineage

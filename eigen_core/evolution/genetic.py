@@ -1,16 +1,18 @@
 """The genetic algorithm: elites, tournaments, blend crossover, mutation that grows on a plateau."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.config import EvolutionConfig
+from eigen_core.config import Config, EvolutionConfig
+from eigen_core.evolution.interface import Bred, Champion, Ended, MethodNeeds, MethodState, NewAgents, Number
+from eigen_core.needs import SINGLE
 from eigen_core.population import Population
-from eigen_core.records import Lineage, Record
+from eigen_core.randomness import keyed_generator
+from eigen_core.records import GenerationRecord, Lineage, Record
 
 
 class MutationState(Record):
@@ -56,23 +58,6 @@ class MutationState(Record):
         )
 
 
-@dataclass(frozen=True)
-class Champion:
-    """The agent with the best validation fitness so far.
-
-    Attributes:
-        weights: float32 `[parameters]`, as they were when it was validated.
-        validation: its validation fitness.
-        generation: the generation in which it was found.
-        agent: its index there.
-    """
-
-    weights: Tensor
-    validation: float
-    generation: int
-    agent: int
-
-
 def _tournament(generator: np.random.Generator, fitness: NDArray[np.float64], size: int) -> int:
     drawn = generator.integers(0, len(fitness), size)
     return int(min(drawn, key=lambda agent: (-fitness[agent], agent)))
@@ -86,7 +71,7 @@ def breed(
     mutation: MutationState,
     config: EvolutionConfig,
     generator: np.random.Generator,
-    new_agents: Callable[[Tensor], Population],
+    new_agents: NewAgents,
 ) -> tuple[Population, tuple[Lineage, ...]]:
     """Breed the next population: elites by falling fitness, then offspring, then mutants.
 
@@ -138,3 +123,57 @@ def _mutated(weights: Tensor, mutation: MutationState, generator: np.random.Gene
     changed = generator.random(len(weights)) < mutation.rate
     change = generator.standard_normal(len(weights)) * mutation.std * changed
     return weights + torch.tensor(change, dtype=torch.float32, device=weights.device)
+
+
+class GeneticMethod:
+    """The genetic algorithm over all agents; all learn. Implements `PopulationMethod`.
+
+    With `evolution.enabled` off, all agents stay.
+    """
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
+        self._config = config
+        self._evolution = config.evolution
+        self._new_agents = new_agents
+        self.learning = slice(0, config.population.size)
+        self.bounds: Mapping[str, tuple[float, float]] = {}
+
+    def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
+        """Return agents with the drawn weights, and the configured strength of mutation."""
+        return self._new_agents(weights), MethodState(MutationState.initial(self._evolution).model_dump())
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
+        """Return the strength of mutation after these generations."""
+        mutation = MutationState.initial(self._evolution)
+        for record in history:
+            mutation = mutation.after(record.champion_validation, self._evolution)
+        return mutation.model_dump()
+
+    def breed(self, ended: Ended) -> Bred:
+        """Breed from all agents; see `breed`."""
+        mutation = MutationState.model_validate(ended.state.numbers).after(ended.champion.validation, self._evolution)
+        if self._evolution.enabled:
+            population, lineages = breed(
+                ended.population,
+                ended.fitness,
+                ended.champion,
+                ended.generation,
+                mutation,
+                self._evolution,
+                keyed_generator(self._config.seed, ended.generation, "evolve", "population", "breeding"),
+                self._new_agents,
+            )
+        else:
+            population = ended.population
+            lineages = tuple(Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
+        facts = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
+        return Bred(population, lineages, MethodState(mutation.model_dump()), facts)
+
+    @staticmethod
+    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:
+        """Return the bytes of the population that is bred, and of a column of the elites' state."""
+        if not config.evolution.enabled:
+            return MethodNeeds(0)
+        size = config.population.size
+        matrix = SINGLE * size * (critic + actor)
+        return MethodNeeds(agent * size + int(matrix * config.evolution.elite_share))

@@ -1,0 +1,62 @@
+"""The section of the configuration that is about evolution."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from eigen_core.config.choices import MethodName
+from eigen_core.config.sections import Count, Fraction, NonNegative, Section
+
+
+class EvolutionConfig(Section):
+    """What becomes of the population at the end of a generation."""
+
+    method: MethodName = "genetic"
+    """Population method. `genetic`: elites, crossover and mutation over agents that all learn."""
+    enabled: bool = True
+    """Breed at the end of each generation; false: gradients alone."""
+    elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Share of the population that survives unchanged."""
+    offspring_share: Fraction = 0.375
+    """Share that is bred from two parents; what is left are mutants."""
+    tournament_size: Count = 3
+    """Agents drawn for a parent's tournament; the fittest wins."""
+    blend_low: Fraction = 0.3
+    """Lower bound of the share of the first parent in a child's weights."""
+    blend_high: Fraction = 0.7
+    """Upper bound of it."""
+    mutation_rate: Fraction = 0.1
+    """Share of a mutant's weights that are changed."""
+    mutation_std: NonNegative = 0.01
+    """Standard deviation of the change."""
+    plateau_generations: Count = 3
+    """Generations without progress after which mutation grows."""
+    plateau_improvement: NonNegative = 0.02
+    """Relative improvement of the validation fitness that counts as progress."""
+    mutation_growth: Annotated[float, Field(ge=1.0, le=1e9)] = 1.5
+    """Factor on mutation rate and standard deviation on a plateau."""
+    mutation_rate_limit: Fraction = 0.4
+    """Bound of the grown rate."""
+    mutation_std_limit: NonNegative = 0.05
+    """Bound of the grown standard deviation."""
+    reinject_champion: bool = True
+    """The champion replaces the weakest elite unless it is an elite itself."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.elite_share + self.offspring_share > 1.0:
+            raise ValueError(
+                f"evolution.elite_share {self.elite_share:g} and evolution.offspring_share {self.offspring_share:g} "
+                "add up to more than 1: lower one of them"
+            )
+        if self.blend_low > self.blend_high:
+            raise ValueError(
+                f"evolution.blend_low {self.blend_low:g} is above evolution.blend_high {self.blend_high:g}: swap them"
+            )
+        for setting, start, limit in (
+            ("mutation_rate", self.mutation_rate, self.mutation_rate_limit),
+            ("mutation_std", self.mutation_std, self.mutation_std_limit),
+        ):
+            if start > limit:
+                raise ValueError(f"evolution.{setting} {start:g} is above evolution.{setting}_limit {limit:g}")
+        return self

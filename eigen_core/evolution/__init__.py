@@ -1,0 +1,17 @@
+"""What becomes of a population at the end of a generation."""
+
+from typing import cast
+
+from eigen_core.config import EvolutionConfig
+from eigen_core.config.choices import METHODS, chosen
+from eigen_core.evolution.interface import Bred, Champion, Ended, MethodNeeds, MethodState, PopulationMethod
+
+__all__ = ["Bred", "Champion", "Ended", "MethodNeeds", "MethodState", "PopulationMethod", "method_class"]
+
+
+def method_class(config: EvolutionConfig) -> type[PopulationMethod]:
+    """Return the class of the population method that a configuration names.
+
+    Where breeding is off it is the genetic algorithm's, which then keeps all agents.
+    """
+    return cast("type[PopulationMethod]", chosen(METHODS, config.method if config.enabled else "genetic"))

@@ -1,0 +1,136 @@
+"""The interface of population methods: what becomes of a population at the end of a generation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.population import Population
+from eigen_core.records import GenerationRecord, Lineage
+
+Number = float | int | None
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The agent with the best validation fitness so far.
+
+    Attributes:
+        weights: float32 `[parameters]`, as they were when it was validated.
+        validation: its validation fitness.
+        generation: the generation in which it was found.
+        agent: its index there.
+    """
+
+    weights: Tensor
+    validation: float
+    generation: int
+    agent: int
+
+
+@dataclass(frozen=True)
+class MethodState:
+    """What a method keeps from generation to generation beside the agents.
+
+    Attributes:
+        numbers: by name; the history of a run leads to them.
+        tensors: by name.
+    """
+
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A generation at its end; nothing of it is changed.
+
+    Attributes:
+        generation: its number.
+        population: the agents as they are after learning.
+        fitness: of their weights before learning, float64 `[agents]`.
+        learned: whether any agent has learned.
+        champion: the best agent so far.
+        state: what the method kept before.
+    """
+
+    generation: int
+    population: Population
+    fitness: NDArray[np.float64]
+    learned: bool
+    champion: Champion
+    state: MethodState
+
+    @property
+    def ranking(self) -> list[int]:
+        """Agents by falling fitness, equal ones by index."""
+        return sorted(range(self.population.size), key=lambda agent: (-self.fitness[agent], agent))
+
+
+@dataclass(frozen=True)
+class Bred:
+    """What a generation leads to.
+
+    Attributes:
+        population: the agents of the next one.
+        lineages: where each comes from.
+        state: what the method keeps.
+        facts: what the record of the generation says of the method, by the method's own names.
+    """
+
+    population: Population
+    lineages: tuple[Lineage, ...]
+    state: MethodState
+    facts: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class MethodNeeds:
+    """What a method needs of memory (bytes).
+
+    Attributes:
+        breed: the most at once while it breeds, the bred population included.
+        kept: its state.
+    """
+
+    breed: int
+    kept: int = 0
+
+
+NewAgents = Callable[[Tensor], Population]
+"""Returns agents with given weights, float32 `[agents, parameters]`, that have not learned yet."""
+
+
+class PopulationMethod(Protocol):
+    """Decides which agents there are, which of them learn, and what is inherited."""
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
+        """Args: the run; how many of an agent's weights, the first, are its critic's (the rest are its actor's)."""
+
+    @property
+    def learning(self) -> slice:
+        """The agents that learn, a consecutive part of the population."""
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Within what the values lie of tensors that the method keeps, in its state or of each agent."""
+
+    def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
+        """Return the first generation and what the method keeps, given weights as drawn at the start.
+
+        The weights, float32 `[agents, parameters]`, are the method's from then on.
+        """
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
+        """Return the numbers of the state that a history leads to."""
+
+    def breed(self, ended: Ended) -> Bred:
+        """Return the next generation."""
+
+    @staticmethod
+    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:
+        """Return what a run needs, given the weights of an agent's critic and actor, and the bytes of an agent."""
