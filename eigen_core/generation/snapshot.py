@@ -169,7 +169,8 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     require(len(history[-1].fitness) == size, "history.json", f"is not about {size} agents")
     steps = config.evaluation.slices * state.task.episode_steps
     require_noise(config.exploration, steps, document.noise_scale, generation)
-    require_numbers(document.mutation, state.method.numbers(history))
+    numbers = state.method.numbers(history)
+    require_numbers(document.mutation, numbers)
     require_champion(champion, history[-1])
     bounds = {**state.learner.bounds(generation), **state.method.bounds}
     require_population(bounds, saved.tensors["population"], history[-1])
@@ -185,9 +186,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
         population=Population.from_tensors(saved.tensors["population"], state.device),
         replay=replay,
         champion=replace(champion, weights=champion.weights.to(state.device)),
-        method_state=MethodState(
-            document.mutation, {name: tensor.to(state.device) for name, tensor in method_state.items()}
-        ),
+        method_state=MethodState(numbers, {name: tensor.to(state.device) for name, tensor in method_state.items()}),
         noise_scale=document.noise_scale,
         history=RecordLog.of(GenerationRecord, history),
         telemetry=RecordLog.of(Telemetry, telemetry),

@@ -33,7 +33,8 @@ def require_noise(exploration: ExplorationConfig, steps: int, noise_scale: float
 
 def require_numbers(numbers: Mapping[str, Number], led_to: Mapping[str, Number]) -> None:
     """Require the numbers of the population method that the history leads to."""
-    what = f"has a mutation of ({_in_words(numbers)}) where the history leads to ({_in_words(led_to)})"
+    ordered = {**{name: numbers[name] for name in led_to if name in numbers}, **numbers}
+    what = f"has a mutation of ({_in_words(ordered)}) where the history leads to ({_in_words(led_to)})"
     require(numbers == led_to, "state.json", what)
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from record_cases import record as made_up_record
 
-from eigen_core.records import HoldoutResult, RecordLog, Telemetry
+from eigen_core.records import GenerationRecord, HoldoutResult, RecordLog, Telemetry
 
 FLOATS = st.floats(0.0, 1e9)
 TELEMETRY = st.builds(
@@ -60,3 +61,11 @@ def test_a_holdout_result_keeps_the_order_of_its_statistics_and_earlier_ones_are
     del earlier["champion_statistics"]
     read = HoldoutResult.model_validate(earlier)
     assert read.champion_statistics == (("trades", 3.0), ("win_rate", 0.5))
+
+
+def test_a_record_from_when_the_genetic_algorithm_was_the_only_method_is_read() -> None:
+    now = made_up_record(3)
+    document = now.model_dump(mode="json")
+    earlier = {name: value for name, value in document.items() if name != "evolution"} | document["evolution"]
+    assert {"mutation_rate", "mutation_std"} <= earlier.keys()
+    assert GenerationRecord.model_validate_json(json.dumps(earlier)) == now

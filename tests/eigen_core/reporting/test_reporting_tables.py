@@ -114,13 +114,14 @@ def test_the_frame_has_a_row_a_generation_and_flat_columns() -> None:
     assert frame["seconds"].tolist()[:-1] == [entry.seconds for entry in telemetry[:-1]]
     assert math.isnan(frame["rss_peak_bytes"].iloc[-1])
     assert frame["weights_sha256"].tolist() == [record.weights_sha256 for record in history]
-    assert not {"fitness", "validations", "descent", "learning", "trading"} & set(frame.columns)
+    assert not {"fitness", "validations", "descent", "learning", "trading", "evolution"} & set(frame.columns)
 
 
 def test_frames_have_the_same_columns_and_number_types_whatever_is_known() -> None:
     history, telemetry = make_run(3, 4, first_learning=99)
     learned = [f"learning_{name}" for name in ("gradient_steps", "critic_loss")]
-    columns = [*learned, *(f"trading_{name}" for name in ("trades", "win_rate", "idle_days", "fees"))]
+    trading = [f"trading_{name}" for name in ("trades", "win_rate", "idle_days", "fees")]
+    columns = [*learned, *trading, "evolution_mutation_rate", "evolution_mutation_std"]
     known, unknown = history_frame(history, telemetry, columns), history_frame(history, (), columns)
     empty = history_frame([], (), columns)
     assert known.columns.tolist() == unknown.columns.tolist() == empty.columns.tolist()
