@@ -1,0 +1,71 @@
+"""The benchmark of control: it goes on where it was stopped, and its interval is that of the interquartile mean."""
+
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean, preset_of, section
+from eigen_core.config import Config
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+
+STEPS = 4 * 2 * 20
+
+
+def pendulum(**more: int) -> Config:
+    """Short episodes."""
+    settings = ["environment.episode_steps=20", "replay.minimum=80", "learner.gradient_steps=3", "network.head_width=8"]
+    return load_config("pendulum", [*settings, *(f"{key}={value}" for key, value in more.items())])
+
+
+def found(rows: list[Reached]) -> list[tuple[float, ...]]:
+    """All but the time."""
+    return [(*astuple(row)[:3], row.champion, row.population) for row in rows]
+
+
+def test_what_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = list(curve(pendulum(), 4 * STEPS, tmp_path / "whole"))
+    assert [row.steps for row in whole] == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
+    assert [row.training_steps for row in whole] == [row.steps // 2 for row in whole]
+    first = list(curve(pendulum(), 2 * STEPS, tmp_path / "stopped"))
+    again = list(curve(pendulum(), 4 * STEPS, tmp_path / "stopped"))
+    assert again[:2] == first
+    assert found(again) == found(whole)
+    # Nothing is trained again.
+    assert list(curve(pendulum(), 4 * STEPS, tmp_path / "stopped")) == again
+
+
+def test_a_run_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+    list(curve(pendulum(), STEPS, tmp_path))
+    with pytest.raises(InputError, match="other settings"):
+        list(curve(pendulum(generations=7), STEPS, tmp_path))
+
+
+def test_a_quarter_is_left_out_at_each_end() -> None:
+    assert interquartile_mean(np.array([9.0, 1.0, 2.0, 100.0])) == 5.5
+    assert interquartile_mean(np.array([1.0, 2.0, 6.0])) == 3.0
+    assert interquartile_mean(np.array([7.0])) == 7.0
+
+
+def test_the_interval_holds_the_mean_and_is_a_point_where_all_are_equal() -> None:
+    scores = np.random.Generator(np.random.Philox(1)).normal(10.0, 1.0, (20, 3))
+    low, high = bootstrap_interval(scores)
+    assert 9.0 < low < interquartile_mean(scores) < high < 11.0
+    assert bootstrap_interval(np.full((5, 1), 3.0)) == (3.0, 3.0)
+    assert bootstrap_interval(scores) == (low, high)
+
+
+def test_the_table_says_when_a_mark_was_reached() -> None:
+    rows = [Reached(1, 50, 100, 1.0, -300.0, -400.0), Reached(2, 100, 200, 2.0, -150.0, -200.0)]
+    table = section("Pendulum-v1", 200, [rows, rows[:1]], -200.0)
+    assert table.rows[0][-2:] == ["200", "2"]
+    assert table.rows[1][-2:] == ["-", "-"]
+    assert "-225 (95 % interval -300 to -150)" in table.remarks[0]
+
+
+def test_an_environment_without_a_preset_needs_one() -> None:
+    assert preset_of("Pendulum-v1") == "pendulum"
+    with pytest.raises(InputError, match="give one with --preset"):
+        preset_of("CartPole-v1")
