@@ -30,8 +30,11 @@ class Listener:
     def planned(self, run_plan: "RunPlan") -> None:
         """The run fits by this plan."""
 
+    def prepared(self, training: "Training") -> None:
+        """The run is this process's, and its newest generation was brought back; it may have all of them."""
+
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:
-        """The run is prepared and training begins; `starts`: all times that a process began to train it."""
+        """Training begins; `starts`: all times that a process began to train it."""
 
     def phase_started(self, generation: int, phase: str) -> None:
         """A phase of `generation` begins."""

@@ -40,6 +40,11 @@ _FLOW_DEFAULTS = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # Threads that spin while they wait stall each other on a shared machine.
     "OMP_WAIT_POLICY": "PASSIVE",
+    # A tracker's server that does not answer is reported while it can be seen why: MLflow itself waits for minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     # Few arenas of the C library: a server has many threads and few allocations, a training must give memory back.
     "MALLOC_ARENA_MAX": "2",
 }

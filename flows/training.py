@@ -44,6 +44,7 @@ from flows.resuming import is_scheduled, switch_schedule
 from flows.run_plan import RunPlan, RunTooLargeError, require_fit
 from flows.runs import holdout_of, is_complete, keep_request, open_or_create
 from flows.server_presence import asked_twice, server_is_there
+from flows.tracking import Tracking
 from tasks.phases import checkpoint, checkpoint_before_end, evaluate, evolve, holdout, plot, train
 
 # After these there is nothing that a schedule could resume, or not without a user's help.
@@ -127,8 +128,13 @@ def _train(run: ChosenRun) -> State[None] | None:
     """Prepare a run, train its generations and end it, under the memory guard; return how that ended."""
     if run.config.threads > 0:
         torch.set_num_threads(run.config.threads)
-    with run.attempt(), MemoryWatch(run.config, run.location) as watch, Cockpit(run.config, run.name) as cockpit:
-        listeners = (OwnFlowRun(run.config, run.name), watch, cockpit, *outside_listeners())
+    with (
+        run.attempt(),
+        MemoryWatch(run.config, run.location) as watch,
+        Cockpit(run.config, run.name) as cockpit,
+        Tracking(run.config, run.location, _warn) as tracking,
+    ):
+        listeners = (OwnFlowRun(run.config, run.name), watch, cockpit, tracking, *outside_listeners())
         try:
             with watch.guard.exhaustion_reported():
                 return _train_guarded(run, watch, listeners)
@@ -141,8 +147,13 @@ def _train(run: ChosenRun) -> State[None] | None:
             return ended
 
 
+def _warn(sentence: str) -> None:
+    get_run_logger().warning(sentence)
+
+
 def _train_guarded(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener]) -> State[None] | None:
     with _prepared(run, watch, listeners) as training:
+        training.send(lambda listener: listener.prepared(training))
         generation = training.state.generation
         if is_complete(run.config, generation, holdout_of(training.session.location, generation)):
             _upload(training)

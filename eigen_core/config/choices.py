@@ -1,7 +1,7 @@
 """What a configuration can name, each with the class that it stands for.
 
-Tasks, learners, population methods, encoders: one that is added is a file of its own and a line here. A name of a task
-may go on after a colon, in the task's own way.
+Tasks, learners, population methods, encoders, trackers: one that is added is a file of its own and a line here. A name
+of a task may go on after a colon, in the task's own way.
 """
 
 from collections.abc import Mapping
@@ -29,6 +29,11 @@ ENCODERS: Mapping[str, str] = {
     "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",
     "tcn": "eigen_core.networks.encoders.tcn:TcnEncoder",
 }
+TRACKERS: Mapping[str, str] = {
+    "tensorboard": "eigen_core.reporting.trackers.tensorboard:TensorBoardTracker",
+    "mlflow": "eigen_core.reporting.trackers.mlflow:MlflowTracker",
+}
+"""An optional dependency of the package (an extra) has the name of each."""
 
 
 def _task_exists(name: str) -> str:
@@ -45,10 +50,12 @@ if TYPE_CHECKING:
     LearnerName = str
     MethodName = str
     EncoderName = str
+    TrackerName = str
 else:
     LearnerName = Literal[tuple(LEARNERS)]
     MethodName = Literal[tuple(METHODS)]
     EncoderName = Literal[tuple(ENCODERS)]
+    TrackerName = Literal[tuple(TRACKERS)]
 
 
 def task_choice(task: str) -> str:

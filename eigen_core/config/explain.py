@@ -143,7 +143,8 @@ def _bounds(schema: Mapping[str, Any]) -> str:
     if choices:
         return "one of " + ", ".join(map(str, choices))
     if schema["type"] == "array":
-        return _bounds(schema["items"])
+        bounds = _bounds(schema["items"])
+        return f"out of {bounds.removeprefix('one of ')}" if bounds.startswith("one of") else bounds
     low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
     high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
     if low is not None and high is not None:

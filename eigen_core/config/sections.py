@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from eigen_core.config.choices import EncoderName, LearnerName
+from eigen_core.config.choices import EncoderName, LearnerName, TrackerName
 
 # Every bound is far above what is of use, and low enough that no arithmetic on a setting overflows.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -342,3 +342,13 @@ class ReportingConfig(Section):
 
     plot_every: CountOrZero = 5
     """Generations between two pages of plots; the last generation always has one. 0: only the last."""
+    trackers: Annotated[tuple[TrackerName, ...], Field(max_length=100, strict=False)] = ()
+    """Experiment trackers that also receive the metrics of each generation after its checkpoint; each needs the extra
+    of its name, for example `pip install eigen[tensorboard]`."""
+    tensorboard_folder: Text | None = None
+    """Folder in which each run has a folder of event files for TensorBoard. Empty: `tensorboard` in the run's own."""
+    mlflow_uri: Text | None = None
+    """MLflow's server or database, for example `http://host:5000`. Empty: MLFLOW_TRACKING_URI if it is set, else
+    `mlflow.db` beside the runs on this machine."""
+    mlflow_experiment: Text = "eigen"
+    """Experiment in MLflow that holds the runs; it is made if it is missing."""

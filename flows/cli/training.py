@@ -19,7 +19,7 @@ from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, o
 from flows.cli.common import MEMORY_ADVICE
 from flows.cli.display import ConsoleHandler, Display, display_on
 from flows.cli.operations_display import print_run_page
-from flows.cli.output import output_console, print_line
+from flows.cli.output import output_console, print_line, say
 from flows.cli.plan import print_plan
 from flows.cli.runs import command_for, print_ending
 from flows.cli.signals import StopSignals, stop_signals
@@ -102,11 +102,16 @@ def _announce(display: Display, what: str) -> None:
 
 
 def _train(config: Config, name: str, display: Display, signals: StopSignals) -> None:
+    from eigen_core.checkpoint import RunLocation
     from flows.runs import status_of
+    from flows.tracking import Tracking
 
     console = display.console
     if _is_finished(config, name):
-        print_ending(console, status_of(config.checkpoint.store, name), "is finished")
+        status = status_of(config.checkpoint.store, name)
+        with Tracking(config, RunLocation.of(config.checkpoint, name), say) as tracking:
+            tracking.write(status.history, status.telemetry)
+        print_ending(console, status, "is finished")
         return
     server = PrefectServer()
     server.check()
@@ -191,9 +196,11 @@ def require_trainable(config: Config) -> "tuple[Sequence[str], RunPlan]":
         RunTooLargeError: the run does not fit into memory or disk.
     """
     from eigen_core.generation import start_training
+    from eigen_core.reporting.trackers import require_packages
     from eigen_core.task import open_data
     from flows.run_plan import require_fit
 
+    require_packages(config)
     data = open_data(config)
     run_plan = require_fit(config, data.facts)
     start_training(config, data.content)

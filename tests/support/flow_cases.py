@@ -1,9 +1,12 @@
 """A run that takes a second, on the bundled prices, and the command line as a process."""
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +61,33 @@ def run_eigen(
     return subprocess.run(
         eigen_command(arguments), env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout
     )
+
+
+@contextmanager
+def started(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command line in a process group of its own, as a terminal would start it; nothing of it survives."""
+    process = subprocess.Popen(
+        eigen_command(arguments),
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+
+
+def wait_for_generation(process: subprocess.Popen[str], store: Path, name: str, generation: int) -> None:
+    """Wait until a generation is in the store."""
+    manifests = store / name / "manifests"
+    end = time.monotonic() + 120.0
+    while not list(manifests.glob(f"{generation:06d}-*.json")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)

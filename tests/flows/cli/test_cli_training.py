@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from flow_cases import eigen_command, eigen_environment, run_eigen, small_settings
+from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 from typer.testing import CliRunner
 
 from eigen_core.arithmetic import arithmetic_of
@@ -93,26 +93,6 @@ def whole(environment: dict[str, str], folder: Path) -> subprocess.CompletedProc
 
 
 @contextmanager
-def started(arguments: list[str], environment: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command line in a process group of its own, as a terminal would start it; nothing of it survives."""
-    process = subprocess.Popen(
-        eigen_command(arguments),
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=30)
-
-
-@contextmanager
 def halted(process: subprocess.Popen[str]) -> Iterator[None]:
     """Hold a process still."""
     os.kill(process.pid, signal.SIGSTOP)
@@ -120,16 +100,6 @@ def halted(process: subprocess.Popen[str]) -> Iterator[None]:
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)
-
-
-def wait_for_generation(process: subprocess.Popen[str], store: Path, name: str, generation: int) -> None:
-    """Wait until a generation is in the store."""
-    manifests = store / name / "manifests"
-    end = time.monotonic() + 120.0
-    while not list(manifests.glob(f"{generation:06d}-*.json")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def processes_of_group(group: int) -> list[int]:

@@ -1,0 +1,135 @@
+"""MLflow: one run of an experiment for each run, with a metric's value at each generation as its step."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from eigen_core.config.explain import flatten
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.reporting.trackers.interface import TrackedRun, metrics_of, metrics_since
+
+T = TypeVar("T")
+Held = Mapping[tuple[str, int], float]
+
+DATABASE_NAME = "mlflow.db"
+RUN_TAG = "eigen.run"
+STORE_TAG = "eigen.store"
+# What MLflow accepts at once.
+_MOST_METRICS, _MOST_PARAMETERS = 1_000, 100
+
+
+class MlflowTracker:
+    """Writes a run of MLflow, which is found by its tags.
+
+    A value in MLflow can be neither replaced nor removed: an MLflow run whose values are not those of the history is
+    left as it is, and another one is made.
+    """
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (MlflowException, SQLAlchemyError, OSError)
+
+    def __init__(self, run: TrackedRun) -> None:
+        settings = run.config.reporting
+        given = settings.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._database = None if given else run.root.absolute() / DATABASE_NAME
+        self._folder = run.root.absolute() / run.name
+        self._uri = given or f"sqlite:///{self._database}"
+        self._experiment = settings.mlflow_experiment
+        self._tags = {RUN_TAG: run.name, STORE_TAG: run.store}
+        self._name = run.name
+        values = flatten(run.config.model_dump(mode="json"))
+        self._parameters = {
+            key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
+        }
+        self._generations = run.config.generations
+        # The MLflow run and the last generation that it holds; None: what it holds must be looked at.
+        self._written: tuple[str, int] | None = None
+
+    def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
+        """Add the values that are missing."""
+        if self._database is not None and not self._database.exists():
+            _make_database(self._database, self._folder)
+        client = MlflowClient(self._uri)
+        written, self._written = self._written, None
+        held: Held = {}
+        if written is None:
+            found, held = self._open(client, history)
+            written = found, 0
+        run, generation = written
+        now = round(1_000 * time.time())
+        missing = [
+            Metric(name, value, now, step)
+            for step, metrics in metrics_since(generation, history, telemetry)
+            for name, value in metrics.items()
+            if (name, step) not in held
+        ]
+        for metrics in _pieces(missing, _MOST_METRICS):
+            client.log_batch(run, metrics=metrics)
+        if len(history) >= self._generations:
+            client.set_terminated(run)
+        if all(step <= len(history) for _, step in held):
+            self._written = run, len(history)
+
+    def _open(self, client: MlflowClient, history: Sequence[GenerationRecord]) -> tuple[str, Held]:
+        """Return the newest MLflow run that agrees with the history, or a new one, and the values that it holds."""
+        experiment = client.get_experiment_by_name(self._experiment)
+        number = client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
+        shared = {(name, record.generation): value for record in history for name, value in metrics_of(record).items()}
+        for run in client.search_runs([number], f"tags.`{RUN_TAG}` = '{self._name}'"):
+            if run.data.tags.get(STORE_TAG) != self._tags[STORE_TAG]:
+                continue
+            held = _values(client, run)
+            if all(math.isclose(held.get(key, value), value, rel_tol=1e-12) for key, value in shared.items()):
+                self._describe(client, run)
+                return run.info.run_id, held
+        run = client.create_run(number, run_name=self._name, tags=self._tags)
+        self._describe(client, run)
+        return run.info.run_id, {}
+
+    def _describe(self, client: MlflowClient, run: Run) -> None:
+        """Log the settings as parameters; one that was changed since, which a parameter cannot be, as a tag."""
+        known, number = run.data.params, run.info.run_id
+        new = [Param(key, value) for key, value in self._parameters.items() if key not in known]
+        for parameters in _pieces(new, _MOST_PARAMETERS):
+            client.log_batch(number, params=parameters)
+        changed = [RunTag(key, value) for key, value in self._parameters.items() if known.get(key, value) != value]
+        for tags in _pieces(changed, _MOST_PARAMETERS):
+            client.log_batch(number, tags=tags)
+        if run.info.status != "RUNNING":
+            client.update_run(number, status="RUNNING")
+
+
+def _make_database(path: Path, folder: Path) -> None:
+    """Make a database in a folder of this process's and move it to where it belongs, unless there is one meanwhile.
+
+    MLflow makes one in many transactions, and cannot go on with one that it has begun.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = folder / f"{DATABASE_NAME}.part"
+    for left_behind in folder.glob(f"{beside.name}*"):
+        left_behind.unlink()
+    MlflowClient(f"sqlite:///{beside}").search_experiments()
+    with suppress(FileExistsError):
+        os.link(beside, path)
+    beside.unlink()
+
+
+def _values(client: MlflowClient, run: Run) -> Held:
+    return {
+        (name, metric.step): metric.value
+        for name in run.data.metrics
+        for metric in client.get_metric_history(run.info.run_id, name)
+    }
+
+
+def _pieces(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    return (items[first : first + most] for first in range(0, len(items), most))

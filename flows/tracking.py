@@ -1,0 +1,132 @@
+"""Experiment trackers follow a training: each writes in a thread of its own, for which training does not wait."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from eigen_core.checkpoint import RunLocation
+from eigen_core.config import Config
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.reporting.trackers import TrackedRun, Tracker, trackers_of
+from flows.listener import Listener
+
+if TYPE_CHECKING:
+    from flows.training import Training
+
+# A new database of MLflow takes 10 s.
+_LAST_WAIT_SECONDS = 30.0
+_LAST_WAIT_AFTER_ERROR_SECONDS = 5.0
+
+History = Sequence[GenerationRecord]
+
+
+class _Follower:
+    """Lets one tracker write a history, in a thread that a process can end without.
+
+    Args:
+        name: the tracker's, in the configuration.
+        tracker: what writes.
+        warn: says once what went wrong.
+    """
+
+    def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
+        self._name = name
+        self._tracker = tracker
+        self._warn = warn
+        self._thread: threading.Thread | None = None
+        self._newest: tuple[History, Sequence[Telemetry]] = ((), ())
+        self._written = 0
+        self._failure: Exception | None = None
+        self._warned = False
+
+    def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
+        """Begin to write; while an earlier call is still at it, its generations are written with the next ones."""
+        self._newest = history, telemetry
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._report()
+        self._begin()
+
+    def finish(self, seconds: float) -> None:
+        """Wait until all is written, at most so long and not after an error."""
+        if self._thread is None:
+            return
+        end = time.monotonic() + seconds
+        self._thread.join(seconds)
+        if not self._thread.is_alive() and self._failure is None and self._written < len(self._newest[0]):
+            self._begin()
+            self._thread.join(max(end - time.monotonic(), 0.0))
+        self._report()
+        if self._thread.is_alive() and not self._warned:
+            self._say(f"has not answered within {seconds:.0f} s")
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._run, args=self._newest, name=f"tracker-{self._name}", daemon=True)
+        self._thread.start()
+
+    def _run(self, history: History, telemetry: Sequence[Telemetry]) -> None:
+        try:
+            self._tracker.write(history, telemetry)
+        except self._tracker.errors as error:
+            self._failure = error
+        else:
+            self._failure = None
+            self._written = len(history)
+
+    def _report(self) -> None:
+        if self._failure is not None and not self._warned:
+            first_line = str(self._failure).partition("\n")[0]
+            self._say(f"cannot be written to ({type(self._failure).__name__}: {first_line})")
+
+    def _say(self, what: str) -> None:
+        self._warned = True
+        self._warn(
+            f"reporting.trackers: {self._name} {what}. What is missing there is written with a later generation, or "
+            "when the run is continued."
+        )
+
+
+class Tracking(Listener):
+    """Writes each generation that is in a checkpoint to the trackers of a run; a context manager.
+
+    When it begins, the trackers receive what earlier processes did not write. When it ends, it waits for them for a
+    bounded time. A tracker that fails is named in one warning and tried again with the next generation.
+
+    Args:
+        config: the run's.
+        location: of the run.
+        warn: receives the warnings, in the thread that calls this object.
+
+    Raises:
+        InputError: the package that a tracker needs is not installed.
+    """
+
+    def __init__(self, config: Config, location: RunLocation, warn: Callable[[str], None]) -> None:
+        run = TrackedRun(location.name, location.store.url, location.root, config)
+        self._followers = [_Follower(name, tracker, warn) for name, tracker in trackers_of(run).items()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        seconds = _LAST_WAIT_SECONDS if error is None else _LAST_WAIT_AFTER_ERROR_SECONDS
+        end = time.monotonic() + seconds
+        for follower in self._followers:
+            follower.finish(max(end - time.monotonic(), 0.0))
+
+    def prepared(self, training: "Training") -> None:
+        """Write what earlier processes of the run did not."""
+        self.write(training.state.history, training.state.telemetry)
+
+    def checkpointed(self, training: "Training") -> None:
+        """Write the newest generation."""
+        self.write(training.state.history, training.state.telemetry)
+
+    def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
+        """Begin to write a history to all trackers."""
+        for follower in self._followers:
+            follower.write(history, telemetry)

@@ -1,0 +1,113 @@
+"""Trackers of trainings that are processes: killed and continued, without a package, without a server."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
+
+from eigen_core.reporting.trackers import metrics_since
+from flows.runs import status_of
+
+pytestmark = pytest.mark.thorough
+
+GENERATIONS = 4
+
+
+@pytest.fixture(scope="module")
+def environment(session_folder: Path) -> dict[str, str]:
+    """A user's environment."""
+    return eigen_environment(session_folder / "tracking")
+
+
+def arguments(name: str, **reporting: str) -> list[str]:
+    """The command that trains a small run with trackers."""
+    settings = {f"reporting.{key}": value for key, value in reporting.items()}
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    return ["train", "--run", name, "--generations", str(GENERATIONS), *small_settings(), *options]
+
+
+def require_each_once(found: list[tuple[str, int]], folder: Path, name: str) -> None:
+    """Check that tags and steps are those of the history, none of them twice."""
+    status = status_of(str(folder / "runs"), name)
+    assert status.generation == GENERATIONS
+    wanted = {(tag, step) for step, metrics in metrics_since(0, status.history, status.telemetry) for tag in metrics}
+    counts = Counter(found)
+    assert set(counts.values()) == {1}
+    # The stored telemetry of a generation is written before its checkpoint has taken its time.
+    assert {tag for tag, _ in counts.keys() ^ wanted} <= {"configuration", "telemetry/checkpoint_seconds"}
+
+
+def test_a_run_that_was_killed_and_continued_has_each_value_once(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    loader: Any = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    from mlflow import MlflowClient
+
+    command = arguments("killed", trackers="tensorboard,mlflow")
+    with started(command, environment, tmp_path) as process:
+        wait_for_generation(process, tmp_path / "runs", "killed", 2)
+        os.killpg(process.pid, signal.SIGKILL)
+    ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
+    assert ended.returncode == 0, ended.stderr
+    assert "warning" not in ended.stderr
+    (path,) = (tmp_path / "runs" / "killed" / "tensorboard").iterdir()
+    found = [
+        (value.tag, event.step) for event in loader.EventFileLoader(str(path)).Load() for value in event.summary.value
+    ]
+    require_each_once(found, tmp_path, "killed")
+    client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("eigen").experiment_id])
+    steps = [(name, one.step) for name in run.data.metrics for one in client.get_metric_history(run.info.run_id, name)]
+    require_each_once(steps, tmp_path, "killed")
+    assert run.info.status == "FINISHED"
+    # The run's files are still only its own.
+    verified = run_eigen(["verify", "killed", "--deep"], environment=environment, folder=tmp_path, timeout=300.0)
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_continued(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    loader: Any = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    obstacle = tmp_path / "logs"
+    obstacle.write_text("no folder")
+    command = arguments("missed", trackers="tensorboard", tensorboard_folder=str(obstacle))
+    ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("reporting.trackers: tensorboard cannot be written to") == 1
+    obstacle.unlink()
+    again = run_eigen(["resume", "missed"], environment=environment, folder=tmp_path, timeout=300.0)
+    assert again.returncode == 0, again.stderr
+    assert "reporting.trackers" not in again.stderr
+    (path,) = (obstacle / "missed").iterdir()
+    found = [
+        (value.tag, event.step) for event in loader.EventFileLoader(str(path)).Load() for value in event.summary.value
+    ]
+    require_each_once(found, tmp_path, "missed")
+
+
+def test_a_server_that_does_not_answer_stops_nothing(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    command = arguments("unreachable", trackers="mlflow", mlflow_uri="http://127.0.0.1:9")
+    ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("reporting.trackers: mlflow") == 1
+    assert "Traceback" not in ended.stderr
+    assert status_of(str(tmp_path / "runs"), "unreachable").generation == GENERATIONS
+
+
+def test_a_package_that_is_missing_is_refused_before_the_run_is_made(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    missing = "raise ModuleNotFoundError(\"No module named 'tensorboard'\", name='tensorboard')"
+    (tmp_path / "tensorboard" / "__init__.py").write_text(missing)
+    without = {**environment, "PYTHONPATH": str(tmp_path)}
+    ended = run_eigen(arguments("refused", trackers="tensorboard"), environment=without, folder=tmp_path, timeout=300.0)
+    assert ended.returncode == 2
+    assert "pip install 'eigen[tensorboard]'" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs" / "refused").exists()

@@ -1,0 +1,92 @@
+"""Trackers beside a training: they never stop it, and receive what they missed."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from record_cases import record, telemetry
+
+import flows.tracking
+from eigen_core.checkpoint import RunLocation
+from eigen_core.config import Config
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.reporting.trackers import TrackedRun
+from flows.tracking import Tracking
+
+HISTORY = [record(generation) for generation in range(1, 6)]
+TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
+
+
+class Recorded:
+    """A tracker that can be made to fail or to hang."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+
+    def __init__(self, run: TrackedRun | None = None) -> None:
+        self.run = run
+        self.held: list[int] = []
+        self.is_full = False
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:  # noqa: ARG002
+        self.may_go_on.wait(60.0)
+        if self.is_full:
+            raise OSError("no space left on device\nand more lines")
+        self.held += [one.generation for one in history[len(self.held) :]]
+
+
+@pytest.fixture
+def tracker(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """The only tracker."""
+    found = Recorded()
+    monkeypatch.setattr(flows.tracking, "trackers_of", lambda _: {"recorded": found})
+    return found
+
+
+def tracking(tmp_path: Path, warnings: list[str]) -> Tracking:
+    """What follows a training."""
+    config = Config(checkpoint={"store": str(tmp_path)})
+    return Tracking(config, RunLocation.of(config.checkpoint, "mine"), warnings.append)
+
+
+def test_all_generations_are_written_when_the_training_ends(tracker: Recorded, tmp_path: Path) -> None:
+    warnings: list[str] = []
+    tracker.may_go_on.clear()
+    with tracking(tmp_path, warnings) as process:
+        for generation in range(6):
+            # Training does not wait for the tracker.
+            process.write(HISTORY[:generation], TELEMETRY[:generation])
+        tracker.may_go_on.set()
+    assert tracker.held == [1, 2, 3, 4, 5]
+    assert warnings == []
+
+
+def test_a_tracker_that_fails_is_named_once_and_receives_the_rest_later(tracker: Recorded, tmp_path: Path) -> None:
+    warnings: list[str] = []
+    tracker.is_full = True
+    with tracking(tmp_path, warnings) as process:
+        for generation in range(4):
+            process.write(HISTORY[:generation], TELEMETRY[:generation])
+    assert len(warnings) == 1
+    assert "recorded cannot be written to (OSError: no space left on device)." in warnings[0]
+    tracker.is_full = False
+    with tracking(tmp_path, warnings) as process:
+        process.write(HISTORY, TELEMETRY)
+    assert tracker.held == [1, 2, 3, 4, 5]
+    assert len(warnings) == 1
+
+
+def test_a_tracker_that_hangs_is_left_behind(
+    tracker: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows.tracking, "_LAST_WAIT_SECONDS", 0.05)
+    warnings: list[str] = []
+    tracker.may_go_on.clear()
+    with tracking(tmp_path, warnings) as process:
+        process.write(HISTORY, TELEMETRY)
+    assert len(warnings) == 1
+    assert "has not answered" in warnings[0]
+    tracker.may_go_on.set()
