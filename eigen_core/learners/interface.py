@@ -48,19 +48,21 @@ class Learned:
 
 @dataclass(frozen=True)
 class LearnerNeeds:
-    """What a learner needs of memory in a run (bytes).
+    """What a learner needs in a run: memory (bytes), and how often it computes.
 
     Attributes:
         agent: an agent: its weights and what the learner keeps beside them.
         plan: the most at once while `Learner.plan` draws; 0 if the run never learns.
         learn: the most at once while `Learner.learn` lets a group learn, beside the group; 0 if the run never learns.
         how: what that depends on, as a part of a sentence.
+        batches: how many batches of `learner.batch_size` an agent learns from in a generation, which takes the time.
     """
 
     agent: int
     plan: int
     learn: int
     how: str
+    batches: int
 
 
 class Learner(Protocol):

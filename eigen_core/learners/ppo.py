@@ -279,7 +279,7 @@ class PpoLearner(Generic[Observed, Encoded]):
         agent = 3 * SINGLE * (task.critic + task.actor) + DOUBLE
         how = f"minibatches of {learner.batch_size}, {learner.epochs} epochs"
         if learner.gradient_steps == 0:
-            return LearnerNeeds(agent, 0, 0, how)
+            return LearnerNeeds(agent, 0, 0, how, 0)
         group, played = largest_group(config.population), episodes * task.episode_steps
         # Estimates beside what is brought and computed: value, advantage, return.
         buffer = size * played * (row_bytes({**_BROUGHT, **_COMPUTED}) + 3 * SINGLE)
@@ -287,7 +287,8 @@ class PpoLearner(Generic[Observed, Encoded]):
         first = task.batch(group, at_once)
         said = max(first.encode.plain, first.encode.result + max(first.act.plain, first.values.plain))
         filling = 2 * DOUBLE * group * played + first.transitions + said
-        batch = task.batch(group, math.ceil(played / _minibatches(config, task.episode_steps)))
+        minibatches = _minibatches(config, task.episode_steps)
+        batch = task.batch(group, math.ceil(played / minibatches))
         encode, act, values = batch.encode, batch.act, batch.values
         encoded = encode.result + encode.remembered
         critic = max(encode.forward, encoded + values.forward, encoded + values.backward, encode.backward)
@@ -297,7 +298,8 @@ class PpoLearner(Generic[Observed, Encoded]):
         adam = 5 * SINGLE * group * max(task.critic, task.actor)
         dealt = (DOUBLE + 1) * group * played
         learn = buffer + max(filling, dealt + copies + max(step, adam))
-        return LearnerNeeds(agent, plan=3 * DOUBLE * size * played, learn=learn, how=how)
+        batches = learner.epochs * minibatches
+        return LearnerNeeds(agent, plan=3 * DOUBLE * size * played, learn=learn, how=how, batches=batches)
 
     @staticmethod
     def changes(config: Config) -> Iterator[Change]:

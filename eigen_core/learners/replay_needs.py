@@ -22,7 +22,7 @@ def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, *, agent: i
     learner, size = config.learner, config.population.size
     how = f"batches of {learner.batch_size}, {learner.accumulation_steps} an optimizer step"
     if learner.gradient_steps == 0 or rows < config.replay.minimum:
-        return LearnerNeeds(agent, 0, 0, how)
+        return LearnerNeeds(agent, 0, 0, how, 0)
     group = largest_group(config.population)
     batch = task.batch(group, learner.batch_size)
     slots = DOUBLE * size * learner.gradient_steps * learner.accumulation_steps * learner.batch_size
@@ -42,6 +42,7 @@ def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, *, agent: i
         # After the last batch: the gradient, its squares, and Adam's temporaries.
         learn=held + max(2 * weights + step, 7 * weights),
         how=how,
+        batches=learner.gradient_steps * learner.accumulation_steps,
     )
 
 

@@ -48,7 +48,7 @@ def calibrate(config: Config, facts: Facts, *, whole_group: bool = False) -> Cal
     _, (evaluating, learning, evolving) = (_times(state) for _ in range(2))
     return Calibration(
         evaluate=evaluating * sample.evaluated,
-        train=learning * sample.learned if scale.learns else 0.0,
+        train=learning * sample.learned * scale.learner.batches / piece.learner.batches if scale.learns else 0.0,
         evolve=evolving * _bred(scale) / _bred(piece),
         piece_seconds=time.perf_counter() - began,
     )

@@ -155,10 +155,9 @@ class GymnasiumNeeds:
     def sample(self, *, whole_group: bool) -> Sample:  # noqa: ARG002
         """Return a run that evaluates as this one does, and learns for a few steps."""
         steps = min(self.config.learner.gradient_steps, _TIMED_STEPS)
-        sections = {"generations": 1, "replay": {"minimum": 1}, "learner": {"gradient_steps": steps}}
+        sections = {"generations": 1, "replay": {"minimum": 1}, "learner": {"gradient_steps": steps, "epochs": 1}}
         piece = Config(**merge(self.config.model_dump(mode="json"), sections))
-        learned = self.config.learner.gradient_steps / steps if steps else 0.0
-        return Sample(piece, opened_for(self.config), self.facts, evaluated=1.0, learned=learned)
+        return Sample(piece, opened_for(self.config), self.facts, evaluated=1.0, learned=1.0)
 
 
 def box_of(facts: EnvironmentFacts, low: Sequence[float], high: Sequence[float], device: torch.device) -> Box:

@@ -14,7 +14,7 @@ from eigen_core.task.needs import Sample
 
 # Days of a column that agents encode, together: a fraction of a second on one core.
 _MOST_EVALUATED = 300_000
-_MOST_LEARNED = 50_000
+_MOST_LEARNED = 25_000
 _FEWEST_AGENTS = 2
 _FEWEST_COLUMNS = 8
 
@@ -27,13 +27,12 @@ def market_sample(config: Config, panel: PanelFacts, *, whole_group: bool) -> Sa
         whole_group: see `TaskNeeds.sample`.
     """
     piece, facts = _piece(config, panel, whole_group=whole_group)
-    learned = _learned(piece, facts)
     return Sample(
         piece,
         _random_panel(piece, facts),
         facts,
         evaluated=_evaluated(config, panel) / _evaluated(piece, facts),
-        learned=_learned(config, panel) / learned if learned else 0.0,
+        learned=_learned(config, panel) / _learned(piece, facts),
     )
 
 
@@ -45,11 +44,10 @@ def _evaluated(config: Config, panel: PanelFacts) -> int:
 
 
 def _learned(config: Config, panel: PanelFacts) -> int:
-    """Days of columns that all agents encode in the train phase."""
+    """Days of columns that all agents encode to learn from a batch."""
     learner, encoder = config.learner, encoder_class(config.network)
     days = panel.block_days(config) if encoder.block_bound else learner.batch_size
-    steps = learner.gradient_steps * learner.accumulation_steps
-    return config.population.size * steps * (days + encoder.needs(config, panel).days_before) * panel.columns
+    return config.population.size * (days + encoder.needs(config, panel).days_before) * panel.columns
 
 
 def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Config, PanelFacts]:
@@ -73,6 +71,7 @@ def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Con
                 "accumulation_steps": learner.accumulation_steps if whole_group else 1,
                 "batch_size": batch,
                 "block_days": block,
+                "epochs": learner.epochs if whole_group else 1,
             },
             "evaluation": {
                 "slices": slices,

@@ -33,7 +33,8 @@ class Sample:
         config: its configuration.
         content: what it plays on; not the run's own data.
         facts: the facts of that content.
-        evaluated, learned: how many times the work of its evaluate and train phase the run's phases are.
+        evaluated: how many times the work of its evaluate phase the run's is.
+        learned: how many times the work of one of its batches the work of one of the run's is.
     """
 
     config: Config

@@ -82,8 +82,9 @@ class JitterLearner:
     def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:  # noqa: ARG004
         """The moves of all agents, as drawn and scaled, and those of one step."""
         weights = SINGLE * (task.critic + task.actor)
-        moves = config.population.size * config.learner.gradient_steps * weights
-        return LearnerNeeds(weights + DOUBLE, plan=2 * moves, learn=moves, how="moves at random")
+        steps = config.learner.gradient_steps
+        moves = config.population.size * steps * weights
+        return LearnerNeeds(weights + DOUBLE, plan=2 * moves, learn=moves, how="moves at random", batches=steps)
 
     @staticmethod
     def changes(config: Config) -> Iterator[Change]:  # noqa: ARG004
