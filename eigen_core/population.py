@@ -85,7 +85,7 @@ def largest_group(population: PopulationConfig) -> int:
     return min(population.group_size or population.size, population.size)
 
 
-def agent_groups(size: int, group_size: int) -> list[slice]:
-    """Cut `size` agents into groups that are computed at a time; 0: all of them."""
+def agent_groups(size: int, group_size: int, first: int = 0) -> list[slice]:
+    """Cut the agents from `first` to before `size` into groups that are computed at a time; 0: all of them."""
     step = group_size or size
-    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+    return [slice(start, min(start + step, size)) for start in range(first, size, step)]

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
-Origin = Literal["initial", "elite", "offspring", "mutant", "champion"]
+Origin = Literal["initial", "elite", "offspring", "mutant", "champion", "learner", "copy", "sample"]
 
 
 @cache
@@ -58,7 +58,8 @@ class Lineage:
     Attributes:
         agent: index in the new population.
         origin: how it came to be.
-        parents: indices in the population that was bred; for the champion, its index in `champion_generation`.
+        parents: indices in the population that was bred; for the champion, its index in `champion_generation`; for a
+            sample of a distribution, the fittest agent of those that moved it.
         blend: share of the first parent in the weights of an offspring.
     """
 

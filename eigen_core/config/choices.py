@@ -24,6 +24,8 @@ LEARNERS: Mapping[str, str] = {
 }
 METHODS: Mapping[str, str] = {
     "genetic": "eigen_core.evolution.genetic:GeneticMethod",
+    "cem": "eigen_core.evolution.cem:CemMethod",
+    "erl": "eigen_core.evolution.erl:ErlMethod",
 }
 ENCODERS: Mapping[str, str] = {
     "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",

@@ -5,18 +5,20 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from eigen_core.config.choices import MethodName
-from eigen_core.config.sections import Count, Fraction, NonNegative, Section
+from eigen_core.config.sections import Count, CountOrZero, Fraction, NonNegative, Section
 
 
 class EvolutionConfig(Section):
     """What becomes of the population at the end of a generation."""
 
     method: MethodName = "genetic"
-    """Population method. `genetic`: elites, crossover and mutation over agents that all learn."""
+    """Population method. `genetic`: elites, crossover and mutation over agents that all learn; `cem`: actors drawn
+    from a distribution that the fittest of them move, some of which learn; `erl`: the genetic algorithm beside agents
+    that learn, which are copied into it."""
     enabled: bool = True
     """Breed at the end of each generation; false: gradients alone."""
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Share of the population that survives unchanged."""
+    """Share of the population that survives unchanged; with CEM, that moves the distribution."""
     offspring_share: Fraction = 0.375
     """Share that is bred from two parents; what is left are mutants."""
     tournament_size: Count = 3
@@ -41,6 +43,16 @@ class EvolutionConfig(Section):
     """Bound of the grown standard deviation."""
     reinject_champion: bool = True
     """The champion replaces the weakest elite unless it is an elite itself."""
+    learning_agents: CountOrZero | None = None
+    """Agents that learn by gradients, CEM and ERL; empty: half of the population with CEM, one agent with ERL."""
+    sync_generations: Count = 10
+    """Generations after which an agent that learns is copied into the population; ERL."""
+    distribution_variance: NonNegative = 1e-3
+    """Variance of each of an actor's weights at the start, and what is added to it after the first generations; CEM."""
+    distribution_variance_limit: NonNegative = 1e-5
+    """What is added to it after many; CEM."""
+    distribution_variance_decay: Fraction = 0.95
+    """Factor on the difference between the two for each generation; CEM."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:

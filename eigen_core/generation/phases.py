@@ -96,9 +96,9 @@ def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
 
 
 def train(state: TrainingState) -> dict[str, float] | None:
-    """Let every agent learn, and return the means of the learner's curves; None where there is nothing to learn from.
+    """Let the agents learn that the population method names, and return the means of the learner's curves.
 
-    What a failure leaves half-learned is taken back (`undo`).
+    None where there is nothing to learn from. What a failure leaves half-learned is taken back (`undo`).
 
     Raises:
         FloatingPointError: learning diverged; nothing is committed.
@@ -109,7 +109,9 @@ def train(state: TrainingState) -> dict[str, float] | None:
         return state.learned[1]
     if state.evaluated is None:
         raise RuntimeError("train was called before evaluate.")
-    plan = state.learner.plan(state.replay, state.population.size, generation)
+    learning = state.method.learning
+    learns = learning.start < learning.stop
+    plan = state.learner.plan(state.replay, state.population.size, generation) if learns else None
     if plan is None:
         state.commit(learned=(generation, None))
         return None
@@ -130,7 +132,7 @@ def _learn(state: TrainingState, population: Population, groups: list[slice], pl
 
     def learn(agents: slice) -> dict[str, torch.Tensor]:
         # A group of all agents is the copy itself: no memory for a second one.
-        group = population if len(groups) == 1 else state.population.rows(agents)
+        group = population if agents == slice(0, population.size) else state.population.rows(agents)
         learned = state.learner.learn(group, plan.rows(agents), state.replay, count_step)
         if learned.group is not population:
             population.put(agents, learned.group)

@@ -34,11 +34,12 @@ def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list
     small then, since each is copied. Without a checkpoint of the last generation it is a copy in any case.
     """
     _make_good(state)
+    learning = state.method.learning
     agents, group_size = state.population.size, state.config.population.group_size
     saved = _saved(state)
     headroom = headroom_bytes(state.config.memory, state.device)
     if saved is None or headroom >= _POPULATIONS * state.population.nbytes:
-        yield state.population.clone(), agent_groups(agents, group_size)
+        yield state.population.clone(), agent_groups(learning.stop, group_size, learning.start)
         return
     logger.info(
         "%s are left, too little for a second population of %s: learning in place; a failure would read the "
@@ -48,7 +49,8 @@ def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list
         state.generation,
     )
     state.commit(half_learned=True)
-    yield state.population, agent_groups(agents, min(group_size or agents, max(1, agents // _GROUPS_IN_PLACE)))
+    in_place = min(group_size or agents, max(1, agents // _GROUPS_IN_PLACE))
+    yield state.population, agent_groups(learning.stop, in_place, learning.start)
 
 
 def _make_good(state: TrainingState) -> None:

@@ -9,7 +9,19 @@ from matplotlib.lines import Line2D
 
 from eigen_core.records import GenerationRecord, Origin
 from eigen_core.reporting.ancestry import Link, Member, champion_path, links, living
-from eigen_core.reporting.style import BLUE, CHAMPION, GREEN, PURPLE, figure_file, footnote, generation_axis, tint
+from eigen_core.reporting.style import (
+    BLUE,
+    CHAMPION,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    figure_file,
+    footnote,
+    generation_axis,
+    tint,
+)
 from eigen_core.reporting.tables import NO_GENERATION
 from eigen_core.units import count
 
@@ -24,8 +36,15 @@ _COLOURS: Mapping[Origin, str] = {
     "offspring": GREEN,
     "mutant": PURPLE,
     "champion": CHAMPION,
+    "learner": INK,
+    "copy": ORANGE,
+    "sample": SKY,
 }
-_WORDS: Mapping[Origin, str] = {"offspring": "offspring of two", "champion": "champion, re-injected"}
+_WORDS: Mapping[Origin, str] = {
+    "offspring": "offspring of two",
+    "champion": "champion, re-injected",
+    "learner": "learner, kept",
+}
 
 
 def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:

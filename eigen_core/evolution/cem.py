@@ -1,0 +1,124 @@
+"""The cross-entropy method over actors, some of which learn by gradients: CEM-RL.
+
+Pourchot & Sigaud 2019 (arXiv:1810.01222), section 4 and algorithm 1. There, actors are drawn, half of them learn, all
+are evaluated, and the fittest half moves the distribution. Here, learning follows evaluation. So an agent that is drawn
+is evaluated as drawn; those that then learn are evaluated once more in the next generation, and then make way. Each
+generation so evaluates as many agents that have learned, and as many that were drawn, as in the paper; what has learned
+began with a draw from the distribution of one generation before. Fitness always belongs to the weights that played.
+
+All agents that are drawn have one critic, as in the paper: that of the fittest agent that has learned. Moments and
+targets begin anew. Without importance mixing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.evolution.interface import Bred, Ended, MethodNeeds, MethodState, NewAgents, Number
+from eigen_core.needs import SINGLE
+from eigen_core.population import Population
+from eigen_core.randomness import keyed_generator
+from eigen_core.records import GenerationRecord, Lineage
+
+
+def _learning_agents(config: Config) -> int:
+    size, wanted = config.population.size, config.evolution.learning_agents
+    if wanted is not None and wanted > size // 2:
+        raise InputError(
+            f"evolution.learning_agents {wanted} is more than half of population.size {size}: of the agents of method "
+            "cem at most half can learn, since as many are evaluated a second time. Lower it."
+        )
+    return size // 2 if wanted is None else wanted
+
+
+def shares(parents: int) -> list[float]:
+    """Share of each parent in the distribution, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
+    logarithms = [math.log((1 + parents) / rank) for rank in range(1, parents + 1)]
+    return [logarithm / sum(logarithms) for logarithm in logarithms]
+
+
+class CemMethod:
+    """Implements `PopulationMethod`. Its state: mean and variance, float32 `[weights of an actor]` each."""
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
+        self._config = config
+        self._evolution = config.evolution
+        self._new_agents = new_agents
+        self._actor = slice(critic, None)
+        size = config.population.size
+        self.learning = slice(size - _learning_agents(config), size)
+        self.bounds: Mapping[str, tuple[float, float]] = {"variance": (0.0, math.inf)}
+
+    def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
+        """Return actors drawn around the first agent's, with its critic."""
+        mean = weights[0, self._actor].clone()
+        state = MethodState(
+            tensors={"mean": mean, "variance": torch.full_like(mean, self._evolution.distribution_variance)}
+        )
+        weights[:] = weights[0].clone()
+        return self._drawn(weights, range(len(weights)), 1, state), state
+
+    def _drawn(self, weights: Tensor, agents: range, generation: int, state: MethodState) -> Population:
+        for agent in agents:
+            weights[agent, self._actor] = self._draw(generation, agent, state)
+        return self._new_agents(weights)
+
+    def _draw(self, generation: int, agent: int, state: MethodState) -> Tensor:
+        """Return the actor that an agent of a generation begins with, given the state at the generation's start."""
+        mean, variance = state.tensors["mean"], state.tensors["variance"]
+        generator = keyed_generator(self._config.seed, generation, "evolve", agent, "sample")
+        noise = torch.tensor(generator.standard_normal(len(mean), dtype=np.float32), device=mean.device)
+        return noise.mul_(variance.sqrt()).add_(mean)
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
+        """There are none."""
+        return {}
+
+    def breed(self, ended: Ended) -> Bred:
+        """Move the distribution, keep the agents that have learned, and draw the others."""
+        size = ended.population.size
+        parents = ended.ranking[: max(1, round(size * self._evolution.elite_share))]
+        state = self._moved(ended, parents)
+        learned = list(range(size)[self.learning]) if ended.learned else []
+        teacher = min(learned, key=ended.ranking.index, default=0)
+        weights = ended.population.weights[[*learned, *[teacher] * (size - len(learned))]]
+        bred = self._drawn(weights, range(len(learned), size), ended.generation + 1, state)
+        kept = [Lineage(index, "learner", (agent,)) for index, agent in enumerate(learned)]
+        drawn = [Lineage(index, "sample", (parents[0],)) for index in range(len(learned), size)]
+        deviation = float(np.sqrt(state.tensors["variance"].cpu().numpy().mean(dtype=np.float64)))
+        return Bred(bred, (*kept, *drawn), state, {"distribution_std": deviation})
+
+    def _moved(self, ended: Ended, parents: Sequence[int]) -> MethodState:
+        """Return the distribution after a generation (equations 1 and 2)."""
+        old = ended.state.tensors["mean"]
+        mean, variance = torch.zeros_like(old), torch.zeros_like(old)
+        for agent, share in zip(parents, shares(len(parents)), strict=True):
+            actor = self._as_evaluated(ended, agent)
+            mean.add_(actor * share)
+            variance.add_((actor - old).square_().mul_(share))
+        variance.add_(self._noise(ended.generation))
+        return replace(ended.state, tensors={"mean": mean, "variance": variance})
+
+    def _as_evaluated(self, ended: Ended, agent: int) -> Tensor:
+        """Return the actor to which an agent's fitness belongs: an agent that has learned had just been drawn."""
+        if agent in range(ended.population.size)[self.learning]:
+            return self._draw(ended.generation, agent, ended.state)
+        return ended.population.weights[agent, self._actor]
+
+    def _noise(self, generation: int) -> float:
+        limit = self._evolution.distribution_variance_limit
+        start = self._evolution.distribution_variance
+        return limit + (start - limit) * self._evolution.distribution_variance_decay**generation
+
+    @staticmethod
+    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:  # noqa: ARG004
+        """Return the bytes of the population that is bred, and of mean and variance, old and new."""
+        _learning_agents(config)
+        kept = 2 * SINGLE * actor
+        return MethodNeeds(agent * config.population.size + kept + 2 * SINGLE * actor, kept)

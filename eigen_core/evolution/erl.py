@@ -1,0 +1,72 @@
+"""Evolutionary reinforcement learning as published: a population that evolves beside agents that learn.
+
+Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1: the population does not learn by gradients; what it plays is what
+the learning agent learns from, whose weights are copied into the population every few generations.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.evolution.genetic import GeneticMethod
+from eigen_core.evolution.interface import Bred, Ended, MethodNeeds, NewAgents
+from eigen_core.population import Population
+from eigen_core.records import Lineage
+
+
+def _evolving_agents(config: Config) -> int:
+    size, wanted = config.population.size, config.evolution.learning_agents
+    learning = 1 if wanted is None else wanted
+    if not 1 <= learning < size:
+        raise InputError(
+            f"evolution.learning_agents {learning} does not fit population.size {size}: method erl needs at least one "
+            "agent that learns and one that evolves."
+        )
+    return size - learning
+
+
+class ErlMethod(GeneticMethod):
+    """The genetic algorithm over the first agents; the last ones learn. Implements `PopulationMethod`."""
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
+        super().__init__(config, critic, new_agents)
+        self._evolving = _evolving_agents(config)
+        self.learning = slice(self._evolving, config.population.size)
+
+    def breed(self, ended: Ended) -> Bred:
+        """Breed from the agents that evolve, keep those that learn.
+
+        Every `evolution.sync_generations` generations the fittest of these takes the place of the agent that was bred
+        last: no elite, unless all are elites, and then the weakest.
+        """
+        evolving, learning = _cut(ended.population, self._evolving)
+        bred = super().breed(replace(ended, population=evolving, fitness=ended.fitness[: self._evolving]))
+        kept = learning.tensors()
+        tensors = {name: torch.cat([tensor, kept[name]]) for name, tensor in bred.population.tensors().items()}
+        agents = range(self._evolving, ended.population.size)
+        lineages = [*bred.lineages, *(Lineage(agent, "learner", (agent,)) for agent in agents)]
+        if ended.generation % self._evolution.sync_generations == 0:
+            replaced, learner = self._evolving - 1, min(agents, key=ended.ranking.index)
+            for tensor in tensors.values():
+                tensor[replaced] = tensor[learner]
+            lineages[replaced] = Lineage(replaced, "copy", (learner,))
+        population = Population(tensors.pop("weights"), tensors)
+        return replace(bred, population=population, lineages=tuple(lineages))
+
+    @staticmethod
+    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:  # noqa: ARG004
+        """Return the bytes of the agents that are bred, and of all in one."""
+        return MethodNeeds(agent * (_evolving_agents(config) + config.population.size))
+
+
+def _cut(population: Population, first: int) -> tuple[Population, Population]:
+    """Return views of the first agents and of the others."""
+
+    def part(agents: slice) -> Population:
+        state: Mapping[str, torch.Tensor] = {name: tensor[agents] for name, tensor in population.state.items()}
+        return Population(population.weights[agents], state)
+
+    return part(slice(0, first)), part(slice(first, None))

@@ -1,0 +1,129 @@
+"""The cross-entropy method: how the distribution moves, who learns, whose critic is inherited."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from science_cases import small_config
+
+from eigen_core.config import Config
+from eigen_core.evolution.cem import CemMethod, shares
+from eigen_core.evolution.interface import Bred, Champion, Ended, MethodState
+from eigen_core.population import Population
+from eigen_core.randomness import keyed_generator
+
+CRITIC, ACTOR = 3, 8
+
+
+def new_agents(weights: torch.Tensor) -> Population:
+    return Population(weights, {"moment": torch.zeros_like(weights)})
+
+
+def method_of(config: Config) -> CemMethod:
+    return CemMethod(config, CRITIC, new_agents)
+
+
+def begun(config: Config) -> tuple[CemMethod, Population, MethodState]:
+    generator = keyed_generator(1, "weights")
+    size = config.population.size
+    weights = torch.tensor(generator.standard_normal((size, CRITIC + ACTOR)), dtype=torch.float32)
+    method = method_of(config)
+    return method, *method.begin(weights)
+
+
+def ended(
+    population: Population, fitness: np.ndarray, state: MethodState, generation: int = 1, learned: bool = True
+) -> Ended:
+    champion = Champion(population.weights[0], 0.0, 1, 0)
+    return Ended(generation, population, fitness, learned, champion, state)
+
+
+def taught(method: CemMethod, population: Population) -> Population:
+    """The population after its learners have learned."""
+    after = population.clone()
+    agents = range(population.size)[method.learning]
+    after.weights[agents] += 1.0 + torch.arange(len(agents))[:, None]
+    after.state["moment"][agents] += 1.0
+    return after
+
+
+def next_of(method: CemMethod, population: Population, state: MethodState, fitness: list[float]) -> tuple[Ended, Bred]:
+    end = ended(taught(method, population), np.array(fitness), state)
+    return end, method.breed(end)
+
+
+def test_the_first_generation_is_drawn_around_one_actor_with_one_critic() -> None:
+    config = small_config(population={"size": 4_000}, evolution={"method": "cem", "distribution_variance": 0.04})
+    _, population, state = begun(config)
+    assert (population.weights[:, :CRITIC] == population.weights[0, :CRITIC]).all()
+    actors = population.weights[:, CRITIC:]
+    assert torch.allclose(actors.mean(0), state.tensors["mean"], atol=0.02)
+    assert torch.allclose(actors.std(0), torch.full((ACTOR,), 0.2), rtol=0.1)
+
+
+@pytest.mark.parametrize("size", [4, 5, 6])
+def test_the_fittest_move_the_distribution_by_their_weights_before_learning(size: int) -> None:
+    """By hand, in double precision."""
+    config = small_config(population={"size": size}, evolution={"method": "cem"})
+    method, population, state = begun(config)
+    fitness = [float((7 * agent) % size) for agent in range(size)]
+    _, bred = next_of(method, population, state, fitness)
+    old = state.tensors["mean"].double()
+    best = sorted(range(size), key=lambda agent: -fitness[agent])[: round(size / 2)]
+    raw = [math.log((1 + len(best)) / (1 + rank)) for rank in range(len(best))]
+    mean, variance = torch.zeros(ACTOR).double(), torch.zeros(ACTOR).double()
+    for agent, share in zip(best, raw, strict=True):
+        actor = population.weights[agent, CRITIC:].double()
+        mean += share / sum(raw) * actor
+        variance += share / sum(raw) * (actor - old) ** 2
+    variance += 1e-5 + (1e-3 - 1e-5) * 0.95
+    assert torch.allclose(bred.state.tensors["mean"].double(), mean, atol=1e-6)
+    assert torch.allclose(bred.state.tensors["variance"].double(), variance, atol=1e-6)
+    assert bred.facts["distribution_std"] == pytest.approx(float(variance.mean().sqrt()), rel=1e-5)
+
+
+def test_who_has_learned_is_evaluated_once_more_and_gives_its_critic_to_those_drawn() -> None:
+    config = small_config(population={"size": 5}, evolution={"method": "cem"})
+    method, population, state = begun(config)
+    assert method.learning == slice(3, 5)
+    end, bred = next_of(method, population, state, [9.0, 8.0, 7.0, 1.0, 2.0])
+    assert torch.equal(bred.population.weights[:2], end.population.weights[3:])
+    assert (bred.population.weights[2:, :CRITIC] == end.population.weights[4, :CRITIC]).all()
+    assert not bred.population.state["moment"].any()
+    assert [(one.agent, one.origin, one.parents) for one in bred.lineages] == [
+        (0, "learner", (3,)),
+        (1, "learner", (4,)),
+        (2, "sample", (0,)),
+        (3, "sample", (0,)),
+        (4, "sample", (0,)),
+    ]
+    untaught = method.breed(replace(end, population=population, learned=False))
+    assert {one.origin for one in untaught.lineages} == {"sample"}
+    assert (untaught.population.weights[:, :CRITIC] == population.weights[0, :CRITIC]).all()
+
+
+def test_noise_falls_to_its_limit_and_shares_to_one() -> None:
+    config = small_config(evolution={"method": "cem", "learning_agents": 0})
+    method, population, state = begun(config)
+    same = replace(population, weights=state.tensors["mean"].new_zeros(5, CRITIC + ACTOR))
+    same.weights[:, CRITIC:] = state.tensors["mean"]
+    later = method.breed(ended(same, np.arange(5.0), state, generation=1_000, learned=False))
+    assert torch.allclose(later.state.tensors["variance"], torch.full((ACTOR,), 1e-5))
+    for parents in range(1, 9):
+        assert sum(shares(parents)) == pytest.approx(1.0)
+        assert shares(parents) == sorted(shares(parents), reverse=True)
+
+
+def test_it_climbs_a_synthetic_fitness() -> None:
+    settings = {"method": "cem", "learning_agents": 0, "distribution_variance": 0.1, "elite_share": 0.25}
+    config = small_config(population={"size": 40}, evolution=settings)
+    method, population, state = begun(config)
+    distances = []
+    for generation in range(1, 31):
+        fitness = -((population.weights[:, CRITIC:] - 2.0) ** 2).sum(1).double().numpy()
+        distances.append(-fitness.mean())
+        bred = method.breed(ended(population, fitness, state, generation, learned=False))
+        population, state = bred.population, bred.state
+    assert distances[-1] < 0.1 * distances[0]

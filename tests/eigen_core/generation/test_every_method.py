@@ -1,0 +1,113 @@
+"""What holds of every population method: the same bits out of any grouping and out of a resume, and what is planned."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_tensors import LiveTensors
+from science_cases import random_panel, small_config
+from training_cases import advance, content_of
+
+from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
+from eigen_core.config import Config, choices
+from eigen_core.errors import InputError
+from eigen_core.generation import (
+    TrainingState,
+    evaluate,
+    evolve,
+    restore,
+    snapshot,
+    snapshot_form,
+    start_training,
+    train,
+)
+from eigen_core.market import PanelFacts
+from eigen_core.planning import phases
+from eigen_core.planning.scale import Scale
+from eigen_core.reporting.plots import write_plots
+
+METHODS = list(choices.METHODS)
+
+
+def config_with(method: str, **sections: Any) -> Config:
+    return small_config(**sections, evolution={"method": method})
+
+
+def begin(config: Config) -> TrainingState:
+    return start_training(config, random_panel(config))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_resumed_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    config = config_with(method)
+    state = advance(begin(config), 2)
+    directory = RunDirectory.create(tmp_path, "run", {})
+    directory.save(snapshot(state), compression="zstd")
+    resumed = begin(config)
+    loaded = directory.load_newest(snapshot_form(resumed))
+    assert loaded is not None
+    restore(resumed, loaded.snapshot)
+    assert content_of(resumed) == content_of(state)
+    assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
+    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 6
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_groups_change_no_bit(method: str) -> None:
+    contents = [
+        content_of(advance(begin(config_with(method, population={"group_size": size})), 3)) for size in (0, 1, 2)
+    ]
+    assert contents[0] == contents[1] == contents[2]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_it_holds_is_planned(method: str) -> None:
+    config = config_with(method, population={"size": 8}, network={"head_width": 64})
+    panel = random_panel(config)
+    scale = Scale.of(config, PanelFacts.of(panel))
+    with LiveTensors() as tensors:
+        state = start_training(config, panel)
+        evaluate(state)
+        train(state)
+        measured = tensors.peak_of(partial(evolve, state))
+    assert phases.evolve(scale) == pytest.approx(measured, rel=0.15)
+    assert scale.method.kept == sum(tensor.nbytes for tensor in state.method_state.tensors.values())
+
+
+POINTER: dict[str, dict[str, Any]] = {
+    "genetic": {},
+    "cem": {"distribution_variance": 0.01},
+    "erl": {"sync_generations": 1},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
+    learner = {"gradient_steps": 20, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0, "tau": 0.1}
+    rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2}
+    config = small_config(
+        population={"size": 6}, learner={**learner, **rates}, evolution={"method": method, **POINTER[method]}
+    ).model_copy(update={"task": "pointer"})
+    state = advance(start_training(config, None), 12)  # type: ignore[arg-type]
+    first, last = state.history[0], state.history[-1]
+    assert max(last.fitness) > 0.75 * max(first.fitness)
+    assert sum(last.fitness) > 0.85 * sum(first.fitness)
+
+
+def test_a_distribution_that_no_run_can_have_is_refused() -> None:
+    state = advance(begin(config_with("cem")), 1)
+    saved = snapshot(state)
+    saved.tensors["evolution"]["variance"][2] = -1.0
+    with pytest.raises(UnfitSnapshotError, match=r"evolution\.safetensors holds variance from -1"):
+        restore(begin(config_with("cem")), saved)
+
+
+@pytest.mark.parametrize(("method", "learning"), [("cem", 3), ("erl", 0), ("erl", 5)])
+def test_more_or_fewer_agents_than_can_learn_are_refused(method: str, learning: int) -> None:
+    config = small_config(evolution={"method": method, "learning_agents": learning})
+    with pytest.raises(InputError, match=rf"evolution\.learning_agents {learning} .*population\.size 5"):
+        begin(config)
+    with pytest.raises(InputError, match="learning_agents"):
+        Scale.of(config, PanelFacts.of(random_panel(config)))
