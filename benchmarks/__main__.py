@@ -30,8 +30,8 @@ BENCHMARKS = (
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "stop", "limits", "fuzz")
-"""All sections of the file of results; the last five are each written by a module of their own."""
+ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "stop", "limits", "fuzz", "control")
+"""All sections of the file of results; the last six are each written by a module of their own."""
 
 
 class _Benchmark(Protocol):

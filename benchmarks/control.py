@@ -1,8 +1,9 @@
 """How well agents play a Gymnasium environment after so many steps of it, over seeds.
 
-`python -m benchmarks.control Pendulum-v1 --steps 20000 --seeds 3 --mark -200` trains the environment's preset once for
-each seed and prints what the champion reached. What was stopped goes on where it was, and what is done is not done
-again. Steps are those of all agents together, of validation too, whose episodes count at their full length.
+`python -m benchmarks.control Pendulum-v1 --steps 25000 --seeds 3` trains the environment's preset once for each seed,
+prints what the champion reached, and keeps what all such runs have reached in `RESULTS.md`. What was stopped goes on
+where it was, and what is done is not done again. Steps are those of all agents together, of validation too, whose
+episodes count at their full length.
 """
 
 import argparse
@@ -18,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from benchmarks.results import Section
+from benchmarks.__main__ import ALL_SECTIONS
+from benchmarks.results import Section, keep
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.loading import load_config
@@ -42,6 +44,8 @@ _EPISODES = 20
 _SAVED_EVERY_SECONDS = 60.0
 _RESAMPLES = 2_000
 _CONFIDENCE = 0.95
+_MARKS = {"Pendulum-v1": -200.0, "HalfCheetah-v5": 9_656.0, "Swimmer-v5": 359.0}
+"""Rewards to be reached; the last two are those of TD3 after a million steps in the RL Baselines3 Zoo."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,20 @@ def _opened(config: Config, state: TrainingState, folder: Path) -> tuple[RunDire
     if loaded is None:
         return run, []
     restore(state, loaded.snapshot, take_memory=True)
-    with (run.path / "reached.csv").open(newline="") as file:
-        rows = [Reached(*(field.type(row[field.name]) for field in fields(Reached))) for row in csv.DictReader(file)]  # type: ignore[operator]
-    return run, [row for row in rows if row.generation <= state.generation]
+    return run, [row for row in _reached_in(run.path) if row.generation <= state.generation]
+
+
+def _reached_in(run: Path) -> list[Reached]:
+    with (run / "reached.csv").open(newline="") as file:
+        return [
+            Reached(
+                int(row["generation"]),
+                int(row["training_steps"]),
+                int(row["steps"]),
+                *(float(row[name]) for name in ("cpu_seconds", "champion", "population")),
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def _save(run: RunDirectory, state: TrainingState, reached: Sequence[Reached]) -> None:
@@ -170,15 +185,14 @@ def section(environment: str, steps: int, curves: Sequence[Sequence[Reached]], m
     """Return the table of what each seed reached."""
     columns = ["seed", "champion", "population", "steps", "training steps", "CPU seconds"]
     if mark is not None:
-        columns += [f"steps to {mark:g}", f"CPU seconds to {mark:g}"]
+        columns.append(f"steps to {mark:g}")
     rows = []
     for seed, reached in enumerate(curves, start=1):
         last = reached[-1]
         row = [f"{seed}", f"{last.champion:,.0f}", f"{last.population:,.0f}", f"{last.steps:,}"]
         row += [f"{last.training_steps:,}", f"{last.cpu_seconds:,.0f}"]
         if mark is not None:
-            first = next((one for one in reached if one.champion >= mark), None)
-            row += ["-", "-"] if first is None else [f"{first.steps:,}", f"{first.cpu_seconds:,.0f}"]
+            row.append(_steps_to(reached, mark))
         rows.append(row)
     scores = np.array([[reached[-1].champion] for reached in curves])
     low, high = bootstrap_interval(scores)
@@ -195,6 +209,41 @@ def section(environment: str, steps: int, curves: Sequence[Sequence[Reached]], m
     )
 
 
+def summary(out: Path) -> Section:
+    """Return the table of all runs in a folder: a row for each environment and settings."""
+    rows = []
+    for folder in sorted(path for path in out.glob("*/*") if any(path.glob("seed*/reached.csv"))):
+        curves = [_reached_in(run.parent) for run in sorted(folder.glob("seed*/reached.csv"))]
+        mark = _MARKS.get(folder.parent.name)
+        last = [reached[-1] for reached in curves]
+        scores = np.array([[one.champion] for one in last])
+        low, high = bootstrap_interval(scores)
+        rows.append(
+            (
+                f"{folder.parent.name}, {folder.name}",
+                f"{len(curves)}",
+                f"{min(one.steps for one in last):,}",
+                f"{interquartile_mean(scores):,.0f} ({low:,.0f} to {high:,.0f})",
+                "-" if mark is None else f"{mark:,.0f}",
+                "-" if mark is None else ", ".join(_steps_to(reached, mark) for reached in curves),
+                f"{np.mean([one.cpu_seconds for one in last]):,.0f}",
+            )
+        )
+    return Section(
+        "Control",
+        f"Mean reward of the champion in {_EPISODES} episodes that neither training nor validation knows: "
+        "interquartile mean over seeds, 95 % interval by bootstrap over them. Steps are those of all agents, of "
+        "validation too.",
+        ("", "seeds", "steps", "champion", "mark", "steps to the mark, each seed", "CPU seconds a seed"),
+        rows,
+    )
+
+
+def _steps_to(reached: Sequence[Reached], mark: float) -> str:
+    first = next((one for one in reached if one.champion >= mark), None)
+    return "-" if first is None else f"{first.steps:,}"
+
+
 def main() -> None:
     """Train each seed and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -203,20 +252,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to this")
     parser.add_argument("--preset", help="preset to train; the environment's own if it has one")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting")
-    parser.add_argument("--mark", type=float, help="reward whose first steps are shown")
     parser.add_argument("--out", type=Path, default=Path("runs/control"), help="folder of the runs")
     given = parser.parse_args()
     torch.set_num_threads(1)
     preset = given.preset or preset_of(given.environment)
+    folder = given.out / given.environment.replace("/", "-") / " ".join([preset, *given.set])
     curves = []
     for seed in range(1, given.seeds + 1):
         settings = [f"task=gym:{given.environment}", f"seed={seed}", *given.set]
         reached = []
-        for one in curve(load_config(preset, settings), given.steps, given.out / given.environment.replace("/", "-")):
+        for one in curve(load_config(preset, settings), given.steps, folder):
             reached.append(one)
             print(f"seed {seed}, {one.steps:,} steps: champion {one.champion:,.0f}, population {one.population:,.0f}")
         curves.append(reached)
-    section(given.environment, given.steps, curves, given.mark).show(Console())
+    section(given.environment, given.steps, curves, _MARKS.get(given.environment)).show(Console())
+    keep({"control": summary(given.out)}, ALL_SECTIONS)
 
 
 if __name__ == "__main__":

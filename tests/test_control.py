@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean, preset_of, section
+from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean, preset_of, section, summary
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
@@ -37,6 +37,15 @@ def test_what_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert list(curve(pendulum(), 4 * STEPS, tmp_path / "stopped")) == again
 
 
+def test_all_that_was_reached_is_one_table(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        list(curve(pendulum(seed=seed), STEPS, tmp_path / "Pendulum-v1" / "pendulum"))
+    ((name, seeds, steps, champion, mark, to_mark, _),) = summary(tmp_path).rows
+    assert (name, seeds, steps, mark) == ("Pendulum-v1, pendulum", "2", str(STEPS), "-200")
+    assert to_mark.count(", ") == 1
+    assert " to " in champion
+
+
 def test_a_run_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
     list(curve(pendulum(), STEPS, tmp_path))
     with pytest.raises(InputError, match="other settings"):
@@ -60,8 +69,8 @@ def test_the_interval_holds_the_mean_and_is_a_point_where_all_are_equal() -> Non
 def test_the_table_says_when_a_mark_was_reached() -> None:
     rows = [Reached(1, 50, 100, 1.0, -300.0, -400.0), Reached(2, 100, 200, 2.0, -150.0, -200.0)]
     table = section("Pendulum-v1", 200, [rows, rows[:1]], -200.0)
-    assert table.rows[0][-2:] == ["200", "2"]
-    assert table.rows[1][-2:] == ["-", "-"]
+    assert table.rows[0][-1] == "200"
+    assert table.rows[1][-1] == "-"
     assert "-225 (95 % interval -300 to -150)" in table.remarks[0]
 
 

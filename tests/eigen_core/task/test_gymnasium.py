@@ -15,6 +15,7 @@ from eigen_core.checkpoint import Ring, RunDirectory
 from eigen_core.config import Config, choices, merge
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
+from eigen_core.evaluation import spread_starts
 from eigen_core.generation import (
     TrainingState,
     evaluate,
@@ -224,8 +225,9 @@ def test_an_environment_that_a_module_registers_is_played(monkeypatch: pytest.Mo
     )
     monkeypatch.setitem(gymnasium.registry, "Uneven-v0", spec)
     by_class = advance(begin(uneven()), 1)
-    by_id = advance(begin(uneven(task="gym:Uneven-v0", environment={"episode_steps": None})), 1)
-    assert by_id.history == by_class.history
+    for task in ("gym:Uneven-v0", "gym:uneven_environment:Uneven-v0"):
+        by_id = advance(begin(uneven(task=task, environment={"episode_steps": None})), 1)
+        assert by_id.history == by_class.history
 
 
 @pytest.mark.parametrize("task", ["gym", "gym:", "market:x", "football", ""])
@@ -240,9 +242,13 @@ def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
 
 @pytest.mark.thorough
 def test_ddpg_learns_the_pendulum() -> None:
-    """By gradients alone."""
-    state = begin(load_config("pendulum", ["evolution.enabled=false"]))
-    advance(state, 20)
-    assert state.history[0].validation < -900
-    assert state.champion is not None
-    assert state.champion.validation > -300
+    """The mean reward over 20 episodes: an agent that does nothing gets about -1,200, one that has learned -170."""
+    state = begin(load_config("pendulum"))
+    starts = np.tile(spread_starts(state.task.holdout_starts, 20), (state.population.size, 1))
+
+    def population() -> float:
+        return float(state.task.roll_out(state.population.weights, starts).rewards.mean())
+
+    assert population() < -900
+    advance(state, 13)
+    assert population() > -400
