@@ -30,6 +30,8 @@ _ENGINE = "prefect.engine"
 _SIGTERM = 15
 _FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _COMMAND_SECONDS = 300.0
+# Of a machine on which much else computes.
+_GENERATION_SECONDS = 30.0
 GENERATIONS = 6
 RESUMED_SECONDS = 300.0
 """From a kill to the next completed generation, at most: that of a machine with other things to do."""
@@ -87,15 +89,15 @@ class Operated:
             self.environment["PREFECT_API_URL"] = api
         self.environment.update(environment or {})
 
-    def eigen(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command that must succeed."""
-        ended = self.try_eigen(*arguments)
+    def eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+        """Run a command that must succeed, for at most so many seconds."""
+        ended = self.try_eigen(*arguments, seconds=seconds)
         assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
         return ended
 
-    def try_eigen(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        return run_eigen(arguments, environment=self.environment, folder=self.folder, timeout=_COMMAND_SECONDS)
+    def try_eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, for at most so many seconds."""
+        return run_eigen(arguments, environment=self.environment, folder=self.folder, timeout=seconds)
 
     def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Prefect's own that must succeed."""
@@ -381,11 +383,13 @@ class Undisturbed:
     def outcome(self, generations: int) -> list[tuple[int, str, str]]:
         """What a run has after so many generations."""
         run = self.NAME if generations <= GENERATIONS else self._LONGER
-        options = ["--store", str(self._store), "--generations", str(max(generations, GENERATIONS))]
+        whole = max(generations, GENERATIONS)
+        options = ["--store", str(self._store), "--generations", str(whole)]
+        seconds = _COMMAND_SECONDS + whole * _GENERATION_SECONDS
         if not (self._store / run).exists():
-            self._operated.eigen("train", "--run", run, *options, *self._settings)
+            self._operated.eigen("train", "--run", run, *options, *self._settings, seconds=seconds)
         elif len(self._outcome(run)) < generations:
-            self._operated.eigen("resume", run, *options)
+            self._operated.eigen("resume", run, *options, seconds=seconds)
         return self._outcome(run)[:generations]
 
     def _outcome(self, run: str) -> list[tuple[int, str, str]]:
