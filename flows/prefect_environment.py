@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
@@ -127,7 +128,7 @@ class PrefectServer:
         self._api = f"http://127.0.0.1:{port}/api"
         self._process = _start_embedded(port)
         atexit.register(self._end)
-        _stop_with_this_process(self._process.pid)
+        stop_with_this_process(self._process.pid)
         _ask(self._api)
 
     def wait_until_ready(self) -> None:
@@ -236,19 +237,29 @@ def _require_answer(url: str) -> None:
         )
 
 
-def _stop_with_this_process(pid: int) -> None:
-    """Leave a shell behind that ends process `pid` when this process has ended, however it ended."""
+def stop_with_this_process(pid: int) -> Callable[[], None]:
+    """Leave a shell behind that ends process `pid` when this process has ended, however it ended.
+
+    Returns what makes the shell end without doing so, to be called once process `pid` has ended by itself.
+    """
     shell = shutil.which("sh")
     if shell is None:
-        return
+        return lambda: None
     reading, writing = os.pipe()
     # The writing end stays open, unread and uninherited, as long as this process lives.
     os.set_inheritable(writing, False)
     subprocess.Popen(
-        [shell, "-c", 'read -r _; kill -TERM "$0" 2>/dev/null', str(pid)],
+        [shell, "-c", 'read -r _ || kill -TERM "$0" 2>/dev/null', str(pid)],
         stdin=reading,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     os.close(reading)
+
+    def release() -> None:
+        with suppress(BrokenPipeError):
+            os.write(writing, b"\n")
+        os.close(writing)
+
+    return release

@@ -165,19 +165,20 @@ def open_or_create(config: Config, name: str) -> RunLocation:
     return location
 
 
+def is_changeable(key: str) -> bool:
+    """Whether a setting may change between the generations of a run."""
+    return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
+
+
 def require_same_run(location: RunLocation, config: Config) -> None:
     """Raise `InputError` if `config` differs from the run's in more than may change between generations."""
     begun = _config_of(location, _begun(location).config())
     before, now = begun.market.data, config.market.data
-    changeable = _CHANGEABLE_KEYS
+    moved = set()
     if before is not None and now is not None and (location.remote or not Path(os.path.expanduser(before)).exists()):
         # They may have moved: the panel's fingerprint shows whether they are those that the run began with.
-        changeable |= {"market.data"}
-    differing = [
-        key
-        for key in differing_keys(begun, config)
-        if key not in changeable and not key.startswith(_CHANGEABLE_SECTIONS)
-    ]
+        moved = {"market.data"}
+    differing = [key for key in differing_keys(begun, config) if not is_changeable(key) and key not in moved]
     if differing:
         keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         raise InputError(

@@ -28,6 +28,7 @@ from flows.cli.common import (
     Store,
     config_of,
     given_settings,
+    given_store,
     sentences,
     store_of,
 )
@@ -95,6 +96,16 @@ _TRAIN_EXAMPLES = """[bold]Examples[/]
 
 Run the same command again to continue a run that was stopped. A run that does not fit into memory is not begun: its
 plan is printed, exit code 3.
+"""
+
+_SWEEP_EXAMPLES = """[bold]Examples[/]
+
+  eigen sweep rates --vary learner.gamma=0.9:0.999 --vary learner.batch_size=32,64 --trials 30
+  eigen sweep seeds --seeds 5 --preset quickstart
+  eigen sweep steps --vary learner.actor_learning_rate=1e-5:1e-3:log --seeds 3 --jobs 2 --set threads=1
+
+A trial is an ordinary run for each seed, named `NAME-007-s1`: `eigen show`, `resume` and `export` know it. Its value is
+the mean of its champions' validation fitness.
 """
 
 _LARGEST = 1_000_000
@@ -231,6 +242,42 @@ def resume(
 ) -> None:
     """Continue a run from its newest good checkpoint; the result is that of a run without a break."""
     continue_run(name, store_of(store), given_settings(generations, None, None, data, None, device))
+
+
+@app.command(epilog=_SWEEP_EXAMPLES)
+@sentences
+def sweep(
+    name: Annotated[str, typer.Argument(help="Name of the sweep; its runs begin with it.", metavar="NAME")],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.", metavar="KEY=VALUES"),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, max=_LARGEST, help="Most trials.", metavar="N")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Seeds of each trial.", metavar="N")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1_000, help="Trials trained at a time.", metavar="N")] = 1,
+    prune: Annotated[bool, typer.Option(help="End trials early that fall behind.")] = True,
+    preset: Preset = None,
+    generations: Generations = None,
+    seed: Seed = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train runs over settings and seeds; run the same command again to continue a sweep that was stopped."""
+    from flows.cli.sweep import Sweep, run_sweep
+    from flows.cli.sweep_results import print_results, results_document
+
+    named = given_store(store, assignments or ())
+    settings = given_settings(generations, seed, assignments, data, named, device)
+    given = Sweep(name, preset, settings, vary or (), trials, seeds, jobs, prune)
+    console = output_console()
+    results = run_sweep(given, (lambda _: None) if as_json else partial(print_line, console))
+    if as_json:
+        print_json(results_document(given, results))
+    else:
+        print_results(console, results)
 
 
 @app.command()

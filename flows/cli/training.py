@@ -107,7 +107,7 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
     from flows.tracking import Tracking
 
     console = display.console
-    if _is_finished(config, name):
+    if is_finished(config, name):
         status = status_of(config.checkpoint.store, name)
         with Tracking(config, RunLocation.of(config.checkpoint, name), say) as tracking:
             tracking.write(status.history, status.telemetry)
@@ -127,7 +127,7 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
     print_run_page(console, name)
 
 
-def _is_finished(config: Config, name: str) -> bool:
+def is_finished(config: Config, name: str) -> bool:
     """Whether the run has all generations of `config`, which may be more than it was last trained for."""
     from flows.runs import is_complete, is_in_store, run_exists, status_of
 

@@ -15,7 +15,7 @@ from eigen_core.store import LocalStore
 from flows.cli.app import app
 from flows.cli.output import output_console
 from flows.cli.runs import print_verification
-from flows.cli.training import _is_finished
+from flows.cli.training import is_finished
 from flows.housekeeping import verify_run
 
 CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
@@ -273,5 +273,5 @@ def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path, mon
     save_generations(config, "run", 1, 2)
     status = SimpleNamespace(generation=2, holdout=None, config=config, is_complete=True)
     monkeypatch.setattr("flows.runs.status_of", lambda *_: status)
-    assert _is_finished(config, "run")
-    assert not _is_finished(config.model_copy(update={"generations": 3}), "run")
+    assert is_finished(config, "run")
+    assert not is_finished(config.model_copy(update={"generations": 3}), "run")
