@@ -11,6 +11,8 @@ from eigen_core.config import PopulationConfig
 from eigen_core.networks.layout import ParameterLayout
 from eigen_core.randomness import keyed_generator
 
+_GENE = "gene_"
+
 
 @dataclass(frozen=True)
 class Population:
@@ -38,6 +40,16 @@ class Population:
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""
         return {"weights": self.weights, **self.state}
+
+    @staticmethod
+    def gene_key(name: str) -> str:
+        """Return the name in the state of a setting of which each agent has its own."""
+        return f"{_GENE}{name}"
+
+    @property
+    def genes(self) -> dict[str, Tensor]:
+        """Settings of which each agent has its own, float32 `[agents]` each; most populations have none."""
+        return {name.removeprefix(_GENE): held for name, held in self.state.items() if name.startswith(_GENE)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], device: torch.device) -> "Population":

@@ -61,6 +61,7 @@ class Lineage:
         parents: indices in the population that was bred; for the champion, its index in `champion_generation`; for a
             sample of a distribution, the fittest agent of those that moved it.
         blend: share of the first parent in the weights of an offspring.
+        genes: settings that are the agent's own.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -69,6 +70,7 @@ class Lineage:
     origin: Origin
     parents: tuple[int, ...]
     blend: float | None = None
+    genes: dict[str, float] | None = None
 
 
 class GenerationRecord(Record):

@@ -26,6 +26,7 @@ METHODS: Mapping[str, str] = {
     "genetic": "eigen_core.evolution.genetic:GeneticMethod",
     "cem": "eigen_core.evolution.cem:CemMethod",
     "erl": "eigen_core.evolution.erl:ErlMethod",
+    "pbt": "eigen_core.evolution.pbt:PbtMethod",
 }
 ENCODERS: Mapping[str, str] = {
     "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",

@@ -14,7 +14,8 @@ class EvolutionConfig(Section):
     method: MethodName = "genetic"
     """Population method. `genetic`: elites, crossover and mutation over agents that all learn; `cem`: actors drawn
     from a distribution that the fittest of them move, some of which learn; `erl`: the genetic algorithm beside agents
-    that learn, which are copied into it."""
+    that learn, which are copied into it; `pbt`: all learn, each with its own learning rates, discount, reward scale and
+    noise, and the weakest copy the fittest and perturb these."""
     enabled: bool = True
     """Breed at the end of each generation; false: gradients alone."""
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
@@ -46,7 +47,12 @@ class EvolutionConfig(Section):
     learning_agents: CountOrZero | None = None
     """Agents that learn by gradients, CEM and ERL; empty: half of the population with CEM, one agent with ERL."""
     sync_generations: Count = 10
-    """Generations after which an agent that learns is copied into the population; ERL."""
+    """Generations after which an agent that learns is copied into the population, ERL; or the weakest copy the fittest,
+    PBT."""
+    exploit_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.2
+    """Share of the population that copies as large a share of the fittest; PBT."""
+    perturbation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2
+    """Copied learning rates, 1 - gamma, reward scale and noise are multiplied by 1 plus or minus this; PBT."""
     distribution_variance: NonNegative = 1e-3
     """Variance of each of an actor's weights at the start, and what is added to it after the first generations; CEM."""
     distribution_variance_limit: NonNegative = 1e-5

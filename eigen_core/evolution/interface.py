@@ -13,6 +13,8 @@ from eigen_core.population import Population
 from eigen_core.records import GenerationRecord, Lineage
 
 Number = float | int | None
+NOISE_FACTOR = "noise_factor"
+"""Gene by which an agent's exploration noise is multiplied."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from eigen_core.checkpoint import tensors_sha256
 from eigen_core.evaluation import mean_of_lowest, spread_starts
 from eigen_core.evolution import Champion, Ended
+from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.generation.undo import population_to_learn
 from eigen_core.learners import LearningPlan
@@ -50,7 +51,11 @@ def _exploration_noise(state: TrainingState, agents: slice) -> torch.Tensor:
         rows.append(generator.standard_normal(shape, dtype=np.float32))
     noise = torch.tensor(np.stack(rows), device=state.device)
     # A stochastic policy has a spread of its own.
-    return noise.mul_(state.noise_scale) if state.heads.spread == "none" else noise
+    if state.heads.spread != "none":
+        return noise
+    factors = state.population.genes.get(NOISE_FACTOR)
+    noise.mul_(state.noise_scale)
+    return noise if factors is None else noise.mul_(factors[agents].reshape(-1, *[1] * len(shape)))
 
 
 def evaluate(state: TrainingState) -> EvaluationResult:

@@ -29,7 +29,12 @@ def clip_rows(gradients: Tensor, limit: float) -> Tensor:
 
 
 def adam_step(
-    population: Population, columns: slice, gradients: Tensor, counts: list[int], learning_rate: float, decay: float
+    population: Population,
+    columns: slice,
+    gradients: Tensor,
+    counts: list[int],
+    learning_rate: float | Tensor,
+    decay: float,
 ) -> None:
     """Move the weights in `columns` of all rows of `population` by one step, in place.
 
@@ -38,7 +43,7 @@ def adam_step(
         columns: which parameters.
         gradients: float32 `[agents, columns]`.
         counts: each agent's steps, this one included.
-        learning_rate: step size.
+        learning_rate: step size, or each agent's own, float32 `[agents, 1]`.
         decay: decoupled weight decay, times the learning rate.
     """
     first, second = population.state["first_moment"][:, columns], population.state["second_moment"][:, columns]
@@ -50,7 +55,7 @@ def clipped_step(
     columns: slice,
     rows: Tensor,
     counts: list[int],
-    learning_rate: float,
+    learning_rate: float | Tensor,
     config: LearnerConfig,
     agents: list[int] | None = None,
 ) -> Tensor:
@@ -66,7 +71,8 @@ def clipped_step(
         moments = {name: population.state[name][agents] for name in ("first_moment", "second_moment")}
         stepping = Population(population.weights[agents], moments)
         own_counts = [counts[agent] for agent in agents]
-        adam_step(stepping, columns, rows.grad[agents], own_counts, learning_rate, config.weight_decay)
+        own_rate = learning_rate[agents] if isinstance(learning_rate, Tensor) else learning_rate
+        adam_step(stepping, columns, rows.grad[agents], own_counts, own_rate, config.weight_decay)
         for name, tensor in stepping.tensors().items():
             population.tensors()[name][agents] = tensor
     return norms
@@ -78,7 +84,7 @@ def adam_update(
     second: Tensor,
     gradients: Tensor,
     counts: list[int],
-    learning_rate: float,
+    learning_rate: float | Tensor,
     decay: float = 0.0,
 ) -> None:
     """Move weights and both moments, float32 `[agents, values]` each, by one step, in place; see `adam_step`.

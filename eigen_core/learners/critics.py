@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eigen_core.config import LearnerConfig
 from eigen_core.learners.adam import clipped_step
+from eigen_core.learners.settings import setting
 from eigen_core.population import Population
 from eigen_core.task import Encoded, Observed, Task, Transitions
 
@@ -40,9 +41,9 @@ def actor_columns(task: Task[Observed, Encoded]) -> slice:
     return slice(task.critic_layout.size, task.critic_layout.size + task.actor_layout.size)
 
 
-def scaled(rewards: Tensor, config: LearnerConfig) -> Tensor:
+def scaled(rewards: Tensor, group: Population, config: LearnerConfig) -> Tensor:
     """Return rewards in the units of learning: scaled, then clipped."""
-    scaled_rewards = rewards * config.reward_scale
+    scaled_rewards = rewards * setting(group, config, "reward_scale")
     clip = config.reward_clip
     return scaled_rewards if clip is None else scaled_rewards.clamp(-clip, clip)
 
@@ -87,5 +88,6 @@ def fit_critics(
         encodings.append(encoding.detached())
         losses += loss.detach()
         values_seen += values[0].detach().mean(-1) / len(batches)
-    norms = clipped_step(group, columns, rows, counts, config.critic_learning_rate, config)
+    learning_rate = setting(group, config, "critic_learning_rate")
+    norms = clipped_step(group, columns, rows, counts, learning_rate, config)
     return FittedCritics(encodings, losses, values_seen, norms)

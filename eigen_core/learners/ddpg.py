@@ -17,6 +17,7 @@ from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, fit_critics, follow, scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
 from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
+from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change
 from eigen_core.networks import Heads, Policy
 from eigen_core.population import Population
@@ -142,8 +143,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
         actor = task.actor_layout.views(targets[:, self._actor])
         encoding = task.encode(critic, batch.next_observations)
         values = task.values(critic, encoding, target_actions(task.policy(actor, encoding))).amin(0)
-        discount = (~batch.terminal).float() * self._learner.gamma
-        return scaled(batch.rewards, self._learner) + discount * values
+        discount = (~batch.terminal).float() * setting(group, self._learner, "gamma")
+        return scaled(batch.rewards, group, self._learner) + discount * values
 
     def _actor_step(self, group: Population, encodings: list[Encoded], counts: list[int]) -> tuple[Tensor, Tensor]:
         """Ascend the gradient of the first critic's value, with the encodings of the critic step."""
@@ -156,7 +157,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
             loss = -value.mean(-1) / len(encodings)
             torch.autograd.backward(loss.sum())
             losses += loss.detach()
-        norms = clipped_step(group, self._actor, rows, counts, self._learner.actor_learning_rate, self._learner)
+        learning_rate = setting(group, self._learner, "actor_learning_rate")
+        norms = clipped_step(group, self._actor, rows, counts, learning_rate, self._learner)
         return losses, norms
 
     @staticmethod

@@ -20,6 +20,7 @@ from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
 from eigen_core.learners.replay_needs import SMALLEST_BATCH
+from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change, halves
 from eigen_core.networks import Heads
 from eigen_core.population import Population, largest_group
@@ -195,7 +196,7 @@ class PpoLearner(Generic[Observed, Encoded]):
             batch = task.transitions(replay, slots[..., part].flatten(1), 0)
             encoding = task.encode(critic, batch.observations)
             found = {
-                "reward": scaled(batch.rewards, learner),
+                "reward": scaled(batch.rewards, group, learner),
                 "terminal": batch.terminal,
                 "log_prob": task.policy(actor, encoding).log_prob(batch.actions),
                 "value": task.values(critic, encoding, None)[0],
@@ -205,7 +206,9 @@ class PpoLearner(Generic[Observed, Encoded]):
         last = task.encode(critic, task.transitions(replay, slots[..., -1], 0).next_observations)
         lengths = torch.tensor(plan.lengths, device=device)[..., None]
         columns["value"].scatter_(2, lengths, task.values(critic, last, None)[0][..., None])
-        buffer.estimate_advantages(learner.gamma, learner.gae_lambda, plan.agents)
+        gamma = setting(group, learner, "gamma")
+        discount = gamma[:, 0].double().repeat_interleave(self._episodes) if isinstance(gamma, Tensor) else gamma
+        buffer.estimate_advantages(discount, learner.gae_lambda, plan.agents)
         buffer.normalise_advantages(plan.agents)
         return buffer
 
@@ -251,10 +254,10 @@ class PpoLearner(Generic[Observed, Encoded]):
         counts[:] = [count + steps for count, steps in zip(counts, stepping, strict=True)]
         chosen = [agent for agent, steps in enumerate(stepping) if steps]
         norms = [
-            clipped_step(group, columns, rows, counts, rate, learner, chosen)
+            clipped_step(group, columns, rows, counts, setting(group, learner, rate), learner, chosen)
             for columns, rows, rate in (
-                (self._critic, critic_rows, learner.critic_learning_rate),
-                (self._actor, actor_rows, learner.actor_learning_rate),
+                (self._critic, critic_rows, "critic_learning_rate"),
+                (self._actor, actor_rows, "actor_learning_rate"),
             )
         ]
         share = batch.mean(((ratio - 1.0).abs() > learner.clip_range).float())

@@ -16,6 +16,7 @@ from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, fit_critics, follow, scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
 from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
+from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change
 from eigen_core.networks import Heads
 from eigen_core.population import Population
@@ -144,8 +145,8 @@ class SacLearner(Generic[Observed, Encoded]):
         encoding = task.encode(targets, batch.next_observations)
         values = task.values(targets, encoding, task.box.actions(raw)).amin(0)
         soft_values = values - temperature * policy.log_prob(raw)
-        discount = (~batch.terminal).float() * self._learner.gamma
-        return scaled(batch.rewards, self._learner) + discount * soft_values
+        discount = (~batch.terminal).float() * setting(group, self._learner, "gamma")
+        return scaled(batch.rewards, group, self._learner) + discount * soft_values
 
     def _actor_step(
         self, group: Population, encodings: list[Encoded], temperature: Tensor, noise: Draw, counts: list[int]
@@ -165,7 +166,8 @@ class SacLearner(Generic[Observed, Encoded]):
             losses += loss.detach()
             log_probs += log_prob.detach().mean(-1) / len(encodings)
             values = raw[0, 0].numel()
-        norms = clipped_step(group, self._actor, rows, counts, self._learner.actor_learning_rate, self._learner)
+        learning_rate = setting(group, self._learner, "actor_learning_rate")
+        norms = clipped_step(group, self._actor, rows, counts, learning_rate, self._learner)
         return _ActorStep(losses, norms, log_probs, values)
 
     def _temperature_step(self, group: Population, acted: _ActorStep, counts: list[int]) -> None:

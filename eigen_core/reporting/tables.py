@@ -37,12 +37,14 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
     """Return the agents of the newest generation, fittest first; equal ones by index. Empty without a generation.
 
     Columns: rank, agent, fitness (reward), validation (reward), origin: how the agent came to be when the generation
-    before was bred.
+    before was bred; then the agent's genes, if it has any.
     """
     if not history:
         return []
     record = history[-1]
     origin = origins(history, record.generation)
+    bred = record_of(history, record.generation - 1)
+    genes = {} if bred is None else {one.agent: one.genes or {} for one in bred.descent}
     ranked = sorted(range(len(record.fitness)), key=lambda agent: -record.fitness[agent])
     return [
         {
@@ -51,6 +53,7 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
             "fitness (reward)": round(record.fitness[agent], 2),
             "validation (reward)": round(record.validations[agent], 2),
             "origin": origin.get(agent, "initial"),
+            **{name: float(f"{value:.3g}") for name, value in genes.get(agent, {}).items()},
         }
         for rank, agent in enumerate(ranked, start=1)
     ]

@@ -65,7 +65,12 @@ class Scratch:
 
 
 def estimate_advantages(
-    columns: Mapping[str, Tensor], lengths: Tensor, longest: int, discount: float, trace_decay: float, scratch: Scratch
+    columns: Mapping[str, Tensor],
+    lengths: Tensor,
+    longest: int,
+    discount: float | Tensor,
+    trace_decay: float,
+    scratch: Scratch,
 ) -> None:
     """Write the generalised advantage estimates of trajectories, and their sums with the values.
 
@@ -79,7 +84,7 @@ def estimate_advantages(
             float32 `[steps, trajectories]`, which are written up to the longest length, with 0 beyond a trajectory's.
         lengths: int64 `[trajectories]`, steps of each; what the others hold is not used.
         longest: the largest of them.
-        discount: gamma.
+        discount: gamma, or each trajectory's own, float64 `[trajectories]`.
         trace_decay: lambda; 1: returns less values, 0: one-step temporal-difference errors.
         scratch: memory for as many trajectories.
     """
@@ -93,7 +98,8 @@ def estimate_advantages(
         errors.copy_(columns[VALUE][piece.start + 1 : piece.stop + 1]).masked_fill_(ends, 0.0).mul_(discount)
         # One rounding in each operation: fused ones differ between the body and the end of a vector.
         errors.add_(factors.copy_(columns[REWARD][piece])).sub_(values).masked_fill_(beyond, 0.0)
-        factors.fill_(discount * trace_decay).masked_fill_(ends, 0.0)
+        factors[:] = discount * trace_decay
+        factors.masked_fill_(ends, 0.0)
         following = later
         for error, factor in zip(reversed(errors.unbind()), reversed(factors.unbind()), strict=True):
             following = error.add_(torch.mul(following, factor, out=product))

@@ -229,7 +229,7 @@ class TrajectoryBuffer:
         self.finish(lengths, agents)
         return Filled(int(lengths.sum()), total / int(lengths.sum()))
 
-    def estimate_advantages(self, discount: float, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
+    def estimate_advantages(self, discount: float | Tensor, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
         """Write the columns `advantage` and `return` of some agents from `reward`, `terminal` and `value`.
 
         See `eigen_core.trajectories.advantages.estimate_advantages`.

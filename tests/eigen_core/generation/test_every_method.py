@@ -10,7 +10,7 @@ from science_cases import random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
-from eigen_core.config import Config, choices
+from eigen_core.config import Config, choices, merge
 from eigen_core.errors import InputError
 from eigen_core.generation import (
     TrainingState,
@@ -31,7 +31,7 @@ METHODS = list(choices.METHODS)
 
 
 def config_with(method: str, **sections: Any) -> Config:
-    return small_config(**sections, evolution={"method": method})
+    return small_config(**merge({"evolution": {"method": method, "sync_generations": 1}}, sections))
 
 
 def begin(config: Config) -> TrainingState:
@@ -72,13 +72,15 @@ def test_what_it_holds_is_planned(method: str) -> None:
         train(state)
         measured = tensors.peak_of(partial(evolve, state))
     assert phases.evolve(scale) == pytest.approx(measured, rel=0.15)
-    assert scale.method.kept == sum(tensor.nbytes for tensor in state.method_state.tensors.values())
+    kept = [*state.method_state.tensors.values(), *state.population.genes.values()]
+    assert scale.method.kept == sum(tensor.nbytes for tensor in kept)
 
 
 POINTER: dict[str, dict[str, Any]] = {
     "genetic": {},
     "cem": {"distribution_variance": 0.01},
     "erl": {"sync_generations": 1},
+    "pbt": {"sync_generations": 2},
 }
 
 
