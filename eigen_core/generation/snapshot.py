@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
@@ -26,7 +26,6 @@ from eigen_core.generation.snapshot_checks import (
     require_replay,
 )
 from eigen_core.generation.state import TrainingState
-from eigen_core.market.panel import Panel
 from eigen_core.population import Population
 from eigen_core.records import (
     GenerationRecord,
@@ -69,13 +68,17 @@ def _read(saved: Snapshot, stem: str, read: Callable[[JsonValue | bytes], T]) ->
         raise UnfitSnapshotError(f"{stem}.json", str(error)) from error
 
 
-def start_training(config: Config, panel: Panel) -> TrainingState:
+def start_training(config: Config, content: Any) -> TrainingState:  # noqa: ANN401 - the task's own
     """Return the state before the first generation.
 
+    Args:
+        config: the run.
+        content: what the task is built from, as `open_data` gives it: the market's panel, a Gymnasium environment.
+
     Raises:
-        InputError: configuration and panel do not fit together.
+        InputError: they do not fit together.
     """
-    return TrainingState(config, panel)
+    return TrainingState(config, content)
 
 
 def snapshot(state: TrainingState) -> Snapshot:
@@ -151,7 +154,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
 
     Raises:
         UnfitSnapshotError: no run with this configuration can have left it.
-        InputError: the snapshot was taken on another panel.
+        InputError: the snapshot was taken on other data.
     """
     config, generation, ring = state.config, saved.generation, saved.ring
     document = _read(saved, "state", partial(parsed, _STATE))

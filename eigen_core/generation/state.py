@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, method_class
 from eigen_core.learners import learner_class
-from eigen_core.market.panel import Panel
 from eigen_core.population import Population, initial_weights
 from eigen_core.records import GenerationRecord, RecordLog, Telemetry
 from eigen_core.replay import Replay
@@ -81,12 +81,12 @@ class TrainingState:
         history, telemetry: one record per completed generation.
     """
 
-    def __init__(self, config: Config, panel: Panel) -> None:
+    def __init__(self, config: Config, content: Any) -> None:  # noqa: ANN401 - the task's own
         self.config = config
         self.device = resolve_device(config.device)
         learner = learner_class(config.learner)
         self.heads = learner.heads(config)
-        self.task = task_class(config)(config, panel, self.device, self.heads)
+        self.task = task_class(config)(config, content, self.device, self.heads)
         warn_of_arithmetic(self.device, config.instructions)
         self.learner = learner(config, self.task)
         method = method_class(config.evolution)

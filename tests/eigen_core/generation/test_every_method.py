@@ -92,7 +92,7 @@ def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeyp
     config = small_config(
         population={"size": 6}, learner={**learner, **rates}, evolution={"method": method, **POINTER[method]}
     ).model_copy(update={"task": "pointer"})
-    state = advance(start_training(config, None), 12)  # type: ignore[arg-type]
+    state = advance(start_training(config, None), 12)
     first, last = state.history[0], state.history[-1]
     assert max(last.fitness) > 0.75 * max(first.fitness)
     assert sum(last.fitness) > 0.85 * sum(first.fitness)
