@@ -253,7 +253,7 @@ class LearnerConfig(Section):
     """Weight of the policy's entropy in the actor's objective; PPO."""
     kl_limit: Positive | None = None
     """An agent whose policy diverges more than this from the one that played stops learning in the generation (nats);
-    empty: never; PPO."""
+    empty: only where the divergence is not finite; PPO."""
 
     @model_validator(mode="before")
     @classmethod

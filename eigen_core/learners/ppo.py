@@ -246,7 +246,8 @@ class PpoLearner(Generic[Observed, Encoded]):
 
         # Schulman, "Approximating KL divergence" (2020): k3, whose terms are never negative.
         divergence = batch.mean((ratio - 1.0) - log_ratio).detach()
-        limit = math.inf if learner.kl_limit is None else learner.kl_limit
+        # A divergence that is not finite stops an agent in any case, since its gradient is not finite either.
+        limit = torch.finfo(torch.float32).max if learner.kl_limit is None else learner.kl_limit
         learning[:] = [goes_on and here <= limit for goes_on, here in zip(learning, divergence.tolist(), strict=True)]
         stepping = [
             goes_on and bool(some) for goes_on, some in zip(learning, batch.counted.any(-1).tolist(), strict=True)

@@ -181,6 +181,18 @@ def test_an_agent_that_has_moved_too_far_keeps_its_bits() -> None:
     assert torch.equal(case.population.state["steps"], (~stopped).sum(1))
 
 
+def test_an_agent_whose_divergence_overflows_stops_and_stays_finite() -> None:
+    case = Case()
+    advantages = case.learner._filled(case.population, case.plan, case.replay).by_agent("advantage")
+    # An action far out whose density can only rise.
+    slot = int(case.plan.starts[0, 0]) + int(advantages[0, 0].argmax())
+    case.replay.ring().columns["action"][slot % case.replay.capacity] = 1e10
+    stopped = case.learn()["kl_divergence"].isnan()
+    assert stopped[0].any()
+    assert not stopped[1:].any()
+    assert case.population.weights.isfinite().all()
+
+
 def test_early_stops_of_some_change_no_bit_of_others() -> None:
     case, together = Case(**STOPPING), Case(**STOPPING)
     curves = together.learn()
