@@ -1,4 +1,4 @@
-"""A training that is disturbed again and again, in whatever way, ends like one that nobody disturbed.
+"""A training that is disturbed again and again, in whatever way, ends like one that is not.
 
 For the night; the other tests of this folder are its short forms, one disturbance each.
 """
@@ -77,7 +77,7 @@ _WAYS: dict[str, Callable[[Operated], None]] = {
 
 
 @pytest.mark.slow
-def test_whatever_disturbs_a_training_it_ends_like_one_that_nobody_has_disturbed(
+def test_a_training_that_is_disturbed_ends_like_one_that_is_not(
     operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
     drawn = random.Random(1)
