@@ -15,6 +15,24 @@ _AGAIN_SECONDS = 0.05
 
 
 @contextmanager
+def stop_requests_unmasked(requests: tuple[type[BaseException], ...]) -> Iterator[None]:
+    """Raise the request to stop itself in place of an error that came of handling it.
+
+    Prefect raises `ValueError("Task run is not set")` for a signal that comes while it creates a task run, which would
+    end the flow as failed instead of as stopped.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = error.__context__
+        while cause is not None and not isinstance(cause, requests):
+            cause = cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
+
+
+@contextmanager
 def stop_requests_raised() -> Iterator[None]:
     """Raise anew what a signal's handler has raised in a weakref callback, a finalizer or the garbage collector.
 

@@ -44,6 +44,7 @@ from flows.resuming import is_scheduled, switch_schedule
 from flows.run_plan import RunPlan, RunTooLargeError, require_fit
 from flows.runs import holdout_of, is_complete, keep_request, open_or_create
 from flows.server_presence import asked_twice, server_is_there
+from flows.stop_requests import stop_requests_unmasked
 from flows.tracking import Tracking
 from tasks.phases import checkpoint, checkpoint_before_end, evaluate, evolve, holdout, plot, train
 
@@ -216,7 +217,7 @@ def _run_generations(training: Training) -> None:
     with work_recorded(session.location, written, (*STOP_REQUESTS, KeyboardInterrupt)) as starts:
         training.send(lambda listener: listener.begun(training, starts))
         try:
-            with asked_twice():
+            with asked_twice(), stop_requests_unmasked(STOP_REQUESTS):
                 for generation in left:
                     _run_generation(training, generation)
             if not left:
@@ -269,7 +270,8 @@ def _timed(training: Training, generation: int, phase: str, run_phase: Callable[
     """Run a phase and return its time with all its retries (seconds)."""
     training.send(lambda listener: listener.phase_started(generation, phase))
     started = time.perf_counter()
-    run_phase()
+    with stop_requests_unmasked(STOP_REQUESTS):
+        run_phase()
     return time.perf_counter() - started
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from flow_cases import small_flow_config
+from prefect import Task, task_engine
+from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import TerminationSignal
 
 from eigen_core import generation as phases
@@ -173,3 +175,27 @@ def test_sigterm_in_a_weakref_callback_ends_a_training(
     status = status_of(str(tmp_path), "run")
     assert status.state == "unfinished"
     assert 1 <= status.generation < 50
+
+
+@pytest.mark.usefixtures("prefect_api")
+@pytest.mark.parametrize("started", ["evaluate", "checkpoint", "plot"])
+@pytest.mark.thorough
+def test_sigterm_while_prefect_creates_a_task_run_ends_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: str
+) -> None:
+    create = task_engine._create_task_run_locally
+    created: list[str] = []
+
+    def stopped_in_the_second_generation(task: Task[..., Any], **facts: Any) -> TaskRun:
+        created.append(task.name)
+        if task.name == started and created.count(started) == 2:
+            sigterm()
+        return create(task=task, **facts)
+
+    monkeypatch.setattr(task_engine, "_create_task_run_locally", stopped_in_the_second_generation)
+    config = small_flow_config(tmp_path, generations=50)
+    config = config.model_copy(update={"reporting": config.reporting.model_copy(update={"plot_every": 1})})
+    with pytest.raises(TerminationSignal):
+        train_flow(config, "run", return_state=True)
+    status = status_of(str(tmp_path), "run")
+    assert (status.state, status.generation) == ("unfinished", 1 if started == "evaluate" else 2)
