@@ -10,7 +10,7 @@ import argparse
 import csv
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
@@ -108,7 +108,8 @@ def _measured(state: TrainingState, cpu_seconds: float) -> Reached:
     validation = config.population.size * config.evaluation.validation_slices * state.task.episode_steps
     starts = spread_starts(state.task.holdout_starts, _EPISODES)
 
-    def mean_reward(weights: torch.Tensor) -> float:
+    def mean_reward(weights: torch.Tensor, task_state: Mapping[str, torch.Tensor]) -> float:
+        state.task.state = task_state
         return float(state.task.roll_out(weights, np.tile(starts, (len(weights), 1))).rewards.mean())
 
     return Reached(
@@ -116,8 +117,8 @@ def _measured(state: TrainingState, cpu_seconds: float) -> Reached:
         state.replay.written,
         state.replay.written + state.generation * validation,
         cpu_seconds,
-        mean_reward(champion.weights[None]),
-        mean_reward(state.population.weights),
+        mean_reward(champion.weights[None], champion.task_state),
+        mean_reward(state.population.weights, state.task_state),
     )
 
 

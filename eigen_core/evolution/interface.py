@@ -26,12 +26,14 @@ class Champion:
         validation: its validation fitness.
         generation: the generation in which it was found.
         agent: its index there.
+        task_state: the task's state in that generation (`Task.state`).
     """
 
     weights: Tensor
     validation: float
     generation: int
     agent: int
+    task_state: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
     config = state.config
     if state.champion is None or not state.task.holdout_starts:
         return None
-    state.task.state = state.task_state
+    state.task.state = state.champion.task_state
     slices = spread_starts(state.task.holdout_starts, config.evaluation.validation_slices)
     initial = state.initial_weights()
     groups = agent_groups(len(initial), config.population.group_size)

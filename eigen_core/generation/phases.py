@@ -97,7 +97,8 @@ def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
     validation = float(result.validations[best])
     if state.champion is not None and state.champion.validation >= validation:
         return state.champion
-    return Champion(state.population.weights[best].clone(), validation, result.generation, best)
+    weights = state.population.weights[best].clone()
+    return Champion(weights, validation, result.generation, best, state.task_state)
 
 
 def train(state: TrainingState) -> dict[str, float] | None:

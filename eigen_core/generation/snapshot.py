@@ -1,6 +1,6 @@
 """A training state as named tensors and documents, and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -59,6 +59,8 @@ class _StateDocument(Record):
 
 _STATE = TypeAdapter(_StateDocument)
 _DOCUMENTS = ("state", "history", "telemetry", "champion")
+_CHAMPION_TASK = "task_"
+"""Begins the names of the champion's tensors that are the task's state, as it was when the champion was found."""
 
 
 def _read(saved: Snapshot, stem: str, read: Callable[[JsonValue | bytes], T]) -> T:
@@ -101,13 +103,13 @@ def snapshot(state: TrainingState) -> Snapshot:
     )
     return Snapshot(
         generation=state.generation,
-        tensors=_tensors(state, champion.weights),
+        tensors=_tensors(state, champion.weights, champion.task_state),
         documents={
             "state": document.model_dump(mode="json"),
             # As text: thousands of short-lived objects in each generation would leave memory in pieces.
             "history": state.history.json(),
             "telemetry": state.telemetry.json(),
-            "champion": _champion_facts(state),
+            "champion": _champion_facts(state, champion),
         },
         champion_generation=champion.generation,
         ring=state.replay.ring(),
@@ -115,19 +117,25 @@ def snapshot(state: TrainingState) -> Snapshot:
     )
 
 
-def _tensors(state: TrainingState, champion: Tensor) -> dict[str, dict[str, Tensor]]:
+def _tensors(
+    state: TrainingState, champion: Tensor, champion_task_state: Mapping[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
     tensors = {
         "population": state.population.tensors(),
-        # With its generation, no two generations share this file, so that damage to it costs one of them.
-        "champion": {"weights": champion, "generation": torch.tensor(state.generation)},
+        "champion": {
+            "weights": champion,
+            # With its generation, no two generations share this file, so that damage to it costs one of them.
+            "generation": torch.tensor(state.generation),
+            **{_CHAMPION_TASK + name: tensor for name, tensor in champion_task_state.items()},
+        },
     }
     kept = {"task": dict(state.task_state), "evolution": dict(state.method_state.tensors)}
     return {**tensors, **{stem: held for stem, held in kept.items() if held}}
 
 
-def _champion_facts(state: TrainingState) -> JsonValue:
+def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
     """What is needed to use the champion beside its weights and the configuration."""
-    state.task.state = state.task_state
+    state.task.state = champion.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
         **state.task.facts(),
@@ -140,7 +148,9 @@ def snapshot_form(state: TrainingState) -> SnapshotForm:
     """Return what the snapshots of this run consist of: what those of `state` would, whatever they hold."""
     episodes = state.config.population.size * state.config.evaluation.slices
     rows = range(episodes * state.task.fewest_steps, episodes * state.task.episode_steps + 1)
-    return SnapshotForm.of(_tensors(state, state.population.weights[0]), _DOCUMENTS, state.replay.ring(), rows)
+    return SnapshotForm.of(
+        _tensors(state, state.population.weights[0], state.task_state), _DOCUMENTS, state.replay.ring(), rows
+    )
 
 
 def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False) -> None:
@@ -165,7 +175,15 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
         )
     history = _read(saved, "history", lambda held: history_in(held, generation))
     telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))
-    champion = Champion(saved.tensors["champion"]["weights"], **document.champion.model_dump())
+    champion = Champion(
+        saved.tensors["champion"]["weights"],
+        **document.champion.model_dump(),
+        task_state={
+            name.removeprefix(_CHAMPION_TASK): tensor
+            for name, tensor in saved.tensors["champion"].items()
+            if name.startswith(_CHAMPION_TASK)
+        },
+    )
     of_generation = document.generation == int(saved.tensors["champion"]["generation"]) == generation
     require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
     size = config.population.size
@@ -185,17 +203,25 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     method_state = saved.tensors.get("evolution", {})
     require_range("evolution.safetensors", method_state, bounds)
     state.commit(
-        task_state={name: tensor.to(state.device) for name, tensor in task_state.items()},
+        task_state=_on(state.device, task_state),
         population=Population.from_tensors(saved.tensors["population"], state.device),
         replay=replay,
-        champion=replace(champion, weights=champion.weights.to(state.device)),
-        method_state=MethodState(numbers, {name: tensor.to(state.device) for name, tensor in method_state.items()}),
+        champion=replace(
+            champion,
+            weights=champion.weights.to(state.device),
+            task_state=_on(state.device, champion.task_state),
+        ),
+        method_state=MethodState(numbers, _on(state.device, method_state)),
         noise_scale=document.noise_scale,
         history=RecordLog.of(GenerationRecord, history),
         telemetry=RecordLog.of(Telemetry, telemetry),
         generation=generation,
     )
     warn_of_another(saved.computed_by, generation, state.device)
+
+
+def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:

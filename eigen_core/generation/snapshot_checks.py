@@ -47,7 +47,7 @@ def require_champion(champion: Champion, newest: GenerationRecord) -> None:
     recorded = (newest.champion_generation, newest.champion_agent, newest.champion_validation)
     known = (champion.generation, champion.agent, champion.validation) == recorded
     require(known, "state.json", "names another champion than the history")
-    require_finite("champion.safetensors", {"weights": champion.weights})
+    require_finite("champion.safetensors", {"weights": champion.weights, **champion.task_state})
 
 
 def require_population(

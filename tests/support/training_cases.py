@@ -48,7 +48,7 @@ def content_of(state: TrainingState) -> dict[str, Any]:
         },
         "champion": champion
         and (
-            tensors_sha256({"weights": champion.weights}),
+            tensors_sha256({"weights": champion.weights, **champion.task_state}),
             champion.validation,
             champion.generation,
             champion.agent,

@@ -16,6 +16,7 @@ from eigen_core.config import Config, choices, merge
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.evaluation import spread_starts
+from eigen_core.evolution import Champion
 from eigen_core.generation import (
     TrainingState,
     evaluate,
@@ -104,9 +105,22 @@ def test_the_state_of_the_task_changes_between_generations_only() -> None:
     observed = state.replay.pick(torch.arange(state.replay.size), "observation")["observation"].double()
     torch.testing.assert_close(state.task_state["observation_sum"], observed.sum(0))
     torch.testing.assert_close(state.task_state["observation_squares"], (observed * observed).sum(0))
-    champion = snapshot(state).documents["champion"]
-    assert isinstance(champion, dict)
-    assert champion["observation_mean"] == observed.mean(0).float().tolist()
+
+
+def test_a_champion_is_played_and_exported_with_the_moments_by_which_it_was_chosen() -> None:
+    state = advance(begin(uneven(environment=NORMALISED)), 1)
+    chosen_under = state.task_state
+    advance(state, 1)
+    state.commit(champion=Champion(state.population.weights[0].clone(), 1e9, 2, 0, chosen_under))
+    facts = snapshot(state).documents["champion"]
+    assert isinstance(facts, dict)
+    observed = chosen_under["observation_sum"] / chosen_under["observation_count"]
+    assert facts["observation_mean"] == observed.float().tolist()
+    held_out = hold_out(state)
+    advance(state, 1)
+    assert state.task_state["observation_count"] > chosen_under["observation_count"]
+    assert held_out is not None
+    assert hold_out(state) == held_out.model_copy(update={"generation": 3})
 
 
 def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
