@@ -1,9 +1,12 @@
 """A Gymnasium environment by its name: whether agents can play it, its spaces, and how it is made."""
 
+import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -14,6 +17,8 @@ from numpy.typing import NDArray
 from eigen_core.config import Config, EnvironmentConfig
 from eigen_core.errors import InputError
 from eigen_core.units import count
+
+logger = logging.getLogger(__name__)
 
 Environment = gymnasium.Env[Any, Any]
 
@@ -105,6 +110,7 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
         InputError: there is no such environment, it cannot be made, or agents cannot play it.
     """
     make, known_limit = _maker(name, settings)
+    _log_physics_warnings()
     environment = _made(name, make)
     try:
         observations, actions = environment.observation_space, environment.action_space
@@ -163,6 +169,8 @@ def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environ
             f"task gym:{name}: {_one_line(error)} Give the id of a registered environment, for example "
             "gym:Pendulum-v1, or a class as gym:module:Class."
         ) from error
+    if ".mujoco." in str(spec.entry_point) and find_spec("mujoco"):
+        import_module("mujoco")
     # The checker of spaces and types would double the time of a step.
     return partial(
         gymnasium.make, spec, max_episode_steps=settings.episode_steps, disable_env_checker=True
@@ -174,6 +182,18 @@ def _made(name: str, make: Callable[[], Environment]) -> Environment:
         return make()
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise InputError(f"task gym:{name}: it cannot be made: {_one_line(error)}") from error
+
+
+def _log_physics_warnings() -> None:
+    """Have MuJoCo's warnings logged: by itself it writes them to a file in the working directory."""
+    if (physics := sys.modules.get("mujoco")) is not None:
+        physics.set_mju_user_warning(_log_once)
+
+
+@lru_cache(maxsize=1_000)
+def _log_once(text: str) -> None:
+    # Every environment that is made repeats what is wrong with its model.
+    logger.warning("MuJoCo: %s", text)
 
 
 def _one_line(error: Exception) -> str:

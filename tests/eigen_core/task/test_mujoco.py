@@ -23,7 +23,6 @@ SMALL = (
 @pytest.fixture(autouse=True)
 def _mujoco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
-    # It writes its log where it runs.
     monkeypatch.chdir(tmp_path)
 
 
@@ -41,3 +40,18 @@ def test_groups_and_a_resume_change_no_bit(preset: str) -> None:
     expected = content_of(advance(begin(preset, group_size=2), 3))
     assert content_of(advance(resumed, 1)) == expected
     assert content_of(advance(state, 1)) == expected
+
+
+def test_a_warning_is_logged_once_and_written_to_no_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begin("halfcheetah")
+    mujoco = pytest.importorskip("mujoco")
+    caplog.clear()
+    unstable = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
+    )
+    for _ in range(2):
+        data = mujoco.MjData(unstable)
+        data.qvel[0] = float("nan")
+        mujoco.mj_step(unstable, data)
+    assert [record.message[:12] for record in caplog.records] == ["MuJoCo: Nan,"]
+    assert not list(tmp_path.iterdir())
