@@ -1,6 +1,6 @@
 """The sections of the configuration: every setting with its unit, meaning, bounds and default."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -226,9 +226,9 @@ class LearnerConfig(Section):
     """Scaled rewards are clipped to plus or minus this before learning; empty: never."""
     twin_critics: bool = False
     """DDPG learns two critics and trusts the lower, as TD3 and SAC always do."""
-    policy_delay: Count = 1
-    """The actor and the targets move once in this many critic steps, counted over generations; DDPG
-    and TD3, where 2 stands if nothing is given."""
+    policy_delay: Count | None = None
+    """The actor and the targets move once in this many critic steps, counted over generations; empty: 1 with DDPG, 2
+    with TD3; the others have none."""
     target_noise: Fraction = 0.1
     """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range; TD3."""
     target_noise_clip: Fraction = 0.25
@@ -254,13 +254,6 @@ class LearnerConfig(Section):
     kl_limit: Positive | None = None
     """An agent whose policy diverges more than this from the one that played stops learning in the generation (nats);
     empty: only where the divergence is not finite; PPO."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _delay_of_td3(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes any value
-        if isinstance(values, dict) and values.get("algorithm") == "td3":
-            return {"policy_delay": 2, **values}
-        return values
 
 
 class EvaluationConfig(Section):

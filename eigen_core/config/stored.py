@@ -19,7 +19,14 @@ def _bookkeeping_of_version_1(values: dict[str, Any]) -> None:
     section.setdefault(name, "exact")
 
 
-MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (_bookkeeping_of_version_1,)
+def _policy_delay_of_version_2(values: dict[str, Any]) -> None:
+    """Leave a learner's usual delay empty, as it is in a configuration that does not give one."""
+    section, name = _section_of(values, "learner.policy_delay")
+    if section.get(name) == (2 if section.get("algorithm") == "td3" else 1):
+        section[name] = None
+
+
+MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (_bookkeeping_of_version_1, _policy_delay_of_version_2)
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 
 A change that renames or removes a setting, or adds one whose default is not what was done before, adds a migration.

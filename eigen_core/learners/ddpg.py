@@ -42,6 +42,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
     )
 
+    usual_policy_delay: ClassVar[int] = 1
+
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         self._config = config
         self._learner = config.learner
@@ -91,9 +93,10 @@ class DdpgLearner(Generic[Observed, Encoded]):
         slots = plan.slots.to(group.weights.device)
         rows: list[list[Tensor]] = []
         target_actions = self.target_actions(plan)
+        delay = self._learner.policy_delay or self.usual_policy_delay
         for step in range(plan.gradient_steps):
             critic_counts = [count + 1 for count in critic_counts]
-            moves_actor = (plan.earlier_steps + step + 1) % self._learner.policy_delay == 0
+            moves_actor = (plan.earlier_steps + step + 1) % delay == 0
             if moves_actor:
                 actor_counts = [count + 1 for count in actor_counts]
             batches = zip(slots[:, step].unbind(1), plan.blocks[step], strict=True)

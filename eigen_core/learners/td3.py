@@ -1,10 +1,11 @@
 """Twin delayed deep deterministic policy gradient: DDPG with two critics, a delayed policy and smoothed targets.
 
 Fujimoto et al. 2018 (arXiv:1802.09477), algorithm 1. What is not here is in `ddpg`: the lower of two critics (section
-4.2) and the delay (section 5.2), which `policy_delay` sets.
+4.2) and the delay (section 5.2).
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from eigen_core.task import Encoded, Observed
 
 class Td3Learner(DdpgLearner[Observed, Encoded]):
     """Implements `Learner`."""
+
+    usual_policy_delay: ClassVar[int] = 2
 
     @staticmethod
     def heads(config: Config) -> Heads:  # noqa: ARG004

@@ -132,17 +132,6 @@ class Plan:
             for part in self.parts
         ]
 
-    def phase_rows(self) -> list[dict[str, str | float]]:
-        """The peak of each phase as rows of a table, in MB."""
-        return [
-            {
-                "phase": phase,
-                "host (MB)": round(self.host_bytes(phase) / BYTES_PER_MB, 1),
-                "device (MB)": round(self.device_bytes(phase) / BYTES_PER_MB, 1),
-            }
-            for phase in PHASES
-        ]
-
     def document(self) -> dict[str, object]:
         """The plan as what JSON can hold, sizes in bytes."""
         return {

@@ -56,7 +56,7 @@ def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Con
     group, episode = largest_group(config.population), config.trading.episode_days
     agents, columns = max(group, _FEWEST_AGENTS), panel.columns
     # An actor that moves only every second time does so in the piece too.
-    steps = min(learner.gradient_steps, 2 if whole_group else min(learner.policy_delay, 2))
+    steps = min(learner.gradient_steps, 2)
     batch, block, slices = min(learner.batch_size, episode), panel.block_days(config), evaluation.slices
 
     def changed() -> tuple[Config, PanelFacts]:

@@ -93,3 +93,14 @@ def test_a_run_of_version_1_keeps_the_books_as_it_did() -> None:
     del values["trading"]["bookkeeping"]
     assert config_from_stored(values).trading.bookkeeping == "exact"
     assert config_from_stored(stored_values(Config(preset="eigen2-classic"))).trading.bookkeeping == "classic"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stored_delay", "delay"),
+    [("ddpg", 1, None), ("ddpg", 2, 2), ("td3", 2, None), ("td3", 1, 1), ("sac", 1, None), ("ppo", 1, None)],
+)
+def test_the_usual_delay_of_version_2_is_that_of_now(algorithm: str, stored_delay: int, delay: int | None) -> None:
+    values = Config().model_dump(mode="json")
+    values["learner"] |= {"algorithm": algorithm, "policy_delay": stored_delay}
+    assert config_from_stored({**values, "format_version": 2}).learner.policy_delay == delay
+    assert config_from_stored(values).learner.policy_delay == delay

@@ -191,7 +191,7 @@ class PlainDdpg:
             curves.critic_loss.append(critic_loss.item())
             curves.value.append(value)
             curves.critic_gradient_norm.append(self.descend(critic_loss, critic_row, critic_adam))
-            if number % learner.policy_delay:
+            if number % (learner.policy_delay or 1):
                 curves.actor_loss.append(np.nan)
                 curves.actor_gradient_norm.append(np.nan)
                 continue

@@ -222,9 +222,13 @@ def test_actor_and_targets_move_only_every_nth_step(delay: int, earlier_steps: i
     assert case.population.state["actor_steps"].tolist() == [5 + moves, moves, 7 + moves]
 
 
-def test_policy_delay_counts_over_generations() -> None:
+@pytest.mark.parametrize(
+    ("learner", "learns"),
+    [({}, [True] * 4), ({"policy_delay": 2}, [False, True] * 2), ({"algorithm": "td3"}, [False, True] * 2)],
+)
+def test_policy_delay_counts_over_generations(learner: dict[str, Any], learns: list[bool]) -> None:
     """With one gradient step a generation and a delay of two, the actor learns in every second generation."""
-    config = small_config(learner={"gradient_steps": 1, "policy_delay": 2}, evolution={"enabled": False})
+    config = small_config(learner={"gradient_steps": 1, **learner}, evolution={"enabled": False})
     state = start_training(config, random_panel(config))
     actor = slice(market_of(state).network.critic_layout.size, None)
     moved = []
@@ -234,7 +238,7 @@ def test_policy_delay_counts_over_generations() -> None:
         assert train(state) is not None
         moved.append(bool((state.population.weights[:, actor] != before).any()))
         evolve(state)
-    assert moved == [False, True, False, True]
+    assert moved == learns
 
 
 def gradient_after_one_step(case: Case, plan: BatchPlan) -> tuple[Tensor, dict[str, Tensor]]:

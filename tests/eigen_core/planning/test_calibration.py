@@ -45,8 +45,8 @@ def test_a_group_is_scaled_to_the_whole_population_and_all_steps() -> None:
 def test_a_small_piece_is_scaled_by_the_days_of_columns_that_are_seen() -> None:
     config = small_config(population={"size": 6, "group_size": 3}, learner={"gradient_steps": 8})
     found = planning.calibrate(config, FACTS)
-    # Three of six agents; of two batches a step and eight steps one; of two validation episodes one.
-    assert found.train == 2 * 2 * 8
+    # Three of six agents; of two batches a step one, of eight steps two; of two validation episodes one.
+    assert found.train == 2 * 2 * 4
     assert found.evaluate == pytest.approx(2 * (2 + 2) / (2 + 1))
 
 
