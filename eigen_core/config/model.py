@@ -83,6 +83,11 @@ class Config(Section):
     def _market_sections_agree(self) -> Self:
         if self.task != "market":
             return self
+        if self.exploration.random_steps and self.trading.max_coefficient is None:
+            raise ValueError(
+                f"exploration.random_steps {self.exploration.random_steps} draws actions uniformly from their range, "
+                "and trading.max_coefficient is empty, no bound: give a bound, or set random_steps to 0"
+            )
         too_long = [scale for scale in self.network.scales if scale > self.market.window]
         if self.network.encoder == "filter_bank" and too_long:
             raise ValueError(

@@ -169,6 +169,9 @@ class ExplorationConfig(Section):
     """Factor on the scale for each step (of the market: day) of an agent's training episodes at their full length."""
     minimum: Fraction = 0.01
     """The scale never falls below this."""
+    random_steps: CountOrZero = 0
+    """A generation that begins with fewer transitions recorded than this, by all agents, plays its training episodes
+    with actions drawn uniformly from their range; fitness is then the validation fitness. Not with PPO."""
 
 
 class ReplayConfig(Section):
@@ -251,6 +254,10 @@ class LearnerConfig(Section):
     """Decay of later temporal-difference errors in an advantage (generalised advantage estimation); PPO."""
     entropy_coefficient: NonNegative = 0.0
     """Weight of the policy's entropy in the actor's objective; PPO."""
+    initial_log_std: Annotated[float, Field(ge=-20.0, le=2.0)] = 0.0
+    """Logarithm of the policy's standard deviation at the start, before actions are squashed to their range; PPO."""
+    anneal: bool = False
+    """Learning rates fall linearly to zero over `generations`; PPO."""
     kl_limit: Positive | None = None
     """An agent whose policy diverges more than this from the one that played stops learning in the generation (nats);
     empty: only where the divergence is not finite; PPO."""

@@ -22,6 +22,9 @@ from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import GenerationRecord
 
+# Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
+_LARGEST = 1.0 - 2.0**-20
+
 
 def training_slices(state: TrainingState) -> NDArray[np.int64]:
     """Start of each agent's training episodes in the coming generation: `[agents, slices]`."""
@@ -58,6 +61,19 @@ def _exploration_noise(state: TrainingState, agents: slice) -> torch.Tensor:
     return noise if factors is None else noise.mul_(factors[agents].reshape(-1, *[1] * len(shape)))
 
 
+def _random_play(state: TrainingState, agents: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weights and noise that play actions drawn uniformly from their range."""
+    shape = state.task.noise_shape(state.config.evaluation.slices)
+    rows = []
+    for agent in range(agents.start, agents.stop):
+        generator = keyed_generator(state.config.seed, state.generation + 1, "evaluate", agent, "random actions")
+        fractions = torch.from_numpy(generator.uniform(-1.0, 1.0, shape)).float().clamp_(-_LARGEST, _LARGEST)
+        # Without weights an actor plays the middle of the range, with a standard deviation of 1 if it has one.
+        rows.append(fractions / 2.0 if state.heads.spread == "none" else state.task.box.raw(fractions))
+    weights = state.population.weights[agents]
+    return weights.new_zeros(()).expand_as(weights), torch.stack(rows).to(state.device)
+
+
 def evaluate(state: TrainingState) -> EvaluationResult:
     """Play every agent's training and validation episodes; commit transitions, fitness and champion."""
     if state.evaluated is not None:
@@ -67,19 +83,25 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     starts, validation = training_slices(state), validation_slices(state)
     groups = agent_groups(state.population.size, config.population.group_size)
     trained, validated = [], []
+    random = state.replay.written < config.exploration.random_steps
     for index, agents in enumerate(groups):
         weights = state.population.weights[agents]
-        noise = _exploration_noise(state, agents)
-        trained.append(state.task.roll_out(weights, starts[agents], noise, record=True))
+        playing, noise = _random_play(state, agents) if random else (weights, _exploration_noise(state, agents))
+        trained.append(state.task.roll_out(playing, starts[agents], noise, record=True))
         validated.append(state.task.roll_out(weights, np.tile(validation, (len(weights), 1))))
         report_progress("evaluate", index + 1, len(groups))
     rows = _joined([rollout.transitions for rollout in trained if rollout.transitions is not None])
+    validations = mean_of_lowest(
+        np.concatenate([rollout.rewards for rollout in validated]), config.evaluation.validation_lowest
+    )
+    # What was played at random says nothing of the agents.
+    fitness = validations
+    if not random:
+        fitness = mean_of_lowest(np.concatenate([rollout.rewards for rollout in trained]), config.evaluation.lowest)
     result = EvaluationResult(
         generation=generation,
-        fitness=mean_of_lowest(np.concatenate([rollout.rewards for rollout in trained]), config.evaluation.lowest),
-        validations=mean_of_lowest(
-            np.concatenate([rollout.rewards for rollout in validated]), config.evaluation.validation_lowest
-        ),
+        fitness=fitness,
+        validations=validations,
         statistics=state.task.statistics(trained),
         task_state=state.task.state_after(rows),
     )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.errors import InputError
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
@@ -116,9 +117,14 @@ class PpoLearner(Generic[Observed, Encoded]):
         self._buffer: TrajectoryBuffer | None = None
 
     @staticmethod
-    def heads(config: Config) -> Heads:  # noqa: ARG004
+    def heads(config: Config) -> Heads:
         """Return one critic of observations and an actor whose spread is a parameter."""
-        return Heads(critics=1, action_values=False, spread="free")
+        if config.exploration.random_steps:
+            raise InputError(
+                f"exploration.random_steps {config.exploration.random_steps}: PPO learns from what its own policy "
+                "played, so random actions would teach it nothing: set it to 0."
+            )
+        return Heads(critics=1, action_values=False, spread="free", initial_log_std=config.learner.initial_log_std)
 
     def new_agents(self, weights: Tensor) -> Population:
         """Return agents without moments."""
@@ -163,11 +169,15 @@ class PpoLearner(Generic[Observed, Encoded]):
             keyed_generator(self._config.seed, plan.generation, "train", agent, "minibatches") for agent in agents
         ]
         counts, learning = group.state["steps"].tolist(), [True] * group.size
+        left = 1.0
+        if self._learner.anneal:
+            left = max(0.0, 1.0 - (plan.generation - 1) / self._config.generations)
         rows: list[list[Tensor]] = []
         for _ in range(plan.epochs):
             dealt = buffer.minibatches(plan.minibatches, generators, plan.agents)
             for slots, counted in zip(dealt.slots.unbind(1), dealt.counted.unbind(1), strict=True):
-                rows.append(self._step(group, self._minibatch(buffer, replay, slots, counted), counts, learning))
+                minibatch = self._minibatch(buffer, replay, slots, counted)
+                rows.append(self._step(group, minibatch, counts, learning, left))
                 between_steps()
         group.state["steps"].copy_(torch.tensor(counts))
         return Learned.of(group, self.curves, rows)
@@ -221,11 +231,11 @@ class PpoLearner(Generic[Observed, Encoded]):
         return _Minibatch(batch.observations, batch.actions, counted, *picked.values())
 
     def _step(
-        self, group: Population, batch: _Minibatch[Observed], counts: list[int], learning: list[bool]
+        self, group: Population, batch: _Minibatch[Observed], counts: list[int], learning: list[bool], left: float
     ) -> list[Tensor]:
         """Take one optimizer step of the agents that are still learning; return `curves`.
 
-        `counts` and `learning` are updated.
+        `counts` and `learning` are updated; `left` is the share of the learning rates that is left.
         """
         task, learner = self._task, self._learner
         critic_rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -255,7 +265,7 @@ class PpoLearner(Generic[Observed, Encoded]):
         counts[:] = [count + steps for count, steps in zip(counts, stepping, strict=True)]
         chosen = [agent for agent, steps in enumerate(stepping) if steps]
         norms = [
-            clipped_step(group, columns, rows, counts, setting(group, learner, rate), learner, chosen)
+            clipped_step(group, columns, rows, counts, left * setting(group, learner, rate), learner, chosen)
             for columns, rows, rate in (
                 (self._critic, critic_rows, "critic_learning_rate"),
                 (self._actor, actor_rows, "actor_learning_rate"),

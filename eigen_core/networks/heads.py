@@ -13,8 +13,10 @@ class Heads:
         action_values: critics value an observation with an action, Q(s, a); else the observation alone, V(s).
         spread: where the logarithm of the actor's standard deviation comes from. `none`: the actor is deterministic;
             `free`: one parameter for each value of an action; `observed`: outputs of the actor.
+        initial_log_std: with what the parameters of `free` start.
     """
 
     critics: Literal[1, 2] = 1
     action_values: bool = True
     spread: Literal["none", "free", "observed"] = "none"
+    initial_log_std: float = 0.0

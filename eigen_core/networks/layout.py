@@ -22,13 +22,15 @@ class ParameterShape:
     Attributes:
         name: its name, unique in a layout.
         shape: its shape for a single agent.
-        fan_in: inputs of the unit it belongs to; the initial values are uniform in +-1/sqrt(fan_in). 0: it
-            starts at zero.
+        fan_in: inputs of the unit it belongs to; the initial values are uniform in +-1/sqrt(fan_in) around
+            `start`. 0: all are `start`.
+        start: middle of the initial values.
     """
 
     name: str
     shape: tuple[int, ...]
     fan_in: int
+    start: float = 0.0
 
     @property
     def size(self) -> int:
@@ -39,6 +41,11 @@ class ParameterShape:
     def initial_bound(self) -> float:
         """Bound of the initial values."""
         return 1.0 / sqrt(self.fan_in) if self.fan_in else 0.0
+
+    def initial_values(self, generator: np.random.Generator) -> NDArray[np.float64]:
+        """Draw the initial values of an agent, `[size]`."""
+        values = generator.uniform(-1.0, 1.0, self.size) * self.initial_bound
+        return values + self.start if self.start else values
 
 
 def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
@@ -67,8 +74,7 @@ class ParameterLayout:
 
     def initial_row(self, generator: np.random.Generator) -> NDArray[np.float32]:
         """Draw one agent's values `[size]`, uniform in +-1/sqrt(fan_in) (LeCun et al. 1998, "Efficient BackProp")."""
-        parts = [generator.uniform(-1.0, 1.0, shape.size) * shape.initial_bound for shape in self.shapes]
-        return np.concatenate(parts).astype(np.float32)
+        return np.concatenate([shape.initial_values(generator) for shape in self.shapes]).astype(np.float32)
 
 
 def linear(parameters: Parameters, name: str, inputs: Tensor) -> Tensor:

@@ -92,6 +92,10 @@ class Box:
         softplus = torch.relu(raw) + torch.log1p(torch.exp(-raw.abs()))
         return torch.where(self._unbounded, self.low + softplus, actions)
 
+    def raw(self, fractions: Tensor) -> Tensor:
+        """Return what `actions` squashes to these fractions between the bounds, from -1 to 1, both excluded."""
+        return (torch.log1p(fractions) - torch.log1p(-fractions)) / (2.0 * self._steepness)
+
     def log_slope(self, raw: Tensor) -> Tensor:
         """Return log |dy/dx| where y is the action of x scaled to [-1, 1], or in natural units if it is unbounded.
 
@@ -229,7 +233,7 @@ def action_shapes(name: str, inputs: int, box: Box, heads: Heads) -> list[Parame
     outputs = 2 * box.values if heads.spread == "observed" else box.values
     shapes = linear_shapes(name, inputs, outputs)
     if heads.spread == "free":
-        shapes.append(ParameterShape(f"{name}.log_std", (box.values,), 0))
+        shapes.append(ParameterShape(f"{name}.log_std", (box.values,), 0, heads.initial_log_std))
     return shapes
 
 

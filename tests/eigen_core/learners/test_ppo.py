@@ -1,6 +1,7 @@
 """PPO of stacked agents equals a plain one of each; early stops, episodes of unequal length, time limits."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,24 @@ def test_learning_equals_a_plain_agents() -> None:
         now = torch.cat([plain.critic.detach(), plain.actor.detach()])
         torch.testing.assert_close(case.population.weights[agent].double(), now, rtol=1e-3, atol=1e-4)
     assert clipped_once
+
+
+@pytest.mark.parametrize(("generation", "left"), [(1, 1.0), (2, 0.96), (25, 0.04), (26, 0.0)])
+def test_annealing_lowers_the_learning_rates_to_zero_over_the_generations(generation: int, left: float) -> None:
+    rates = {name: left * LEARNER[name] for name in ("actor_learning_rate", "critic_learning_rate")}
+    annealed, expected = Case(anneal=True), Case(**rates)
+    for case in (annealed, expected):
+        case.plan = replace(case.plan, generation=generation)
+        case.learn()
+    torch.testing.assert_close(annealed.population.weights, expected.population.weights, rtol=1e-4, atol=1e-6)
+    assert torch.equal(Case().population.weights, annealed.population.weights) == (left == 0.0)
+
+
+def test_the_first_spread_is_the_configured_one() -> None:
+    case, plain = Case(initial_log_std=-0.5), Case()
+    log_std = case.task.actor_layout.views(case.population.weights[:, case.task.critic_layout.size :])["action.log_std"]
+    assert torch.equal(log_std, torch.full_like(log_std, -0.5))
+    assert int((case.population.weights != plain.population.weights).sum()) == log_std.numel()
 
 
 def test_an_agent_that_has_moved_too_far_keeps_its_bits() -> None:
