@@ -24,7 +24,7 @@ setup: .venv/installed
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 with venv was found: install one (on Debian python3 \
 	and python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,mujoco,tensorboard,mlflow,sweep]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,mujoco,tensorboard,mlflow,sweep,baselines]"
 	@touch $@
 
 run: setup

@@ -1,0 +1,160 @@
+"""What PPO, TD3 and SAC learn equals what Stable-Baselines3 learns from the same weights and batches.
+
+Where ours differ on purpose, Stable-Baselines3 is set to what ours do: PPO normalises advantages over all episodes of a
+generation, bounds the gradients of actor and critic apart (no bound is reached here) and squashes its actions; SAC's
+densities are exact. One difference is left out: with `value_clip` PPO takes the larger of two errors, as Schulman's own
+code does, and Stable-Baselines3 the clipped one.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+from science_cases import small_config
+from torch import Tensor
+
+from eigen_core.config import merge
+from eigen_core.generation import TrainingState, evaluate, start_training
+from eigen_core.population import initial_weights
+from eigen_core.task import open_data
+
+pytestmark = pytest.mark.slow
+
+TOLERANCE = 1e-5
+RATE = 1e-3
+BASE: dict[str, Any] = {
+    "task": "gym:uneven_environment:UnevenEnvironment",
+    "environment": {"episode_steps": 9},
+    "network": {"head_width": 16},
+    "population": {"size": 2},
+    "exploration": {"scale": 0.3},
+    "evaluation": {"slices": 12},
+    "replay": {"minimum": 1},
+    "learner": {
+        "batch_size": 32,
+        "accumulation_steps": 1,
+        "gamma": 0.9,
+        "tau": 0.05,
+        "actor_learning_rate": RATE,
+        "critic_learning_rate": RATE,
+        "temperature_learning_rate": RATE,
+        "weight_decay": 1e-2,
+        "gradient_clip": 1e9,
+        "reward_scale": 1.0,
+        "initial_temperature": 0.2,
+        # Near the entropy of new agents, so that the temperature depends on its size and not on its sign alone.
+        "entropy_target": 0.6,
+        "entropy_coefficient": 0.05,
+        "clip_range": 0.02,
+        "target_noise": 0.2,
+    },
+}
+ONE: dict[str, dict[str, Any]] = {
+    "td3": {"gradient_steps": 1, "policy_delay": 1},
+    "sac": {"gradient_steps": 1},
+    "ppo": {"epochs": 1, "batch_size": 1_000},
+}
+SEVERAL: dict[str, dict[str, Any]] = {
+    "td3": {"gradient_steps": 30, "policy_delay": 2},
+    "sac": {"gradient_steps": 30},
+    "ppo": {"epochs": 4, "batch_size": 30},
+}
+
+
+@pytest.fixture(scope="module")
+def baselines() -> Any:
+    pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed: run `make setup`.")
+    return import_module("stable_baselines")
+
+
+def played(algorithm: str, **learner: Any) -> TrainingState:
+    """Agents that have played episodes of 1 to 9 steps, with targets that are not their weights."""
+    config = small_config(**merge(BASE, {"learner": {"algorithm": algorithm, **learner}}))
+    state = start_training(config, open_data(config).content)
+    evaluate(state)
+    targets = state.population.state.get("targets")
+    if targets is not None:
+        layouts = (state.task.critic_layout, state.task.actor_layout)
+        targets.copy_(initial_weights(layouts, len(targets), 99, state.device)[:, : targets.shape[1]])
+    return state
+
+
+def parameters_of(state: TrainingState, population: Any, agent: int) -> dict[str, Tensor]:
+    """All that an agent has learned, by the names of its parameters."""
+    critic, actor = state.task.critic_layout, state.task.actor_layout
+    found: dict[str, Tensor] = {}
+    for bank, tensor in (("weights", population.weights), ("targets", population.state.get("targets"))):
+        if tensor is None:
+            continue
+        row = tensor[agent : agent + 1]
+        views = critic.views(row[:, : critic.size])
+        if row.shape[1] > critic.size:
+            views |= actor.views(row[:, critic.size :])
+        found |= {f"{bank}.{name}": view[0] for name, view in views.items()}
+    if "log_temperature" in population.state:
+        found["log_temperature"] = population.state["log_temperature"][agent]
+    return found
+
+
+def disagreements(baselines: Any, state: TrainingState, **changed: float) -> list[str]:
+    """Names of the parameters and curves that differ from theirs, with some settings changed there."""
+    plan = state.learner.plan(state.replay, state.population.size, 1)
+    assert plan is not None
+    learn = getattr(baselines, state.config.learner.algorithm)
+    theirs = [learn(state, agent, plan, **changed) for agent in range(state.population.size)]
+    learned = state.learner.learn(state.population.clone(), plan, state.replay, lambda: None)
+    differing = []
+    for agent, their in enumerate(theirs):
+        before, ours = (parameters_of(state, each, agent) for each in (state.population, learned.group))
+        for name, parameter in ours.items():
+            assert (parameter - before[name]).abs().max() > 10 * TOLERANCE, f"{name} has not moved"
+        ours |= {name: learned.curves[name][agent].nanmean() for name in their.curves}
+        expected = their.parameters | {name: torch.tensor(mean) for name, mean in their.curves.items()}
+        assert ours.keys() == expected.keys()
+        differing += [name for name in ours if not close(ours[name], expected[name])]
+    return differing
+
+
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    return torch.allclose(ours.double(), theirs.double(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("algorithm", ONE)
+def test_one_update_equals_that_of_stable_baselines(algorithm: str, baselines: Any) -> None:
+    assert disagreements(baselines, played(algorithm, **ONE[algorithm])) == []
+
+
+@pytest.mark.parametrize("algorithm", SEVERAL)
+def test_several_updates_equal_those_of_stable_baselines(algorithm: str, baselines: Any) -> None:
+    assert disagreements(baselines, played(algorithm, **SEVERAL[algorithm])) == []
+
+
+def test_a_policy_that_moves_too_far_stops_at_the_same_update(baselines: Any) -> None:
+    state = played("ppo", **SEVERAL["ppo"], kl_limit=1e-4)
+    # Their means are of the last update too, which is not made.
+    assert set(disagreements(baselines, state)) <= {"value_loss", "policy_loss", "entropy", "clipped_share"}
+    assert "weights.actor.0.weight" in disagreements(baselines, played("ppo", **SEVERAL["ppo"]), target_kl=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "value", "differs"),
+    [
+        ("td3", "tau", 0.055, "targets.actor.0.weight"),
+        ("td3", "gamma", 0.91, "weights.critic0.0.weight"),
+        ("td3", "target_policy_noise", 0.44, "weights.critic0.0.weight"),
+        ("td3", "target_noise_clip", 0.45, "weights.critic0.0.weight"),
+        ("td3", "policy_delay", 1, "weights.actor.0.weight"),
+        ("sac", "tau", 0.055, "targets.critic0.0.weight"),
+        ("sac", "gamma", 0.91, "weights.critic0.0.weight"),
+        ("sac", "target_entropy", 1.1, "log_temperature"),
+        ("ppo", "clip_range", 0.022, "weights.actor.0.weight"),
+        ("ppo", "gamma", 0.91, "weights.critic0.0.weight"),
+        ("ppo", "gae_lambda", 0.94, "weights.actor.0.weight"),
+        ("ppo", "ent_coef", 0.055, "weights.actor.action.log_std"),
+    ],
+)
+def test_another_setting_there_is_noticed(
+    algorithm: str, setting: str, value: float, differs: str, baselines: Any
+) -> None:
+    assert differs in disagreements(baselines, played(algorithm, **SEVERAL[algorithm]), **{setting: value})
