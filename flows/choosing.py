@@ -53,7 +53,7 @@ class ChosenRun:
 
     @property
     def generation(self) -> int:
-        """The generation that comes next; one more than the last if only the holdout days are left."""
+        """The generation that comes next; one more than the last if only the holdout episodes are left."""
         return 1 if self.newest is None else self.newest.generation + 1
 
     @property

@@ -52,7 +52,7 @@ class Listener:
         """The uploads were waited for, at the end."""
 
     def completed(self, training: "Training", result: HoldoutResult | None) -> None:
-        """The run has all its generations; `result`: of the holdout days, if there are any."""
+        """The run has all its generations; `result`: of the holdout episodes, if there are any."""
 
 
 _outside: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())

@@ -73,7 +73,7 @@ class RunStatus:
         store: absolute path or URL of what holds the runs.
         folder: the run's folder on this machine, for its plots; it need not exist if the store is elsewhere.
         history, telemetry: one record per completed generation.
-        holdout: the champion on the holdout days, once the run has all its generations.
+        holdout: the champion in the holdout episodes, once the run has all its generations.
         computed_by: what computed its newest generation; None: not known.
         goodput: what its time was used for; None: not known.
         uploads: how far its uploads are; None if the store is this machine, or nothing was uploaded from here.
@@ -94,7 +94,7 @@ class RunStatus:
 
 
 def is_complete(config: Config, generation: int, holdout: HoldoutResult | None) -> bool:
-    """Whether a run has all its generations, and the holdout days, if there are any, were played after the newest.
+    """Whether a run has all its generations, and the holdout episodes, if there are any, were played after the newest.
 
     Args:
         config: the run's.

@@ -296,7 +296,7 @@ def _plot(training: Training, generation: int) -> None:
 
 
 def _hold_out(training: Training) -> HoldoutResult | None:
-    """Play the holdout days, if there are any."""
+    """Play the holdout episodes, if there are any."""
     state = training.state
     if not state.config.holds_out:
         return None

@@ -1,4 +1,4 @@
-"""The phases of a generation, and the holdout days after the last, as Prefect tasks.
+"""The phases of a generation, and the holdout episodes after the last, as Prefect tasks.
 
 Nothing is cached or serialized: the training state is passed by reference. Each phase runs under the memory guard and
 logs one line.
@@ -184,7 +184,7 @@ def plot(state: TrainingState, session: RunSession, guard: MemoryGuard, generati
 
 @_phase_task("holdout")
 def holdout(state: TrainingState, guard: MemoryGuard, generation: int) -> HoldoutResult | None:
-    """Play the champion of `generation` and random agents on the holdout days; None without holdout days."""
+    """Play the champion of `generation` and random agents in the holdout episodes; None without any."""
     with _guarded(guard, "holdout", generation) as facts:
         result = hold_out(state)
         if result is not None:

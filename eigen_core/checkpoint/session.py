@@ -130,7 +130,7 @@ class RunSession:
         self._send(names)
 
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
-        """Keep what the champion did on the holdout days after `generation`."""
+        """Keep what the champion did in the holdout episodes after `generation`."""
         name = holdout_name(generation)
         self._attachments.put(name, checksummed(dict(result)))
         self._send([name])

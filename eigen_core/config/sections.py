@@ -276,6 +276,14 @@ class EvaluationConfig(Section):
     """Validation episodes of each agent, evenly spread and the same in every generation."""
     validation_lowest: Count = 2
     """Validation fitness is the mean of this many worst validation episodes."""
+    holdout_slices: Count | None = None
+    """Holdout episodes of the champion and of each random agent beside it, evenly spread; empty: as many as validation
+    episodes."""
+
+    @property
+    def holdout_episodes(self) -> int:
+        """Holdout episodes of an agent."""
+        return self.holdout_slices or self.validation_slices
 
     @model_validator(mode="after")
     def _lowest_fits(self) -> Self:

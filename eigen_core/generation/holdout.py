@@ -1,4 +1,4 @@
-"""The champion on the holdout days, which training, validation and selection do not use."""
+"""The champion in the holdout episodes, which training, validation and selection do not use."""
 
 import numpy as np
 import torch
@@ -12,16 +12,16 @@ from eigen_core.task import Rollout
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
-    """Play the champion and the initial population on the holdout days; None where there are none, or no champion.
+    """Play the champion and the initial population in the holdout episodes; None where there are none, or no champion.
 
-    Meant to be called once, when a run has ended: choosing anything by its result would make these days validation
-    days.
+    Meant to be called once, when a run has ended: choosing anything by its result would make these validation
+    episodes.
     """
     config = state.config
     if state.champion is None or not state.task.holdout_starts:
         return None
     state.task.state = state.champion.task_state
-    slices = spread_starts(state.task.holdout_starts, config.evaluation.validation_slices)
+    slices = spread_starts(state.task.holdout_starts, config.evaluation.holdout_episodes)
     initial = state.initial_weights()
     groups = agent_groups(len(initial), config.population.group_size)
 

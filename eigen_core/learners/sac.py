@@ -44,9 +44,9 @@ class SacLearner(Generic[Observed, Encoded]):
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("critic_loss", "Mean squared soft temporal-difference error, in scaled rewards."),
-        Curve("actor_loss", "Weighted log-density minus the lower value of the actor's actions, in scaled rewards."),
+        Curve("actor_loss", "Weighted log-density minus value of the actor's actions, in scaled rewards."),
         Curve("value", "Mean value of the stored actions, in scaled rewards."),
-        Curve("entropy", "Minus the mean log-density of the actor's actions, their ranges scaled to [-1, 1], in nats."),
+        Curve("entropy", "Of the actor's actions, their ranges scaled to [-1, 1], in nats."),
         Curve("temperature", "Weight of the entropy beside scaled rewards."),
         Curve("critic_gradient_norm", "Norm of an agent's critic gradient before clipping."),
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),

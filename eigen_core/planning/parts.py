@@ -204,7 +204,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
         tensors.part(
             "holdout",
             phases.hold_out(scale),
-            f"{counted}: the agents that the run began with, {groups}, {config.evaluation.validation_slices} episodes "
+            f"{counted}: the agents that the run began with, {groups}, {config.evaluation.holdout_episodes} episodes "
             "each.",
             ("holdout",),
         ),

@@ -20,8 +20,8 @@ def hold_out(scale: Scale) -> int:
     """The most at once while the holdout episodes are played: the weights that the run began with, group by group."""
     if not scale.task.holds_out:
         return 0
-    slices = scale.config.evaluation.validation_slices
-    return scale.matrix_bytes + scale.task.roll_out(scale.group, slices, shared=True, recorded=False)
+    episodes = scale.config.evaluation.holdout_episodes
+    return scale.matrix_bytes + scale.task.roll_out(scale.group, episodes, shared=True, recorded=False)
 
 
 def train(scale: Scale) -> int:

@@ -39,7 +39,7 @@ class Progress:
         seconds_each: what a generation takes, the newest ones together (seconds); None: not known yet.
         took: what all generations took (seconds).
         ended: why the training ended before it was done, a sentence; None while it goes on.
-        holdout_is_left: the holdout days are to be played after the last generation.
+        holdout_is_left: the holdout episodes are to be played after the last generation.
     """
 
     done: int
@@ -73,7 +73,7 @@ class Progress:
         if self.is_finished:
             return f"finished {clock(self.now, self.now)}, took {duration(self.took)}"
         if self.is_trained:
-            return "the holdout days are left"
+            return "the holdout episodes are left"
         if self.seconds_each is None:
             return f"began {clock(self.began, self.now)}"
         seconds = self.seconds_each * (self.generations - self.done)
@@ -83,7 +83,7 @@ class Progress:
         """What a resume does, a sentence; empty if nothing is left to do."""
         if self.is_finished:
             return ""
-        next_step = "plays the holdout days" if self.is_trained else f"goes on with generation {self.done + 1}"
+        next_step = "plays the holdout episodes" if self.is_trained else f"goes on with generation {self.done + 1}"
         return f"A resume {next_step}."
 
     def line(self) -> str:

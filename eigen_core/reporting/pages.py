@@ -96,13 +96,13 @@ def summary_page(
     where: str,
     finished: datetime,
 ) -> str:
-    """Say how a run ended: the champion, the holdout days, the last generations, where everything is.
+    """Say how a run ended: the champion, the holdout episodes, the last generations, where everything is.
 
     Args:
         run: its name.
         history: its records.
         telemetry: what its generations took.
-        holdout: the holdout days; None if there are none.
+        holdout: the holdout episodes; None if there are none.
         where: the run in its store, as markdown.
         finished: when it had all its generations.
     """
@@ -112,7 +112,7 @@ def summary_page(
         f"# Run {run} has its {last.generation} generations",
         f"Finished at {exact_clock(finished)}; its generations took {took}.",
         markdown_card(champion_card(history)),
-        holdout_sentence(holdout) if holdout else "There are no holdout days.",
+        holdout_sentence(holdout) if holdout else "There are no holdout episodes.",
         f"Checkpoints and plots: {where}",
         "Best and mean fitness of the agents, and the champion's validation, in the last generations:",
         markdown_table(generation_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),

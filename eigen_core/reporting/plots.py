@@ -46,8 +46,8 @@ from eigen_core.units import BYTES_PER_MB, count, duration, number, signed, size
 # Fewer generations give a slope that says nothing.
 _SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
-# Letters of a line above the axes of a learning curve.
-_DESCRIPTION = 46
+# Letters of the descriptions beside one another above a row of learning curves.
+_DESCRIPTIONS = 136
 
 
 def write_plots(
@@ -153,7 +153,7 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
     generations = np.array([record.generation for record in history], dtype=np.float64)
     learned = [record.learning or {} for record in history]
     grid = figure.subplots(2, -(-len(curves) // 2), squeeze=False)
-    figure.subplots_adjust(left=0.05, right=0.945, bottom=0.13, top=0.755, hspace=0.75, wspace=0.38)
+    described = {}
     panels = zip(grid.flat, curves, cycle((BLUE, ORANGE, GREEN, PURPLE, SKY)), strict=False)
     for index, (axes, curve, colour) in enumerate(panels):
         values = np.array([entry.get(curve.name, np.nan) for entry in learned], dtype=np.float64)
@@ -162,14 +162,20 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
             if record.learning is None:
                 axes.axvspan(record.generation - 0.5, record.generation + 0.5, color=SHADE, linewidth=0, zorder=0)
         scale = scale_losses(axes, values[np.isfinite(values)][None])
-        said = fill(f"{curve.description} Axis {scale}." if scale else curve.description, _DESCRIPTION)
-        value_axis(axes, f"{curve.label.capitalize()}\n\n")
-        axes.text(0.0, 1.04, said, color=MUTED, fontsize=7.5, va="bottom", transform=axes.transAxes)
+        description = f"{curve.description} Axis {scale}." if scale else curve.description
+        described[curve] = axes, fill(description, _DESCRIPTIONS // grid.shape[1])
         label_ends(axes, labels, size=8.5)
         if index + grid.shape[1] < len(curves):
             axes.set_xlabel("")
     for axes in grid.flat[len(curves) :]:
         axes.remove()
+    # Lines of the titles' larger letters that the longest description takes.
+    lines = 1 + max(2, *(text.count("\n") + 1 for _, text in described.values())) * 2 // 3
+    for curve, (axes, text) in described.items():
+        value_axis(axes, curve.label.capitalize() + "\n" * lines)
+        axes.text(0.0, 1.04, text, color=MUTED, fontsize=7.5, va="bottom", transform=axes.transAxes)
+    top, hspace = (0.755, 0.75) if lines <= 2 else (0.72, 1.05)
+    figure.subplots_adjust(left=0.05, right=0.945, bottom=0.13, top=top, hspace=hspace, wspace=0.125 * grid.shape[1])
 
 
 def plot_replay(history: Sequence[GenerationRecord], path: Path) -> Path:

@@ -57,7 +57,8 @@ class GymnasiumNeeds:
     def kept(self) -> list[Kept]:
         """The environments of a group."""
         evaluation = self.config.evaluation
-        count = largest_group(self.config.population) * max(evaluation.slices, evaluation.validation_slices)
+        episodes = max(evaluation.slices, evaluation.validation_slices, evaluation.holdout_episodes)
+        count = largest_group(self.config.population) * episodes
         how = (
             f"{count:,} environments, one for each agent and episode of a group, {_ENVIRONMENT_BYTES / 1e6:.1f} MB "
             "each: measured on HalfCheetah-v5, others may take more."

@@ -111,7 +111,7 @@ def test_the_summary_says_how_a_run_ended(holdout: bool) -> None:
         "# Run mine has its 60 generations\n\nFinished at 21 Nov 2026, 03:36:10 UTC; its generations"
     )
     assert ("the champion earns 15.25 (trades 3, win rate 0.5)" in page) is holdout
-    assert ("There are no holdout days." in page) is not holdout
+    assert ("There are no holdout episodes." in page) is not holdout
     assert "Checkpoints and plots: `/runs/mine`" in page
     assert f"`{history[-1].weights_sha256}`" in page
     assert f"`{history[-1].replay_sha256}`" in page
