@@ -3,11 +3,17 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+import torch
 
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.needs import Facts
 from eigen_core.planning.scale import Scale
+from eigen_core.progress import progress_to
 
 
 @dataclass(frozen=True)
@@ -44,26 +50,68 @@ def calibrate(config: Config, facts: Facts, *, whole_group: bool = False) -> Cal
     piece = Scale.of(sample.config, sample.facts)
     began = time.perf_counter()
     state = start_training(sample.config, sample.content)
-    # The first time pays for what is made once.
-    _, (evaluating, learning, evolving) = (_times(state) for _ in range(2))
+    for _ in range(2):
+        # The first time pays for what is made once.
+        evaluating = sum(_seconds(evaluate, state))
+        learning = _learning_seconds(state)
+        evolving = sum(_seconds(evolve, state))
+    other = learning.other * scale.rows_per_generation / piece.rows_per_generation
+    steps = learning.steps * sample.learned * scale.learner.batches / max(piece.learner.batches, 1)
     return Calibration(
         evaluate=evaluating * sample.evaluated,
-        train=learning * sample.learned * scale.learner.batches / piece.learner.batches if scale.learns else 0.0,
+        train=other + steps if scale.learns else 0.0,
         evolve=evolving * _bred(scale) / _bred(piece),
         piece_seconds=time.perf_counter() - began,
     )
 
 
-def _times(state: TrainingState) -> tuple[float, float, float]:
-    return _seconds(evaluate, state), _seconds(train, state), _seconds(evolve, state)
+class _Learning(NamedTuple):
+    """Seconds of the train phase: of all optimizer steps, and of what comes before and after them."""
+
+    other: float
+    steps: float
 
 
-def _seconds(phase: Callable[[TrainingState], object], state: TrainingState) -> float:
-    started, worked = time.perf_counter(), time.process_time()
-    phase(state)
-    elapsed, worked = time.perf_counter() - started, time.process_time() - worked
-    # On a CPU that others use too, the time of the processors is nearer to that of an idle machine.
-    return min(elapsed, worked) if state.device.type == "cpu" else elapsed
+def _learning_seconds(state: TrainingState) -> _Learning:
+    parts = _seconds(train, state)
+    # The first step is preceded by what is drawn or computed once.
+    later = parts[1:-1]
+    if not later:
+        return _Learning(0.0, sum(parts))
+    steps = median(later) * (len(parts) - 1)
+    return _Learning(max(sum(parts) - steps, 0.0), steps)
+
+
+class _Moments:
+    """When a phase begins, when each of its steps ends, and when it ends."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._moments = [self._now()]
+
+    def _now(self) -> tuple[float, float]:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter(), time.process_time()
+
+    def update(self, name: str, done: int, total: int) -> None:  # noqa: ARG002
+        """Note that a step has ended."""
+        self._moments.append(self._now())
+
+    def intervals(self) -> list[float]:
+        """Return the seconds of each step, and of what follows the last one."""
+        moments = pairwise([*self._moments, self._now()])
+        passed = [(end - start, worked - before) for (start, before), (end, worked) in moments]
+        # On a CPU that others use too, the time of the processors is nearer to that of an idle machine.
+        return [min(pair) if self._device.type == "cpu" else pair[0] for pair in passed]
+
+
+def _seconds(phase: Callable[[TrainingState], object], state: TrainingState) -> list[float]:
+    """Return the seconds of each step of a phase, and of what follows the last one."""
+    moments = _Moments(state.device)
+    with progress_to(moments):
+        phase(state)
+    return moments.intervals()
 
 
 def _bred(scale: Scale) -> int:

@@ -20,7 +20,7 @@ from eigen_core.task.gymnasium_rollouts import gymnasium_columns
 from eigen_core.task.needs import BatchNeeds, Sample, row_bytes
 
 _ENVIRONMENT_BYTES = 1_100_000
-_TIMED_STEPS = 4
+_TIMED_STEPS = 21
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,9 @@ class GymnasiumNeeds:
 
     def sample(self, *, whole_group: bool) -> Sample:  # noqa: ARG002
         """Return a run that evaluates as this one does, and learns for a few steps."""
-        steps = min(self.config.learner.gradient_steps, _TIMED_STEPS)
-        sections = {"generations": 1, "replay": {"minimum": 1}, "learner": {"gradient_steps": steps, "epochs": 1}}
+        steps, epochs = min(self.config.learner.gradient_steps, _TIMED_STEPS), min(self.config.learner.epochs, 2)
+        learner = {"gradient_steps": steps, "epochs": epochs}
+        sections = {"generations": 1, "replay": {"minimum": 1}, "learner": learner}
         piece = Config(**merge(self.config.model_dump(mode="json"), sections))
         return Sample(piece, opened_for(self.config), self.facts, evaluated=1.0, learned=1.0)
 

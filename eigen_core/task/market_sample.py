@@ -13,8 +13,10 @@ from eigen_core.randomness import keyed_generator
 from eigen_core.task.needs import Sample
 
 # Days of a column that agents encode, together: a fraction of a second on one core.
-_MOST_EVALUATED = 300_000
+_MOST_EVALUATED = 400_000
 _MOST_LEARNED = 25_000
+# As many after the first with an actor that moves in each second step as without.
+_TIMED_STEPS = 3
 _FEWEST_AGENTS = 2
 _FEWEST_COLUMNS = 8
 
@@ -55,8 +57,7 @@ def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Con
     learner, evaluation = config.learner, config.evaluation
     group, episode = largest_group(config.population), config.trading.episode_days
     agents, columns = max(group, _FEWEST_AGENTS), panel.columns
-    # An actor that moves only every second time does so in the piece too.
-    steps = min(learner.gradient_steps, 2)
+    steps = min(learner.gradient_steps, _TIMED_STEPS)
     batch, block, slices = min(learner.batch_size, episode), panel.block_days(config), evaluation.slices
 
     def changed() -> tuple[Config, PanelFacts]:

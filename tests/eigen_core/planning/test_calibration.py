@@ -36,8 +36,8 @@ def one_second_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_group_is_scaled_to_the_whole_population_and_all_steps() -> None:
     config = small_config(population={"size": 6, "group_size": 3}, learner={"gradient_steps": 8})
     found = planning.calibrate(config, FACTS, whole_group=True)
-    # One of two groups in one second, two of eight steps in another.
-    assert (found.evaluate, found.train) == (2.0, 8.0)
+    # One of two groups; what learning begins with in one second, each of eight steps in another.
+    assert (found.evaluate, found.train) == (2 * 2, 2 * (1 + 8))
     assert found.seconds == found.evaluate + found.train + found.evolve
 
 
@@ -45,9 +45,18 @@ def test_a_group_is_scaled_to_the_whole_population_and_all_steps() -> None:
 def test_a_small_piece_is_scaled_by_the_days_of_columns_that_are_seen() -> None:
     config = small_config(population={"size": 6, "group_size": 3}, learner={"gradient_steps": 8})
     found = planning.calibrate(config, FACTS)
-    # Three of six agents; of two batches a step one, of eight steps two; of two validation episodes one.
-    assert found.train == 2 * 2 * 4
-    assert found.evaluate == pytest.approx(2 * (2 + 2) / (2 + 1))
+    # Three of six agents; of two batches a step one; of two validation episodes one.
+    assert found.train == 2 * (1 + 2 * 8)
+    assert found.evaluate == pytest.approx(2 * 2 * (2 + 2) / (2 + 1))
+
+
+@pytest.mark.usefixtures("one_second_each")
+@pytest.mark.parametrize("epochs", [1, 10])
+def test_what_ppo_begins_with_counts_once_whatever_the_epochs(epochs: int) -> None:
+    learner = {"algorithm": "ppo", "epochs": epochs, "batch_size": 17}
+    config = small_config(population={"size": 6, "group_size": 3}, learner=learner)
+    # Three of six agents; two minibatches of an epoch.
+    assert planning.calibrate(config, FACTS).train == 2 * (1 + 2 * epochs)
 
 
 @pytest.mark.usefixtures("one_second_each")
