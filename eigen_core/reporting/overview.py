@@ -179,10 +179,7 @@ def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]
         ("Champion", champion_in_words(last)),
         ("Learning", _learning(last.learning)),
         ("Replay", f"{last.transitions:,} of {last.replay_capacity:,} transitions"),
-        (
-            "Trading",
-            in_words(last.trading),
-        ),
+        ("Training episodes", in_words(last.trading)),
     ]
 
 

@@ -156,7 +156,7 @@ def holdout_sentence(result: HoldoutResult) -> str:
     """Say how the champion did in the holdout episodes beside agents with random weights."""
     rewards = result.random_rewards
     return (
-        f"Holdout, {count(len(result.slices), 'episode')}: the champion earns {reward(result.champion_reward)} "
+        f"In {count(len(result.slices), 'holdout episode')} the champion earns {reward(result.champion_reward)} "
         f"({in_words(dict(result.champion_statistics))}); "
         f"{len(rewards)} agents with random weights earn {reward(result.random_reward)} on average, from "
         f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats {result.share_of_random_beaten:.0%} of them."

@@ -71,7 +71,7 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
         page = run_page_of(client, operated.api, _RUN)
     assert page is not None
     pages.open(page, f"Finished: generation {GENERATIONS} of {GENERATIONS} (100 %)", "Champion")
-    pages.wait_for("Fitness", "Last checkpoint", "Kept in", "Memory", "fine: ", "Learning", "Trading")
+    pages.wait_for("Fitness", "Last checkpoint", "Kept in", "Memory", "fine: ", "Learning", "Training episodes")
     pages.wait_for("The last generations", f"Agents of generation {GENERATIONS}")
     pages.wait_for(f"Plots, drawn after generation {GENERATIONS}")
     widths = pages.picture_widths()

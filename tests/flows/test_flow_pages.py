@@ -95,7 +95,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path:
     page = str(pages["paged"].data)
     assert page.startswith("# Finished: generation 3 of 3 (100 %)\n\n**Finished ")
     assert "## Plots, drawn after generation 3" in page
-    assert "**Holdout**: Holdout, " in page
+    assert "**Holdout**: In " in page
     assert "| **Memory** | fine: " in page
     newest = records(config, "paged")[-1]
     assert f"best {newest.best_fitness:,.2f}, mean {newest.mean_fitness:,.2f}" in page
