@@ -264,5 +264,5 @@ def test_ddpg_learns_the_pendulum() -> None:
         return float(state.task.roll_out(state.population.weights, starts).rewards.mean())
 
     assert population() < -900
-    advance(state, 13)
+    advance(state, 7)
     assert population() > -400
