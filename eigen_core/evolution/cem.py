@@ -27,16 +27,6 @@ from eigen_core.randomness import keyed_generator
 from eigen_core.records import GenerationRecord, Lineage
 
 
-def _learning_agents(config: Config) -> int:
-    size, wanted = config.population.size, config.evolution.learning_agents
-    if wanted is not None and wanted > size // 2:
-        raise InputError(
-            f"evolution.learning_agents {wanted} is more than half of population.size {size}: of the agents of method "
-            "cem at most half can learn, since as many are evaluated a second time. Lower it."
-        )
-    return size // 2 if wanted is None else wanted
-
-
 def shares(parents: int) -> list[float]:
     """Share of each parent in the distribution, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
     logarithms = [math.log((1 + parents) / rank) for rank in range(1, parents + 1)]
@@ -51,9 +41,19 @@ class CemMethod:
         self._evolution = config.evolution
         self._new_agents = new_agents
         self._actor = slice(critic, None)
-        size = config.population.size
-        self.learning = slice(size - _learning_agents(config), size)
+        self._learning = range(config.population.size)[self.learning(config)]
         self.bounds: Mapping[str, tuple[float, float]] = {"variance": (0.0, math.inf)}
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
+        size, wanted = config.population.size, config.evolution.learning_agents
+        if wanted is not None and wanted > size // 2:
+            raise InputError(
+                f"evolution.learning_agents {wanted} is more than half of population.size {size}: of the agents of "
+                "method cem at most half can learn, since as many are evaluated a second time. Lower it."
+            )
+        return slice(size - (size // 2 if wanted is None else wanted), size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
         """Return actors drawn around the first agent's, with its critic."""
@@ -85,7 +85,7 @@ class CemMethod:
         size = ended.population.size
         parents = ended.ranking[: max(1, round(size * self._evolution.elite_share))]
         state = self._moved(ended, parents)
-        learned = list(range(size)[self.learning]) if ended.learned else []
+        learned = list(self._learning) if ended.learned else []
         teacher = min(learned, key=ended.ranking.index, default=0)
         weights = ended.population.weights[[*learned, *[teacher] * (size - len(learned))]]
         bred = self._drawn(weights, range(len(learned), size), ended.generation + 1, state)
@@ -107,7 +107,7 @@ class CemMethod:
 
     def _as_evaluated(self, ended: Ended, agent: int) -> Tensor:
         """Return the actor to which an agent's fitness belongs: an agent that has learned had just been drawn."""
-        if agent in range(ended.population.size)[self.learning]:
+        if agent in self._learning:
             return self._draw(ended.generation, agent, ended.state)
         return ended.population.weights[agent, self._actor]
 
@@ -119,6 +119,5 @@ class CemMethod:
     @staticmethod
     def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:  # noqa: ARG004
         """Return the bytes of the population that is bred, and of mean and variance, old and new."""
-        _learning_agents(config)
         kept = 2 * SINGLE * actor
         return MethodNeeds(agent * config.population.size + kept + 2 * SINGLE * actor, kept)

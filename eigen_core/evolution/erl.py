@@ -17,24 +17,24 @@ from eigen_core.population import Population
 from eigen_core.records import Lineage
 
 
-def _evolving_agents(config: Config) -> int:
-    size, wanted = config.population.size, config.evolution.learning_agents
-    learning = 1 if wanted is None else wanted
-    if not 1 <= learning < size:
-        raise InputError(
-            f"evolution.learning_agents {learning} does not fit population.size {size}: method erl needs at least one "
-            "agent that learns and one that evolves."
-        )
-    return size - learning
-
-
 class ErlMethod(GeneticMethod):
     """The genetic algorithm over the first agents; the last ones learn. Implements `PopulationMethod`."""
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         super().__init__(config, critic, new_agents)
-        self._evolving = _evolving_agents(config)
-        self.learning = slice(self._evolving, config.population.size)
+        self._evolving = self.learning(config).start
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
+        size, wanted = config.population.size, config.evolution.learning_agents
+        learning = 1 if wanted is None else wanted
+        if not 1 <= learning < size:
+            raise InputError(
+                f"evolution.learning_agents {learning} does not fit population.size {size}: method erl needs at least "
+                "one agent that learns and one that evolves."
+            )
+        return slice(size - learning, size)
 
     def breed(self, ended: Ended) -> Bred:
         """Breed from the agents that evolve, keep those that learn.
@@ -59,7 +59,7 @@ class ErlMethod(GeneticMethod):
     @staticmethod
     def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:  # noqa: ARG004
         """Return the bytes of the agents that are bred, and of all in one."""
-        return MethodNeeds(agent * (_evolving_agents(config) + config.population.size))
+        return MethodNeeds(agent * (ErlMethod.learning(config).start + config.population.size))
 
 
 def _cut(population: Population, first: int) -> tuple[Population, Population]:

@@ -135,8 +135,12 @@ class GeneticMethod:
         self._config = config
         self._evolution = config.evolution
         self._new_agents = new_agents
-        self.learning = slice(0, config.population.size)
         self.bounds: Mapping[str, tuple[float, float]] = {}
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return all agents."""
+        return slice(0, config.population.size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
         """Return agents with the drawn weights, and the configured strength of mutation."""

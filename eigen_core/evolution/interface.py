@@ -115,9 +115,13 @@ class PopulationMethod(Protocol):
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         """Args: the run; how many of an agent's weights, the first, are its critic's (the rest are its actor's)."""
 
-    @property
-    def learning(self) -> slice:
-        """The agents that learn, a consecutive part of the population."""
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return the agents that learn, a consecutive part of the population.
+
+        Raises:
+            InputError: not so many can learn as the configuration asks for.
+        """
 
     @property
     def bounds(self) -> Mapping[str, tuple[float, float]]:

@@ -37,10 +37,14 @@ class PbtMethod:
         self._config = config
         self._evolution = config.evolution
         self._new_agents = new_agents
-        self.learning = slice(0, config.population.size)
         self.bounds: Mapping[str, tuple[float, float]] = {
             Population.gene_key(name): (0.0, 1.0 if name == "gamma" else math.inf) for name in GENES
         }
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return all agents."""
+        return slice(0, config.population.size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
         """Return agents with the drawn weights; the first has the configured genes, the others perturbed ones."""

@@ -137,7 +137,7 @@ def train(state: TrainingState) -> dict[str, float] | None:
         return state.learned[1]
     if state.evaluated is None:
         raise RuntimeError("train was called before evaluate.")
-    learning = state.method.learning
+    learning = state.method.learning(state.config)
     learns = learning.start < learning.stop
     plan = state.learner.plan(state.replay, state.population.size, generation) if learns else None
     if plan is None:

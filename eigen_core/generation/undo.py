@@ -34,7 +34,7 @@ def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list
     small then, since each is copied. Without a checkpoint of the last generation it is a copy in any case.
     """
     _make_good(state)
-    learning = state.method.learning
+    learning = state.method.learning(state.config)
     agents, group_size = state.population.size, state.config.population.group_size
     saved = _saved(state)
     headroom = headroom_bytes(state.config.memory, state.device)

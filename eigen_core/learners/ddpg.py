@@ -165,11 +165,11 @@ class DdpgLearner(Generic[Observed, Encoded]):
         return losses, norms
 
     @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:
+    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
         """Return what a run with this learner needs; see `Learner.needs`."""
         # Weights, targets and both moments; counts of steps.
         agent = 4 * SINGLE * (task.critic + task.actor) + 2 * DOUBLE
-        return replay_learner_needs(config, task, rows, agent=agent)
+        return replay_learner_needs(config, task, rows, group, agent=agent)
 
     @staticmethod
     def changes(config: Config) -> Iterator[Change]:

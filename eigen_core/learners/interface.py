@@ -99,13 +99,14 @@ class Learner(Protocol):
         """
 
     @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:
+    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
         """Return what a run with this learner needs.
 
         Args:
             config: the run.
             task: what the task needs.
             rows: transitions that the whole run appends to the replay.
+            group: most agents that learn at a time.
         """
 
     @staticmethod

@@ -24,7 +24,7 @@ from eigen_core.learners.replay_needs import SMALLEST_BATCH
 from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change, halves
 from eigen_core.networks import Heads
-from eigen_core.population import Population, largest_group
+from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Curve
 from eigen_core.replay import Column, Replay
@@ -286,7 +286,12 @@ class PpoLearner(Generic[Observed, Encoded]):
         return batch.mean(error)
 
     @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:  # noqa: ARG004 - it learns from the first on
+    def needs(
+        config: Config,
+        task: TaskNeeds,
+        rows: int,  # noqa: ARG004 - it learns from the first on
+        group: int,
+    ) -> LearnerNeeds:
         """Return what a run with this learner needs; see `Learner.needs`."""
         learner, episodes, size = config.learner, config.evaluation.slices, config.population.size
         # Weights and both moments; the count of steps.
@@ -294,7 +299,7 @@ class PpoLearner(Generic[Observed, Encoded]):
         how = f"minibatches of {learner.batch_size}, {learner.epochs} epochs"
         if learner.gradient_steps == 0:
             return LearnerNeeds(agent, 0, 0, how, 0)
-        group, played = largest_group(config.population), episodes * task.episode_steps
+        played = episodes * task.episode_steps
         # Estimates beside what is brought and computed: value, advantage, return.
         buffer = size * played * (row_bytes({**_BROUGHT, **_COMPUTED}) + 3 * SINGLE)
         at_once = min(max(1, learner.batch_size // episodes), task.episode_steps) * episodes

@@ -5,25 +5,23 @@ from collections.abc import Iterator
 from eigen_core.config import Config
 from eigen_core.learners.interface import LearnerNeeds
 from eigen_core.needs import DOUBLE, SINGLE, Change, halves
-from eigen_core.population import largest_group
 from eigen_core.task import TaskNeeds
 
 SMALLEST_BATCH = 16
 """Batch size below which a plan suggests none."""
 
 
-def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, *, agent: int) -> LearnerNeeds:
+def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, group: int, *, agent: int) -> LearnerNeeds:
     """Return what a critic step with targets, then an actor step with what it encoded, need.
 
     Args:
-        config, task, rows: as for `Learner.needs`.
+        config, task, rows, group: as for `Learner.needs`.
         agent: bytes of an agent.
     """
     learner, size = config.learner, config.population.size
     how = f"batches of {learner.batch_size}, {learner.accumulation_steps} an optimizer step"
     if learner.gradient_steps == 0 or rows < config.replay.minimum:
         return LearnerNeeds(agent, 0, 0, how, 0)
-    group = largest_group(config.population)
     batch = task.batch(group, learner.batch_size)
     slots = DOUBLE * size * learner.gradient_steps * learner.accumulation_steps * learner.batch_size
     held = slots + learner.accumulation_steps * (batch.transitions + batch.encode.result)

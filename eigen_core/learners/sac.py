@@ -187,11 +187,11 @@ class SacLearner(Generic[Observed, Encoded]):
         )
 
     @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:
+    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
         """Return what a run with this learner needs; see `Learner.needs`."""
         # Weights and both moments, target critics, the temperature with its moments, the count of steps.
         agent = SINGLE * (3 * (task.critic + task.actor) + task.critic + 3) + DOUBLE
-        return replay_learner_needs(config, task, rows, agent=agent)
+        return replay_learner_needs(config, task, rows, group, agent=agent)
 
     @staticmethod
     def changes(config: Config) -> Iterator[Change]:

@@ -57,9 +57,10 @@ def calibrate(config: Config, facts: Facts, *, whole_group: bool = False) -> Cal
         evolving = sum(_seconds(evolve, state))
     other = learning.other * scale.rows_per_generation / piece.rows_per_generation
     steps = learning.steps * sample.learned * scale.learner.batches / max(piece.learner.batches, 1)
+    share = scale.learning_share / piece.learning_share if scale.learns else 0.0
     return Calibration(
         evaluate=evaluating * sample.evaluated,
-        train=other + steps if scale.learns else 0.0,
+        train=share * (other + steps),
         evolve=evolving * _bred(scale) / _bred(piece),
         piece_seconds=time.perf_counter() - began,
     )

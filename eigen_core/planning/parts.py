@@ -194,7 +194,8 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
         tensors.part(
             "learning",
             phases.train(scale),
-            f"{counted}: {groups}, {scale.learner.how}, activations, gradients and Adam's temporaries"
+            f"{counted}: {scale.learning_group} of {scale.learning_agents} agents that learn at a time, "
+            f"{scale.learner.how}, activations, gradients and Adam's temporaries"
             f"{scale.task.learning}.",
             ("train",),
         ),

@@ -28,8 +28,8 @@ def train(scale: Scale) -> int:
     """The most at once in the train phase, without the second population that it fills; 0 if the run never learns."""
     if not scale.learns:
         return 0
-    size = scale.config.population.size
-    group = scale.population_bytes * scale.group // size if scale.group < size else 0
+    # A group of all agents learns in the second population itself.
+    group = scale.learning_group * scale.learner.agent if scale.learning_group < scale.config.population.size else 0
     # What is learned from is drawn before the second population is made.
     return max(group + scale.learner.learn, scale.learner.plan - scale.population_bytes)
 

@@ -18,6 +18,7 @@ class Scale:
     Attributes:
         config: the run.
         task, learner, method: what they need.
+        learning_agents: agents that learn.
         rows_per_generation: transitions that a generation appends to the replay.
     """
 
@@ -25,6 +26,7 @@ class Scale:
     task: TaskNeeds
     learner: LearnerNeeds
     method: MethodNeeds
+    learning_agents: int
     rows_per_generation: int
 
     @classmethod
@@ -33,9 +35,12 @@ class Scale:
         learning = learner_class(config.learner)
         task = task_class(config).needs(config, facts, learning.heads(config))
         rows = config.population.size * config.evaluation.slices * task.episode_steps
-        learner = learning.needs(config, task, rows * config.generations)
-        method = method_class(config.evolution).needs(config, task.critic, task.actor, learner.agent)
-        return cls(config, task, learner, method, rows)
+        method_of = method_class(config.evolution)
+        agents = len(range(config.population.size)[method_of.learning(config)])
+        group = min(largest_group(config.population), agents)
+        learner = learning.needs(config, task, rows * config.generations, group)
+        method = method_of.needs(config, task.critic, task.actor, learner.agent)
+        return cls(config, task, learner, method, agents, rows)
 
     @property
     def parameters(self) -> int:
@@ -48,9 +53,19 @@ class Scale:
         return largest_group(self.config.population)
 
     @property
+    def learning_group(self) -> int:
+        """Agents that learn at a time."""
+        return min(self.group, self.learning_agents)
+
+    @property
+    def learning_share(self) -> float:
+        """Share of the agents that learn."""
+        return self.learning_agents / self.config.population.size
+
+    @property
     def learns(self) -> bool:
         """Whether the run comes to learn by gradients at all."""
-        return self.learner.learn > 0
+        return self.learning_agents > 0 and self.learner.learn > 0
 
     @property
     def rows_written(self) -> int:

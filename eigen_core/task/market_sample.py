@@ -58,6 +58,7 @@ def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Con
     group, episode = largest_group(config.population), config.trading.episode_days
     agents, columns = max(group, _FEWEST_AGENTS), panel.columns
     steps = min(learner.gradient_steps, _TIMED_STEPS)
+    learning = config.evolution.learning_agents
     batch, block, slices = min(learner.batch_size, episode), panel.block_days(config), evaluation.slices
 
     def changed() -> tuple[Config, PanelFacts]:
@@ -66,6 +67,7 @@ def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Con
             "generations": 1,
             "market": {"validation_days": episode, "holdout_days": 0},
             "population": {"size": agents, "group_size": min(group, agents)},
+            "evolution": {"learning_agents": learning and max(learning * agents // config.population.size, 1)},
             "replay": {"capacity": agents * slices * episode, "minimum": 1},
             "learner": {
                 "gradient_steps": steps,

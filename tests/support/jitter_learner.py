@@ -79,7 +79,7 @@ class JitterLearner:
         return Learned(group, {"moved": plan.moves.norm(dim=2).double()})
 
     @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int) -> LearnerNeeds:  # noqa: ARG004
+    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:  # noqa: ARG004
         """The moves of all agents, as drawn and scaled, and those of one step."""
         weights = SINGLE * (task.critic + task.actor)
         steps = config.learner.gradient_steps

@@ -43,7 +43,7 @@ def ended(
 def taught(method: CemMethod, population: Population) -> Population:
     """The population after its learners have learned."""
     after = population.clone()
-    agents = range(population.size)[method.learning]
+    agents = range(population.size)[method.learning(method._config)]
     after.weights[agents] += 1.0 + torch.arange(len(agents))[:, None]
     after.state["moment"][agents] += 1.0
     return after
@@ -87,7 +87,7 @@ def test_the_fittest_move_the_distribution_by_their_weights_before_learning(size
 def test_who_has_learned_is_evaluated_once_more_and_gives_its_critic_to_those_drawn() -> None:
     config = small_config(population={"size": 5}, evolution={"method": "cem"})
     method, population, state = begun(config)
-    assert method.learning == slice(3, 5)
+    assert method.learning(config) == slice(3, 5)
     end, bred = next_of(method, population, state, [9.0, 8.0, 7.0, 1.0, 2.0])
     assert torch.equal(bred.population.weights[:2], end.population.weights[3:])
     assert (bred.population.weights[2:, :CRITIC] == end.population.weights[4, :CRITIC]).all()

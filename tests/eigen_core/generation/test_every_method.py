@@ -61,17 +61,20 @@ def test_groups_change_no_bit(method: str) -> None:
     assert contents[0] == contents[1] == contents[2]
 
 
+@pytest.mark.parametrize("group_size", [0, 3])
 @pytest.mark.parametrize("method", METHODS)
-def test_what_it_holds_is_planned(method: str) -> None:
-    config = config_with(method, population={"size": 8}, network={"head_width": 64})
+def test_what_it_holds_is_planned(method: str, group_size: int) -> None:
+    config = config_with(method, population={"size": 8, "group_size": group_size}, network={"head_width": 64})
     panel = random_panel(config)
     scale = Scale.of(config, PanelFacts.of(panel))
     with LiveTensors() as tensors:
         state = start_training(config, panel)
         evaluate(state)
-        train(state)
-        measured = tensors.peak_of(partial(evolve, state))
-    assert phases.evolve(scale) == pytest.approx(measured, rel=0.15)
+        learning = tensors.peak_of(partial(train, state))
+        breeding = tensors.peak_of(partial(evolve, state))
+    assert state.history[-1].learning is not None
+    assert scale.population_bytes + phases.train(scale) == pytest.approx(learning, rel=0.2)
+    assert phases.evolve(scale) == pytest.approx(breeding, rel=0.15)
     kept = [*state.method_state.tensors.values(), *state.population.genes.values()]
     assert scale.method.kept == sum(tensor.nbytes for tensor in kept)
 

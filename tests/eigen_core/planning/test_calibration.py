@@ -97,3 +97,20 @@ def test_it_is_about_a_piece_that_can_be_trained(whole_group: bool) -> None:
     for config in (small_config(), small_config(network={"encoder": "tcn"}, evaluation={"shared_slices": False})):
         found = planning.calibrate(config, FACTS, whole_group=whole_group)
         assert min(found.evaluate, found.train, found.evolve, found.piece_seconds) > 0
+
+
+@pytest.mark.usefixtures("one_second_each")
+@pytest.mark.parametrize(
+    ("method", "learning", "share"),
+    [("genetic", None, 1), ("cem", None, 1 / 2), ("cem", 1, 1 / 8), ("cem", 0, 0), ("erl", 2, 1 / 4)],
+)
+def test_the_agents_that_learn_take_the_time(method: str, learning: int | None, share: float) -> None:
+    config = small_config(population={"size": 8}, evolution={"method": method, "learning_agents": learning})
+    scale = Scale.of(config, FACTS)
+    assert scale.learning_agents == 8 * share
+    # The piece has as many agents, and as many of them learn.
+    assert planning.calibrate(config, FACTS).train == pytest.approx((1 + 2 * 3) if share else 0)
+    piece, facts = market_sample._piece(
+        load_config("eigen2", []).model_copy(update={"evolution": config.evolution}), LARGE, whole_group=False
+    )
+    assert 0 <= Scale.of(piece, facts).learning_agents <= max(piece.population.size // 2, 8 * share)
