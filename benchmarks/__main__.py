@@ -27,6 +27,7 @@ BENCHMARKS = (
     "goodput",
     "memoryplan",
     "replayplan",
+    "learnerplan",
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""

@@ -24,6 +24,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.market import PanelFacts, build_panel
 from eigen_core.planning import Phase, Plan, plan_of
 from eigen_core.randomness import keyed_generator
+from eigen_core.task import open_data
 from eigen_core.units import size
 
 _MB = 1e6
@@ -153,7 +154,8 @@ def _name_of(key: str) -> str:
 def settings_of(case: Case) -> str:
     """Return preset, settings and data of a case in words."""
     where = "the synthetic market" if case.synthetic else "the bundled prices"
-    return f"preset `{case.preset}` with {', '.join(f'`{one}`' for one in case.settings) or 'nothing changed'}, {where}"
+    data = f", {where}" if load_config(case.preset, case.settings).task == "market" else ""
+    return f"preset `{case.preset}` with {', '.join(f'`{one}`' for one in case.settings) or 'nothing changed'}{data}"
 
 
 def pair(planned: int, seen: int) -> str:
@@ -186,9 +188,10 @@ def compare(case: Case, root: Path) -> Compared:
 
 
 def _plan(config: Config, folder: Path) -> Plan:
-    """Plan the run as `eigen plan` does; the panel is in the cache by now."""
-    panel, _ = build_panel(config, folder / "cache")
-    return plan_of(config, PanelFacts.of(panel), device="cpu")
+    """Plan the run as `eigen plan` does; the panel of a market is in the cache by now."""
+    market = config.task == "market"
+    facts = PanelFacts.of(build_panel(config, folder / "cache")[0]) if market else open_data(config).facts
+    return plan_of(config, facts, device="cpu")
 
 
 def _spans(database: Path) -> list[Span]:
