@@ -42,6 +42,8 @@ from eigen_core.task import open_data
 
 _RUNS = Path("runs/control")
 _EPISODES = 20
+_EPISODES_OF_EACH = 4
+_POINTS = 20
 _SAVED_EVERY_SECONDS = 60.0
 _RESAMPLES = 2_000
 _CONFIDENCE = 0.95
@@ -52,15 +54,15 @@ a million steps in the RL Baselines3 Zoo."""
 
 @dataclass(frozen=True)
 class Reached:
-    """What a run had reached after a generation.
+    """What a run had reached after some generations.
 
     Attributes:
-        generation: its number.
+        generation: number of the last one.
         training_steps: steps of the episodes that were learned from.
         steps: these and those of validation.
         cpu_seconds: of the process, without measuring.
         champion: mean reward of the champion in 20 episodes that neither training nor validation knows.
-        population: mean reward of all agents in them.
+        population: mean reward of all agents in 4 such episodes of each.
     """
 
     generation: int
@@ -84,7 +86,10 @@ def preset_of(environment: str) -> str:
 
 
 def curve(config: Config, steps: int, folder: Path) -> Iterator[Reached]:
-    """Train until so many steps were taken; yield what each generation reached, also those of an earlier call."""
+    """Train until so many steps were taken; yield what was reached on the way, also in an earlier call.
+
+    Measuring many agents takes longer than a generation, so it is done 20 times at most.
+    """
     state = start_training(config, open_data(config).content)
     run, known = _opened(config, state, folder)
     reached = known
@@ -93,9 +98,11 @@ def curve(config: Config, steps: int, folder: Path) -> Iterator[Reached]:
     saved = time.monotonic()
     while done.steps < steps:
         started = time.process_time()
-        evaluate(state)
-        train(state)
-        evolve(state)
+        due = min(steps, done.steps + steps / _POINTS)
+        while _steps_of(state) < due:
+            evaluate(state)
+            train(state)
+            evolve(state)
         done = _measured(state, done.cpu_seconds + time.process_time() - started)
         reached.append(done)
         yield done
@@ -104,23 +111,28 @@ def curve(config: Config, steps: int, folder: Path) -> Iterator[Reached]:
             saved = time.monotonic()
 
 
-def _measured(state: TrainingState, cpu_seconds: float) -> Reached:
-    config, champion = state.config, state.champion
-    assert champion is not None
-    validation = config.population.size * config.evaluation.validation_slices * state.task.episode_steps
-    starts = spread_starts(state.task.holdout_starts, _EPISODES)
+def _steps_of(state: TrainingState) -> int:
+    evaluation = state.config.evaluation
+    validation = state.population.size * evaluation.validation_slices * state.task.episode_steps
+    return state.replay.written + state.generation * validation
 
-    def mean_reward(weights: torch.Tensor, task_state: Mapping[str, torch.Tensor]) -> float:
+
+def _measured(state: TrainingState, cpu_seconds: float) -> Reached:
+    champion = state.champion
+    assert champion is not None
+
+    def mean_reward(weights: torch.Tensor, task_state: Mapping[str, torch.Tensor], episodes: int) -> float:
         state.task.state = task_state
+        starts = spread_starts(state.task.holdout_starts, episodes)
         return float(state.task.roll_out(weights, np.tile(starts, (len(weights), 1))).rewards.mean())
 
     return Reached(
         state.generation,
         state.replay.written,
-        state.replay.written + state.generation * validation,
+        _steps_of(state),
         cpu_seconds,
-        mean_reward(champion.weights[None], champion.task_state),
-        mean_reward(state.population.weights, state.task_state),
+        mean_reward(champion.weights[None], champion.task_state, _EPISODES),
+        mean_reward(state.population.weights, state.task_state, _EPISODES_OF_EACH),
     )
 
 

@@ -1,0 +1,37 @@
+"""A pendulum that hangs, is driven weakly, and is rewarded only while it stands."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.pendulum import PendulumEnv, angle_normalize
+from numpy.typing import NDArray
+
+_TORQUE = 1.0
+_UPRIGHT = np.deg2rad(30.0)
+
+
+class SparsePendulum(PendulumEnv):
+    """Gymnasium's pendulum with half its torque, begun at rest within 0.1 rad of hanging straight down.
+
+    Reward: 1 for each step that ends within 30 degrees of upright, else 0, as the task pendulum swingup of the
+    DeepMind Control Suite has it (Tassa et al. 2018, arXiv:1801.00690).
+    """
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode=render_mode)
+        self.max_torque = _TORQUE
+        self.action_space = spaces.Box(-_TORQUE, _TORQUE, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Hang the pendulum, and return what is observed."""
+        _, info = super().reset(seed=seed, options=options)
+        self.state = np.array([np.pi + self.np_random.uniform(-0.1, 0.1), 0.0])
+        return self._get_obs(), info
+
+    def step(self, u: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Apply a torque for a step, and reward standing."""
+        observed, _, terminated, truncated, info = super().step(u)
+        return observed, float(abs(angle_normalize(self.state[0])) < _UPRIGHT), terminated, truncated, info
