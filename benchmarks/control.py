@@ -267,11 +267,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to this")
     parser.add_argument("--preset", help="preset to train; the environment's own if it has one")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting")
+    parser.add_argument("--name", help="name of these runs in the results; else preset and settings")
     parser.add_argument("--out", type=Path, default=_RUNS, help="folder of the runs")
     given = parser.parse_args()
     torch.set_num_threads(1)
     preset = given.preset or preset_of(given.environment)
-    folder = given.out / given.environment.replace("/", "-") / " ".join([preset, *given.set])
+    folder = given.out / given.environment.replace("/", "-") / (given.name or " ".join([preset, *given.set]))
     curves = []
     for seed in range(1, given.seeds + 1):
         settings = [f"task=gym:{given.environment}", f"seed={seed}", *given.set]

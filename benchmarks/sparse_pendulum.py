@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.pendulum import PendulumEnv, angle_normalize
@@ -35,3 +36,6 @@ class SparsePendulum(PendulumEnv):
         """Apply a torque for a step, and reward standing."""
         observed, _, terminated, truncated, info = super().step(u)
         return observed, float(abs(angle_normalize(self.state[0])) < _UPRIGHT), terminated, truncated, info
+
+
+gymnasium.register("SparsePendulum-v0", SparsePendulum, max_episode_steps=300)

@@ -3,10 +3,12 @@
 from dataclasses import astuple
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
 from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean, preset_of, section, summary
+from benchmarks.sparse_pendulum import SparsePendulum
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
@@ -35,6 +37,24 @@ def test_what_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert found(again) == found(whole)
     # Nothing is trained again.
     assert list(curve(pendulum(), 4 * STEPS, tmp_path / "stopped")) == again
+
+
+def test_long_runs_are_not_measured_after_each_generation(tmp_path: Path) -> None:
+    reached = list(curve(pendulum(), 25 * STEPS, tmp_path))
+    assert [row.generation for row in reached] == [*range(2, 25, 2), 25]
+
+
+def test_the_pendulum_of_sparse_reward_hangs_and_is_rewarded_while_it_stands() -> None:
+    environment = gymnasium.make("benchmarks.sparse_pendulum:SparsePendulum-v0").unwrapped
+    assert isinstance(environment, SparsePendulum)
+    observed, _ = environment.reset(seed=1)
+    assert observed[0] == pytest.approx(-1.0, abs=0.01)
+    assert environment.step(np.array([1.0], np.float32))[1] == 0.0
+    # It cannot be lifted by its torque alone.
+    assert max(environment.step(np.array([9.0], np.float32))[0][0] for _ in range(300)) < 0.0
+    for degrees, reward in ((0.0, 1.0), (20.0, 1.0), (-20.0, 1.0), (40.0, 0.0)):
+        environment.state = np.array([np.deg2rad(degrees), 0.0])
+        assert environment.step(np.array([0.0], np.float32))[1] == reward
 
 
 def test_all_that_was_reached_is_one_table(tmp_path: Path) -> None:
