@@ -5,14 +5,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.classic_control.pendulum import PendulumEnv, angle_normalize
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from numpy.typing import NDArray
 
 _TORQUE = 1.0
-_UPRIGHT = np.deg2rad(30.0)
+_UPRIGHT = np.cos(np.deg2rad(30.0))
 
 
-class SparsePendulum(PendulumEnv):
+class SparsePendulum(gymnasium.Wrapper[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], Any]):
     """Gymnasium's pendulum with half its torque, begun at rest within 0.1 rad of hanging straight down.
 
     Reward: 1 for each step that ends within 30 degrees of upright, else 0, as the task pendulum swingup of the
@@ -20,8 +20,9 @@ class SparsePendulum(PendulumEnv):
     """
 
     def __init__(self, render_mode: str | None = None) -> None:
-        super().__init__(render_mode=render_mode)
-        self.max_torque = _TORQUE
+        self.pendulum = PendulumEnv(render_mode=render_mode)
+        self.pendulum.max_torque = _TORQUE
+        super().__init__(self.pendulum)
         self.action_space = spaces.Box(-_TORQUE, _TORQUE, (1,), np.float32)
 
     def reset(
@@ -29,13 +30,15 @@ class SparsePendulum(PendulumEnv):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Hang the pendulum, and return what is observed."""
         _, info = super().reset(seed=seed, options=options)
-        self.state = np.array([np.pi + self.np_random.uniform(-0.1, 0.1), 0.0])
-        return self._get_obs(), info
+        angle = np.pi + self.pendulum.np_random.uniform(-0.1, 0.1)
+        self.pendulum.state = np.array([angle, 0.0])
+        return np.array([np.cos(angle), np.sin(angle), 0.0], dtype=np.float32), info
 
-    def step(self, u: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Apply a torque for a step, and reward standing."""
-        observed, _, terminated, truncated, info = super().step(u)
-        return observed, float(abs(angle_normalize(self.state[0])) < _UPRIGHT), terminated, truncated, info
+        observed, _, terminated, truncated, info = super().step(action)
+        stands = bool(np.cos(self.pendulum.state[0]) > _UPRIGHT)
+        return observed, float(stands), terminated, truncated, info
 
 
-gymnasium.register("SparsePendulum-v0", SparsePendulum, max_episode_steps=300)
+gymnasium.register("SparsePendulum-v0", "benchmarks.sparse_pendulum:SparsePendulum", max_episode_steps=300)

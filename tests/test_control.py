@@ -3,7 +3,6 @@
 from dataclasses import astuple
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -45,15 +44,14 @@ def test_long_runs_are_not_measured_after_each_generation(tmp_path: Path) -> Non
 
 
 def test_the_pendulum_of_sparse_reward_hangs_and_is_rewarded_while_it_stands() -> None:
-    environment = gymnasium.make("benchmarks.sparse_pendulum:SparsePendulum-v0").unwrapped
-    assert isinstance(environment, SparsePendulum)
+    environment = SparsePendulum()
     observed, _ = environment.reset(seed=1)
     assert observed[0] == pytest.approx(-1.0, abs=0.01)
     assert environment.step(np.array([1.0], np.float32))[1] == 0.0
     # It cannot be lifted by its torque alone.
     assert max(environment.step(np.array([9.0], np.float32))[0][0] for _ in range(300)) < 0.0
     for degrees, reward in ((0.0, 1.0), (20.0, 1.0), (-20.0, 1.0), (40.0, 0.0)):
-        environment.state = np.array([np.deg2rad(degrees), 0.0])
+        environment.pendulum.state = np.array([np.deg2rad(degrees), 0.0])
         assert environment.step(np.array([0.0], np.float32))[1] == reward
 
 
