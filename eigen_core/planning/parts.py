@@ -8,6 +8,7 @@ import torch
 from eigen_core.needs import SINGLE
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
+from eigen_core.reporting.trackers import tracker_bytes
 from eigen_core.store import is_remote
 from eigen_core.task.needs import row_bytes
 
@@ -213,7 +214,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
 
 
 def _leaving(scale: Scale, device: Device) -> list[Part]:
-    """What checkpoints, uploads and plots take."""
+    """What checkpoints, uploads, plots and trackers take."""
     config = scale.config
     parts = [
         Part(
@@ -238,6 +239,8 @@ def _leaving(scale: Scale, device: Device) -> list[Part]:
         parts.append(
             Part("staging from the device", 2 * max(scale.matrix_bytes, column), 0, how, ("evolve", "checkpoint"))
         )
+    for name, size in tracker_bytes(config).items():
+        parts.append(Part(f"tracker {name}", size, 0, "Its packages, and what it writes with: measured."))
     if is_remote(config.checkpoint.store):
         how = "Blocks of 8 MB on their way; generations that wait lie on disk, not in memory."
         parts.append(Part("upload queue", _UPLOADS, 0, how, _GENERATION))

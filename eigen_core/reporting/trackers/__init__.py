@@ -9,7 +9,8 @@ from eigen_core.reporting.trackers.interface import (
     metrics_of,
     metrics_since,
     require_packages,
+    tracker_bytes,
     trackers_of,
 )
 
-__all__ = ["TrackedRun", "Tracker", "metrics_of", "metrics_since", "require_packages", "trackers_of"]
+__all__ = ["TrackedRun", "Tracker", "metrics_of", "metrics_since", "require_packages", "tracker_bytes", "trackers_of"]

@@ -33,6 +33,8 @@ class Tracker(Protocol):
 
     errors: ClassVar[tuple[type[Exception], ...]]
     """What writing raises if the tracker cannot be reached or written to."""
+    memory_bytes: ClassVar[int]
+    """What it takes in the process of a training, the packages that it imports included: measured."""
 
     def __init__(self, run: TrackedRun) -> None: ...
 
@@ -51,6 +53,15 @@ def require_packages(config: Config) -> None:
     """Raise `InputError` if the package that a tracker of a configuration needs is not installed."""
     for name in config.reporting.trackers:
         _tracker_class(name)
+
+
+def tracker_bytes(config: Config) -> dict[str, int]:
+    """Return what each tracker of a configuration takes (bytes), by name.
+
+    Raises:
+        InputError: the package that one of them needs is not installed.
+    """
+    return {name: _tracker_class(name).memory_bytes for name in config.reporting.trackers}
 
 
 def trackers_of(run: TrackedRun) -> dict[str, Tracker]:

@@ -36,6 +36,7 @@ class MlflowTracker:
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (MlflowException, SQLAlchemyError, OSError)
+    memory_bytes: ClassVar[int] = 100_000_000
 
     def __init__(self, run: TrackedRun) -> None:
         settings = run.config.reporting

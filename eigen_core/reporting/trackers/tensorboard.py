@@ -35,6 +35,7 @@ class TensorBoardTracker:
     """Writes a run's event file."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+    memory_bytes: ClassVar[int] = 5_000_000
 
     def __init__(self, run: TrackedRun) -> None:
         given = run.config.reporting.tensorboard_folder

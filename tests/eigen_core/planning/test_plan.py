@@ -12,6 +12,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.market import PanelFacts
 from eigen_core.planning import PHASES, Limit, Phase, Plan, plan_of
+from eigen_core.reporting.trackers.tensorboard import TensorBoardTracker
 
 _FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
 
@@ -118,6 +119,11 @@ def test_uploads_take_memory_only_where_the_store_is_elsewhere() -> None:
     names = {part.name for part in _plan("checkpoint.store=gs://bucket/runs").parts}
     assert "upload queue" in names
     assert "upload queue" not in {part.name for part in _plan("checkpoint.store=/runs").parts}
+
+
+def test_a_tracker_takes_what_it_says() -> None:
+    tracked = _plan('reporting.trackers=["tensorboard"]').peak_host_bytes
+    assert tracked - _plan().peak_host_bytes == TensorBoardTracker.memory_bytes > 0
 
 
 def test_a_panel_tells_its_size_without_being_read() -> None:
