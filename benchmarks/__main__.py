@@ -20,6 +20,7 @@ BENCHMARKS = (
     "encoding",
     "environment",
     "population",
+    "baselines",
     "arithmetic",
     "generation",
     "orchestration",

@@ -2,8 +2,8 @@
 
 Where ours differ on purpose, Stable-Baselines3 is set to what ours do: PPO normalises advantages over all episodes of a
 generation, bounds the gradients of actor and critic apart (no bound is reached here) and squashes its actions; SAC's
-densities are exact. One difference is left out: with `value_clip` PPO takes the larger of two errors, as Schulman's own
-code does, and Stable-Baselines3 the clipped one.
+densities are exact. One difference is left out: with `value_clip` PPO takes the larger of two errors, as OpenAI
+Baselines does, and Stable-Baselines3 the clipped one.
 """
 
 from importlib import import_module

@@ -1,0 +1,265 @@
+"""A population of 16 beside 16 agents of Stable-Baselines3, and of a plain loop, one after another."""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3 import PPO, SAC, TD3
+from stable_baselines3.common.noise import NormalActionNoise
+from torch import nn
+
+from benchmarks.measure import Times
+from benchmarks.plain_td3 import PlainTd3
+from benchmarks.results import Section
+from eigen_core.config import Config
+from eigen_core.generation import start_training
+from eigen_core.population import agent_groups
+from eigen_core.randomness import keyed_generator
+from eigen_core.task import open_data
+from eigen_core.task.gymnasium_environment import opened_for
+
+_AGENTS = 16
+_ROUNDS, _WARM_UPS = 5, 1
+_EPOCHS = 10
+_OURS, _OURS_GROUPED, _THEIRS, _PLAIN = "Eigen", "Eigen, groups of 1", "Stable-Baselines3", "plain loop"
+_WALL, _CPU = "wall", "CPU"
+_CLOCKS = {_WALL: time.perf_counter, _CPU: time.process_time}
+
+
+@dataclass
+class Stopwatch:
+    """Adds up what a round takes.
+
+    Attributes:
+        total: seconds by each clock.
+        playing: the part of it in which environments were played.
+    """
+
+    total: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_CLOCKS, 0.0))
+    playing: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_CLOCKS, 0.0))
+
+    @contextmanager
+    def of(self, seconds: dict[str, float], sign: float = 1.0) -> Iterator[None]:
+        """Add what is done inside to `total` or `playing`, or take it away from there."""
+        started = {name: clock() for name, clock in _CLOCKS.items()}
+        yield
+        for name, clock in _CLOCKS.items():
+            seconds[name] += sign * (clock() - started[name])
+
+
+class _Agents(Protocol):
+    def round(self, watch: Stopwatch) -> None:
+        """Let all agents take their steps and updates."""
+
+
+class _Population:
+    """All agents in one bank, whose episodes are played side by side."""
+
+    def __init__(self, config: Config) -> None:
+        self._state = start_training(config, open_data(config).content)
+        self._generation = 0
+
+    def round(self, watch: Stopwatch) -> None:
+        state, size = self._state, self._state.config.population.size
+        self._generation += 1
+        generator = keyed_generator(1, self._generation, "benchmarks", "baselines")
+        groups = agent_groups(size, state.config.population.group_size)
+        with watch.of(watch.playing):
+            for agents in groups:
+                weights = state.population.weights[agents]
+                shape = (len(weights), *state.task.noise_shape(1))
+                noise = torch.tensor(generator.standard_normal(shape, dtype=np.float32))
+                if state.heads.spread == "none":
+                    noise.mul_(state.config.exploration.scale)
+                starts: NDArray[np.int64] = generator.integers(0, 1 << 20, (len(weights), 1))
+                played = state.task.roll_out(weights, starts, noise, record=True)
+                assert played.transitions is not None
+                state.replay.append(played.transitions)
+        plan = state.learner.plan(state.replay, size, self._generation)
+        assert plan is not None
+        for agents in groups:
+            learned = state.learner.learn(state.population.rows(agents), plan.rows(agents), state.replay, lambda: None)
+            state.population.put(agents, learned.group)
+
+
+class _StableBaselines:
+    """Models of Stable-Baselines3 with their defaults but for networks, batches, rollouts, rates and noise."""
+
+    def __init__(self, config: Config) -> None:
+        opened, learner, network = opened_for(config), config.learner, config.network
+        settings: dict[str, Any] = {
+            "batch_size": learner.batch_size,
+            "gamma": learner.gamma,
+            "learning_rate": learner.actor_learning_rate,
+            "policy_kwargs": {"net_arch": [network.head_width] * network.head_layers, "activation_fn": nn.ReLU},
+            "device": "cpu",
+        }
+        if learner.algorithm == "ppo":
+            settings |= {"n_steps": opened.episode_steps, "n_epochs": learner.epochs}
+        else:
+            settings |= {"learning_starts": 0, "buffer_size": config.replay.capacity, "tau": learner.tau}
+        if learner.algorithm == "td3":
+            deviation = np.full(len(opened.low), 2.0 * config.exploration.scale)
+            settings |= {"action_noise": NormalActionNoise(np.zeros_like(deviation), deviation), "train_freq": 1}
+        kind: Any = {"td3": TD3, "sac": SAC, "ppo": PPO}[learner.algorithm]
+        self._models = [kind("MlpPolicy", opened.make(), **settings) for _ in range(_AGENTS)]
+        self._steps = opened.episode_steps
+        self._train = [model.train for model in self._models]
+
+    def round(self, watch: Stopwatch) -> None:
+        for model, train in zip(self._models, self._train, strict=True):
+
+            def outside(*args: Any, train: Callable[..., None] = train, **named: Any) -> None:  # noqa: ANN401
+                with watch.of(watch.playing, -1.0):
+                    train(*args, **named)
+
+            model.train = outside
+            with watch.of(watch.playing):
+                model.learn(self._steps, reset_num_timesteps=False, log_interval=1_000_000)
+
+
+class _PlainLoop:
+    """Agents of `benchmarks.plain_td3`."""
+
+    def __init__(self, config: Config) -> None:
+        opened = opened_for(config)
+        self._steps = opened.episode_steps
+        self._agents = [PlainTd3(config, opened, agent) for agent in range(_AGENTS)]
+
+    def round(self, watch: Stopwatch) -> None:
+        for agent in self._agents:
+            agent.run(self._steps, lambda: watch.of(watch.playing))
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What is trained.
+
+    Attributes:
+        environment: by its name in Gymnasium.
+        algorithm: the learner.
+        width: of both hidden layers.
+        batch: transitions in a batch.
+        steps: of each agent in a round.
+    """
+
+    environment: str
+    algorithm: str
+    width: int
+    batch: int
+    steps: int
+
+    def __str__(self) -> str:
+        """The case in words."""
+        return f"{self.environment}, {self.algorithm.upper()}, {self.width} x 2, batch {self.batch}"
+
+    @property
+    def updates(self) -> int:
+        """Gradient steps of an agent in a round."""
+        return _EPOCHS * -(-self.steps // self.batch) if self.algorithm == "ppo" else self.steps
+
+    def config(self, group_size: int = 0) -> Config:
+        """The run."""
+        return Config(
+            task=f"gym:{self.environment}",
+            device="cpu",
+            environment={"episode_steps": self.steps},
+            network={"head_width": self.width},
+            population={"size": _AGENTS, "group_size": group_size},
+            replay={"capacity": 50_000, "minimum": 1},
+            learner={
+                "algorithm": self.algorithm,
+                "gradient_steps": self.steps,
+                "batch_size": self.batch,
+                "epochs": _EPOCHS,
+                "policy_delay": 2,
+                "actor_learning_rate": 3e-4,
+                "weight_decay": 0.0,
+            },
+            evaluation={"slices": 1, "lowest": 1},
+        )
+
+    def contenders(self) -> dict[str, _Agents]:
+        """All that train it, by name."""
+        found: dict[str, _Agents] = {
+            _OURS: _Population(self.config()),
+            _OURS_GROUPED: _Population(self.config(group_size=1)),
+            _THEIRS: _StableBaselines(self.config()),
+        }
+        if self.algorithm == "td3":
+            found[_PLAIN] = _PlainLoop(self.config())
+        return found
+
+
+_CASES = (
+    _Case("Pendulum-v1", "td3", 64, 64, steps=32),
+    _Case("Pendulum-v1", "sac", 64, 64, steps=32),
+    _Case("Pendulum-v1", "ppo", 64, 32, steps=64),
+    _Case("Pendulum-v1", "td3", 256, 256, steps=16),
+    _Case("Pendulum-v1", "sac", 256, 256, steps=16),
+    _Case("HalfCheetah-v5", "td3", 256, 256, steps=16),
+)
+
+
+def run() -> Section:
+    """Measure all cases."""
+    rows = [row for case in _CASES for row in _rows(case)]
+    return Section(
+        title="Beside Stable-Baselines3 and a plain loop",
+        method=f"{_AGENTS} agents play, and take as many updates as steps (PPO: {_EPOCHS} epochs of minibatches), by "
+        "turns. *Eigen*: one population, whose agents play side by side and then learn in one bank, or one agent at a "
+        "time. *Stable-Baselines3*: `learn` of its models, one after another. *Plain loop*: agents of a single-file "
+        "TD3 of our own, one after another; it stands for CleanRL, whose scripts need other releases of gymnasium. "
+        "Networks, batches, rates and replay capacity are equal; where all settings are, so are updates of Eigen and "
+        "Stable-Baselines3, to 1e-5 (`tests/eigen_core/learners/test_stable_baselines.py`). Per second: of CPU time, "
+        f"of all agents together, medians of {_ROUNDS} rounds. Times ours: how many times as long as the one "
+        "bank it takes to play and learn, medians of the rounds' ratios; above 1 the bank is faster.",
+        columns=("", "environment steps / s", "updates / s", "times ours: CPU", "times ours: wall"),
+        rows=rows,
+        remarks=(
+            "Only training is measured: no validation episodes, checkpoints or evolution here, no evaluation there.",
+            "Agents of Eigen learn from one shared replay buffer; the others each have their own.",
+            "Calls of small networks cost more than their products: a bank makes them once for all agents. Networks of "
+            "256 on batches of 256 cost their products, which a bank does not save.",
+            "One agent at a time, Eigen learns slower than the plain loop, and with networks of 256 slower than TD3 of "
+            "Stable-Baselines3: it is the bank that is faster.",
+            f"{os.getloadavg()[1]:.0f} processes computed on the machine at the end: wall times include waiting.",
+        ),
+    )
+
+
+def _measured(contenders: Mapping[str, _Agents]) -> dict[str, list[Stopwatch]]:
+    kept: dict[str, list[Stopwatch]] = {name: [] for name in contenders}
+    for turn in range(_WARM_UPS + _ROUNDS):
+        for name, agents in contenders.items():
+            gc.collect()
+            watch = Stopwatch()
+            with watch.of(watch.total):
+                agents.round(watch)
+            if turn >= _WARM_UPS:
+                kept[name].append(watch)
+    return kept
+
+
+def _rows(case: _Case) -> list[list[str]]:
+    kept = _measured(case.contenders())
+    totals = {
+        name: {clock: Times(tuple(watch.total[clock] for watch in watches)) for clock in _CLOCKS}
+        for name, watches in kept.items()
+    }
+    rows = []
+    for name, watches in kept.items():
+        playing = median(watch.playing[_CPU] for watch in watches)
+        learning = median(watch.total[_CPU] - watch.playing[_CPU] for watch in watches)
+        ratios = [totals[name][clock].over(totals[_OURS][clock]) for clock in (_CPU, _WALL)]
+        cells = [f"{_AGENTS * case.steps / playing:,.0f}", f"{_AGENTS * case.updates / learning:,.0f}"]
+        rows.append([f"{case}: {name}", *cells, *(f"{ratio:.2f}" for ratio in ratios)])
+    return rows
