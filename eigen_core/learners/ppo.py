@@ -124,7 +124,8 @@ class PpoLearner(Generic[Observed, Encoded]):
                 f"exploration.random_steps {config.exploration.random_steps}: PPO learns from what its own policy "
                 "played, so random actions would teach it nothing: set it to 0."
             )
-        return Heads(critics=1, action_values=False, spread="free", initial_log_std=config.learner.initial_log_std)
+        initial_log_std = config.learner.initial_log_std
+        return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)
 
     def new_agents(self, weights: Tensor) -> Population:
         """Return agents without moments."""

@@ -1,4 +1,4 @@
-"""Which networks a learner needs of each agent beside the shared trunk."""
+"""What a learner needs of the networks of a task: their heads, and which batches they encode."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,9 +14,11 @@ class Heads:
         spread: where the logarithm of the actor's standard deviation comes from. `none`: the actor is deterministic;
             `free`: one parameter for each value of an action; `observed`: outputs of the actor.
         initial_log_std: with what the parameters of `free` start.
+        whole_episodes: batches are of any steps of whole episodes, not of one block that a task's sampler draws.
     """
 
     critics: Literal[1, 2] = 1
     action_values: bool = True
     spread: Literal["none", "free", "observed"] = "none"
     initial_log_std: float = 0.0
+    whole_episodes: bool = False

@@ -231,7 +231,7 @@ class MarketTask:
 
 def _require_encoder(config: Config, heads: Heads) -> None:
     """Refuse an encoder that cannot encode the days of any batch where batches are of whole episodes."""
-    if encoder_class(config.network).block_bound and not heads.action_values:
+    if encoder_class(config.network).block_bound and heads.whole_episodes:
         raise InputError(
             f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
             f"{config.network.encoder} cannot encode together: use network.encoder filter_bank."

@@ -9,6 +9,8 @@ import pytest
 import torch
 from training_cases import advance, content_of, small_state
 
+from eigen_core.config.choices import LEARNERS
+
 THREADS = [1, 2]
 thorough = pytest.mark.thorough
 
@@ -73,16 +75,16 @@ def test_groups_and_threads_change_no_bit(encoder: str, twin: bool, observe: boo
         assert bits(threads, **sections) == expected
 
 
-@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.parametrize(("encoder", "learner"), [("tcn", "ddpg"), *(("filter_bank", name) for name in LEARNERS)])
 @pytest.mark.thorough
-def test_sixteen_agents_in_groups_of_any_size(encoder: str) -> None:
+def test_sixteen_agents_in_groups_of_any_size(encoder: str, learner: str) -> None:
     def sixteen(threads: int, group_size: int) -> dict[str, Any]:
         return bits(
             threads,
             network={"encoder": encoder, **WIDE},
             population={"size": 16, "group_size": group_size},
             trading=SHORT,
-            learner={"gradient_steps": 1, "accumulation_steps": 2},
+            learner={"algorithm": learner, "gradient_steps": 1, "accumulation_steps": 2},
         )
 
     expected = sixteen(1, 16)
