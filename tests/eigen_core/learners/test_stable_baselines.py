@@ -19,7 +19,7 @@ from eigen_core.generation import TrainingState, evaluate, start_training
 from eigen_core.population import initial_weights
 from eigen_core.task import open_data
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 TOLERANCE = 1e-5
 RATE = 1e-3
