@@ -39,6 +39,7 @@ from eigen_core.generation import (
 )
 from eigen_core.randomness import keyed_generator
 from eigen_core.task import open_data
+from eigen_core.units import count
 
 _RUNS = Path("runs/control")
 _EPISODES = 20
@@ -47,9 +48,16 @@ _POINTS = 20
 _SAVED_EVERY_SECONDS = 60.0
 _RESAMPLES = 2_000
 _CONFIDENCE = 0.95
-MARKS = {"Pendulum-v1": -200.0, "CartPole-v1": 475.0, "HalfCheetah-v5": 9_656.0, "Swimmer-v5": 359.0}
-"""Rewards to be reached. CartPole: from which on Gymnasium calls it solved; HalfCheetah and Swimmer: those of TD3 after
-a million steps in the RL Baselines3 Zoo."""
+MARKS = {
+    "Pendulum-v1": -200.0,
+    "CartPole-v1": 475.0,
+    "HalfCheetah-v5": 9_656.0,
+    "Hopper-v5": 3_606.0,
+    "Walker2d-v5": 4_718.0,
+    "Swimmer-v5": 359.0,
+}
+"""Rewards to be reached. CartPole: from which on Gymnasium calls it solved; MuJoCo: TD3's after a million steps in the RL
+Baselines3 Zoo."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +220,7 @@ def section(environment: str, steps: int, curves: Sequence[Sequence[Reached]], m
     scores = np.array([[reached[-1].champion] for reached in curves])
     low, high = bootstrap_interval(scores)
     remark = (
-        f"Champion, interquartile mean of {len(curves)} seeds: {interquartile_mean(scores):,.0f} "
+        f"Champion, interquartile mean of {count(len(curves), 'seed')}: {interquartile_mean(scores):,.0f} "
         f"(95 % interval {low:,.0f} to {high:,.0f})."
     )
     return Section(
