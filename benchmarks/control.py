@@ -56,8 +56,8 @@ MARKS = {
     "Walker2d-v5": 4_718.0,
     "Swimmer-v5": 359.0,
 }
-"""Rewards to be reached. CartPole: from which on Gymnasium calls it solved; MuJoCo: TD3's after a million steps in the RL
-Baselines3 Zoo."""
+"""Rewards to be reached. CartPole: from which on Gymnasium calls it solved; MuJoCo: TD3's after a million steps in the
+RL Baselines3 Zoo."""
 
 
 @dataclass(frozen=True)
