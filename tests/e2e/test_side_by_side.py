@@ -46,8 +46,10 @@ def test_of_two_launches_at_once_one_trains(
     assert operated.is_resuming()
     machines = (operated, other_machine)
     assert not any((machine.store / "second").exists() for machine in machines)
-    # Either worker may have been the first to ask.
-    (trained,) = [machine for machine in machines if (machine.store / "first").exists()]
+    # Either worker may have been the first to ask, and its process may not have begun to write yet.
+    trained = operated.wait(
+        120, lambda: next((machine for machine in machines if (machine.store / "first").exists()), None), "run first"
+    )
     trained.wait_for_generation("first", GENERATIONS)
     assert operated.flow_run(first)["state"]["name"] == "Running"
     operated.cancel(first)
