@@ -1,0 +1,167 @@
+"""The figures by which an account is judged: return, risk, and both against a benchmark.
+
+Names are those of quantstats; `docs/report.md` says where definitions differ from its own and why.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from skfolio.measures import probabilistic_sharpe_ratio
+
+from eigen_core.account.equity import EquityCurve
+
+Values = NDArray[np.float64]
+
+TAIL = 0.05
+"""Share of the days that the expected shortfall is the mean of."""
+
+# Returns that differ by rounding alone have no volatility.
+_ROUNDING = 1e-12
+_DAY = np.timedelta64(1, "D")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of one account; None where undefined, such as a ratio whose denominator is 0.
+
+    `r` are the daily returns, `e` those in excess of the risk-free rate, (1 + `risk_free`)^(1 / `periods_per_year`) - 1
+    a day, `P` the periods per year, `std` the standard deviation with N - 1, drawdown the equity as a fraction of its
+    highest value so far, minus 1, where the capital before the first day counts as a value.
+
+    Attributes:
+        total_return: last equity / capital - 1.
+        cagr: (1 + total_return)^(P / days) - 1.
+        volatility: std(r) sqrt(P).
+        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994).
+        probabilistic_sharpe: probability that the true Sharpe ratio is above 0, from the length, skewness and kurtosis
+            of e (Bailey and Lopez de Prado, Journal of Risk 2012, equation 9).
+        sortino: mean(e) / sqrt(mean(min(e, 0)^2)) sqrt(P) (Sortino and Price, Journal of Investing 1994).
+        calmar: cagr / -max_drawdown.
+        max_drawdown: the deepest drawdown, <= 0.
+        longest_drawdown_days: calendar days from the first to the last day of the longest drawdown, both counted.
+        ulcer_index: sqrt(mean(drawdown^2)) (Martin and McCann, The Investor's Guide to Fidelity Funds, 1989).
+        expected_shortfall: mean of the returns up to their 5 % quantile.
+        time_in_market: share of the days that end with a position.
+        turnover: value traded a year / mean equity; buying and selling both count.
+        win_days: share of the days with a gain among those with a gain or a loss.
+        beta: cov(e, e_benchmark) / var(e_benchmark).
+        alpha: (mean(e) - beta mean(e_benchmark)) P (Jensen, Journal of Finance 1968).
+        information_ratio: mean(r - r_benchmark) / std(r - r_benchmark) sqrt(P).
+    """
+
+    total_return: float
+    cagr: float
+    volatility: float | None
+    sharpe: float | None
+    probabilistic_sharpe: float | None
+    sortino: float | None
+    calmar: float | None
+    max_drawdown: float
+    longest_drawdown_days: int
+    ulcer_index: float
+    expected_shortfall: float
+    time_in_market: float
+    turnover: float
+    win_days: float | None
+    beta: float | None
+    alpha: float | None
+    information_ratio: float | None
+
+
+def figures_of(
+    curve: EquityCurve,
+    benchmark: EquityCurve | None = None,
+    *,
+    periods_per_year: float,
+    risk_free: float = 0.0,
+) -> Figures:
+    """Return the figures of an account.
+
+    Args:
+        curve: its equity.
+        benchmark: what it is measured against, on the same days; None: beta, alpha and information ratio are undefined.
+        periods_per_year: days of trading a year.
+        risk_free: what is earned without risk, a year.
+
+    Raises:
+        ValueError: there is no day, an equity is not positive, or the benchmark has other days.
+    """
+    if not len(curve.dates) or not (curve.equity > 0.0).all():
+        raise ValueError("figures need at least one day, and positive equity on each")
+    returns, days = curve.returns, len(curve.dates)
+    daily_risk_free = (1.0 + risk_free) ** (1.0 / periods_per_year) - 1.0
+    excess, drawdown = returns - daily_risk_free, drawdowns(curve)
+    total_return = float(curve.equity[-1] / curve.capital - 1.0)
+    cagr = float((1.0 + total_return) ** (periods_per_year / days) - 1.0)
+    max_drawdown = float(drawdown.min())
+    spread, year = _spread(returns), float(np.sqrt(periods_per_year))
+    downside = float(np.sqrt(np.mean(np.minimum(excess, 0.0) ** 2)))
+    mean = float(excess.mean())
+    gains, losses = int((returns > 0.0).sum()), int((returns < 0.0).sum())
+    beta, alpha, information_ratio = _against(curve, benchmark, daily_risk_free, periods_per_year)
+    return Figures(
+        total_return=total_return,
+        cagr=cagr,
+        volatility=None if days < 2 else spread * year,
+        sharpe=_ratio(mean * year, spread),
+        probabilistic_sharpe=_probabilistic_sharpe(excess) if spread else None,
+        sortino=_ratio(mean * year, downside),
+        calmar=_ratio(cagr, -max_drawdown),
+        max_drawdown=max_drawdown,
+        longest_drawdown_days=_longest(curve.dates, drawdown < 0.0),
+        ulcer_index=float(np.sqrt(np.mean(drawdown**2))),
+        expected_shortfall=float(returns[returns <= np.quantile(returns, TAIL)].mean()),
+        time_in_market=float((curve.exposure > 0.0).mean()),
+        turnover=float(curve.traded.sum() / curve.equity.mean() * periods_per_year / days),
+        win_days=_ratio(gains, gains + losses),
+        beta=beta,
+        alpha=alpha,
+        information_ratio=information_ratio,
+    )
+
+
+def drawdowns(curve: EquityCurve) -> Values:
+    """Return the equity of each day as a fraction of the highest so far or the capital, minus 1; float64 `[days]`."""
+    return curve.equity / np.maximum.accumulate(np.maximum(curve.equity, curve.capital)) - 1.0
+
+
+def _against(
+    curve: EquityCurve, benchmark: EquityCurve | None, risk_free: float, periods_per_year: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return beta, alpha and information ratio; `risk_free` is a day's."""
+    if benchmark is None:
+        return None, None, None
+    if not np.array_equal(curve.dates, benchmark.dates):
+        raise ValueError("a benchmark has the days of the account")
+    returns, market = curve.returns, benchmark.returns
+    difference = returns - market
+    information_ratio = _ratio(float(difference.mean() * np.sqrt(periods_per_year)), _spread(difference))
+    if not _spread(market):
+        return None, None, information_ratio
+    covariance = np.cov(returns, market)
+    beta = float(covariance[0, 1] / covariance[1, 1])
+    alpha = float((returns - risk_free).mean() - beta * (market - risk_free).mean()) * periods_per_year
+    return beta, alpha, information_ratio
+
+
+def _spread(values: Values) -> float:
+    """Return the standard deviation; 0 for a single value, and where rounding alone makes values differ."""
+    deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return deviation if deviation > _ROUNDING else 0.0
+
+
+def _ratio(value: float, by: float) -> float | None:
+    return value / by if by else None
+
+
+def _probabilistic_sharpe(excess: Values) -> float | None:
+    probability = float(probabilistic_sharpe_ratio(excess))
+    return probability if np.isfinite(probability) else None
+
+
+def _longest(dates: NDArray[np.datetime64], below: NDArray[np.bool_]) -> int:
+    """Return the calendar days of the longest unbroken row of days in `below`."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], below, [False]))))
+    first, last = edges[::2], edges[1::2] - 1
+    return int(((dates[last] - dates[first]) // _DAY + 1).max(initial=0))

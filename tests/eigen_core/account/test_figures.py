@@ -1,0 +1,135 @@
+"""The figures of an account, beside quantstats where definitions agree, and by hand where they do not."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import quantstats.stats as quantstats
+from equity_cases import curve_of
+
+from eigen_core.account.figures import drawdowns, figures_of
+from eigen_core.randomness import keyed_generator
+
+P = 252
+RISK_FREE = 0.02
+DAYS = pd.bdate_range("2015-01-01", periods=600)
+
+
+def _series() -> dict[str, np.ndarray]:
+    """Returns of different kinds: calm, fat-tailed, mostly idle, always falling, alternating."""
+    draw = keyed_generator(5, 0, "test", 0, "returns")
+    normal, tails = draw.normal(0.0004, 0.01, 600), 0.008 * draw.standard_t(3, 600)
+    idle = np.where(draw.random(600) < 0.7, 0.0, normal)
+    return {
+        "normal": normal,
+        "fat tails": np.clip(tails, -0.3, 0.3),
+        "idle": idle,
+        "falling": -np.abs(normal) - 1e-4,
+        "short": normal[:30],
+        "wins and losses": np.tile([0.02, -0.01], 100),
+    }
+
+
+SERIES = _series()
+
+
+@pytest.mark.parametrize("name", SERIES)
+@pytest.mark.parametrize("risk_free", [0.0, RISK_FREE])
+def test_figures_are_those_of_quantstats_where_definitions_agree(name: str, risk_free: float) -> None:
+    returns = pd.Series(SERIES[name], index=DAYS[: len(SERIES[name])])
+    benchmark = pd.Series(SERIES["normal"][::-1][: len(returns)], index=returns.index)
+    found = figures_of(curve_of(returns), curve_of(benchmark), periods_per_year=P, risk_free=risk_free)
+    expected = {
+        "total_return": quantstats.comp(returns),
+        "cagr": quantstats.cagr(returns, periods=P),
+        "volatility": quantstats.volatility(returns, periods=P),
+        "sharpe": quantstats.sharpe(returns, rf=risk_free, periods=P),
+        "sortino": quantstats.sortino(returns, rf=risk_free, periods=P),
+        "calmar": quantstats.calmar(returns, periods=P),
+        "max_drawdown": quantstats.max_drawdown(returns),
+        "expected_shortfall": quantstats.conditional_value_at_risk(returns, method="historical"),
+        "win_days": quantstats.win_rate(returns),
+        "beta": quantstats.greeks(returns, benchmark, periods=P)["beta"],
+        # Theirs is of a day; theirs divides by N - 1.
+        "information_ratio": quantstats.information_ratio(returns, benchmark) * np.sqrt(P),
+        "ulcer_index": quantstats.ulcer_index(returns) * np.sqrt((len(returns) - 1) / len(returns)),
+    }
+    if risk_free == 0.0:
+        expected["alpha"] = quantstats.greeks(returns, benchmark, periods=P)["alpha"]
+    assert {key: asdict(found)[key] for key in expected} == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["normal", "fat tails", "idle"])
+def test_probabilistic_sharpe_differs_from_that_of_quantstats_by_the_bias_of_the_moments(name: str) -> None:
+    returns = pd.Series(SERIES[name], index=DAYS)
+    found = figures_of(curve_of(returns), periods_per_year=P).probabilistic_sharpe
+    assert found == pytest.approx(quantstats.probabilistic_sharpe_ratio(returns), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["normal", "fat tails", "short"])
+def test_the_longest_drawdown_is_that_of_quantstats(name: str) -> None:
+    returns = pd.Series(SERIES[name], index=DAYS[: len(SERIES[name])])
+    found = figures_of(curve_of(returns), periods_per_year=P).longest_drawdown_days
+    details = quantstats.drawdown_details(quantstats.to_drawdown_series(returns))
+    assert found == details["days"].max()
+
+
+def test_an_account_that_only_loses_is_in_one_drawdown_from_the_first_day_on() -> None:
+    curve = curve_of(pd.Series(SERIES["falling"], index=DAYS))
+    found = figures_of(curve, periods_per_year=P)
+    assert found.longest_drawdown_days == (DAYS[-1] - DAYS[0]).days + 1
+    assert found.max_drawdown == pytest.approx(found.total_return)
+    assert found.win_days == 0.0
+    np.testing.assert_allclose(drawdowns(curve), curve.equity / curve.capital - 1.0)
+
+
+def test_alpha_is_in_excess_of_the_risk_free_rate() -> None:
+    returns, market = (pd.Series(SERIES[name], index=DAYS) for name in ("normal", "fat tails"))
+    found = figures_of(curve_of(returns), curve_of(market), periods_per_year=P, risk_free=RISK_FREE)
+    daily = (1.0 + RISK_FREE) ** (1.0 / P) - 1.0
+    slope, intercept = np.polyfit(market - daily, returns - daily, 1)
+    assert (found.beta, found.alpha) == pytest.approx((slope, intercept * P))
+
+
+def test_exposure_and_trades_give_time_in_market_and_turnover() -> None:
+    days = pd.Series([0.1, 0.0, 0.0, -0.1], index=DAYS[:4])
+    curve = curve_of(days, exposure=np.array([0.5, 0.0, 0.25, 0.25]), traded=np.array([50.0, 0.0, 20.0, 0.0]))
+    found = figures_of(curve, periods_per_year=P)
+    assert found.time_in_market == 0.75
+    assert found.turnover == pytest.approx(70.0 / curve.equity.mean() * P / 4)
+
+
+def test_what_is_undefined_is_none() -> None:
+    idle = curve_of(pd.Series(np.zeros(10), index=DAYS[:10]))
+    found = figures_of(idle, idle, periods_per_year=P)
+    undefined = {key for key, value in asdict(found).items() if value is None}
+    assert undefined == {
+        *("sharpe", "probabilistic_sharpe", "sortino", "calmar", "win_days"),
+        *("beta", "alpha", "information_ratio"),
+    }
+    assert found.volatility == 0.0
+
+
+def test_interest_alone_has_no_sharpe_ratio() -> None:
+    cash = curve_of(pd.Series(np.full(300, 0.02 / P), index=DAYS[:300]))
+    found = figures_of(cash, periods_per_year=P)
+    assert found.sharpe is None
+    assert found.cagr == pytest.approx((1.0 + 0.02 / P) ** P - 1.0)
+
+
+def test_a_single_day_has_a_return_and_no_volatility() -> None:
+    found = figures_of(curve_of(pd.Series([0.01], index=DAYS[:1])), periods_per_year=P)
+    assert found.total_return == pytest.approx(0.01)
+    assert found.volatility is None
+    assert found.sharpe is None
+
+
+def test_no_day_no_equity_and_other_days_are_refused() -> None:
+    returns = pd.Series(SERIES["normal"], index=DAYS)
+    with pytest.raises(ValueError, match="at least one day"):
+        figures_of(curve_of(returns[:0]), periods_per_year=P)
+    with pytest.raises(ValueError, match="positive equity"):
+        figures_of(curve_of(pd.Series([-1.0], index=DAYS[:1])), periods_per_year=P)
+    with pytest.raises(ValueError, match="the days of the account"):
+        figures_of(curve_of(returns), curve_of(returns[1:]), periods_per_year=P)
