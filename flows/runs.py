@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eigen_core.arithmetic import Arithmetic
+from eigen_core.bundled import absolute_data, own_path
 from eigen_core.checkpoint import (
     DamagedGenerationError,
     Manifest,
@@ -173,7 +174,7 @@ def is_changeable(key: str) -> bool:
 def require_same_run(location: RunLocation, config: Config) -> None:
     """Raise `InputError` if `config` differs from the run's in more than may change between generations."""
     begun = _config_of(location, _begun(location).config())
-    before, now = begun.market.data, config.market.data
+    before, now = own_path(begun.market.data), own_path(config.market.data)
     moved = set()
     if before is not None and now is not None and (location.remote or not Path(os.path.expanduser(before)).exists()):
         # They may have moved: the panel's fingerprint shows whether they are those that the run began with.
@@ -233,10 +234,10 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
     """
     settings = CheckpointConfig(store=store, local=local)
     location, config, own = _configured(RunLocation.of(settings, name), settings)
-    before = config.market.data
+    before = own_path(config.market.data)
     given = data or (before and os.environ.get("EIGEN_DATA"))
     if given:
-        return _changed(config, market={"data": str(Path(os.path.expanduser(given)).absolute())})
+        return _changed(config, market={"data": absolute_data(given)})
     unknown = location.remote and own is None
     if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
         why = "this machine does not know where it is" if unknown else "it is not there any more"

@@ -30,8 +30,8 @@ class MarketConfig(Section):
     """Which prices, which features, which days."""
 
     data: Text | None = None
-    """Price file or folder: a long CSV/Parquet, a wide CSV of closes, or a folder with one file a symbol. Empty: the
-    bundled 20 S&P 500 stocks, 1990-2022."""
+    """Price file or folder: a long CSV/Parquet, a wide CSV of closes, or a folder with one file a symbol; or `us5`, the
+    bundled bars of five US stocks, 2000-2013. Empty: the bundled 20 S&P 500 stocks, 1990-2022."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic"] = "returns"

@@ -1,7 +1,6 @@
 """Where prices come from: one file or a folder of files, found, hashed and read to rows."""
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,14 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from eigen_core.bundled import path_of_data
 from eigen_core.errors import InputError
 from eigen_core.market.days import Days
 from eigen_core.market.midnights import trading_days
 from eigen_core.market.repeats import Repeats
 from eigen_core.market.spellings import PRICE_ROLES, Role, is_closing, names_fields, plain
 from eigen_core.market.tables import Table, read_table
-
-BUNDLED = Path(__file__).parent / "data" / "sp500_20_close_1990_2022.csv.gz"
 
 _COPY = re.compile(r" ?\(\d+\)$|[ _-]+copy( ?\(?\d+\)?)?$|^copy (\(\d+\) )?of ", re.IGNORECASE)
 _FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet"}
@@ -88,15 +86,13 @@ class PriceRows:
 
 
 def find_source(data: str | None) -> Source:
-    """Find and hash the price files of `config.market.data`; None: the bundled file.
+    """Find and hash the price files of `config.market.data`.
 
     Raises:
-        InputError: there is no such file or folder, it holds no price file, or one cannot be read.
+        InputError: there is no such file or folder, it holds no price file, or one cannot be read; or `data` can be
+            read in two ways.
     """
-    if data is not None and not data.strip():
-        raise InputError("market.data is blank: name a price file or a folder, or leave the setting out.")
-    # A home folder that is not known stays as it is written: there is no such file.
-    path = BUNDLED if data is None else Path(os.path.expanduser(data))
+    path = path_of_data(data)
     try:
         return _source_at(path)
     except OSError as error:

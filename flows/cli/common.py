@@ -3,11 +3,11 @@
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, ParamSpec
 
 import typer
 
+from eigen_core.bundled import absolute_data
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
@@ -41,7 +41,12 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting; `eigen presets NAME` lists them. May be repeated.", metavar="KEY=VALUE"),
 ]
-Data = Annotated[str | None, typer.Option(help="Price file or folder.", show_default="bundled prices", metavar="PATH")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Price file or folder; us5: other bundled prices.", show_default="bundled prices", metavar="PATH"
+    ),
+]
 Run = Annotated[
     str | None,
     typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
@@ -101,7 +106,7 @@ def given_settings(
     options = {
         "generations": generations,
         "seed": seed,
-        "market.data": None if data is None else str(Path(os.path.expanduser(data)).absolute()),
+        "market.data": None if data is None else absolute_data(data),
         "checkpoint.store": store,
         "device": device,
     }

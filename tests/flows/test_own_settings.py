@@ -63,8 +63,11 @@ def test_a_run_on_the_bundled_prices_is_resumed_anywhere(
 ) -> None:
     save_generations(run_config(store, tmp_path / "theirs"), "run", 1)
     (tmp_path / "theirs").rename(tmp_path / "another machine")
+    save_generations(with_data(run_config(store, tmp_path / "theirs"), Path("us5")), "named", 1)
     monkeypatch.setenv("EIGEN_DATA", "elsewhere.csv")
     assert config_to_resume(store, "run", None).market.data is None
+    assert config_to_resume(store, "named", None).market.data == "us5"
+    assert config_to_resume(store, "run", "us5").market.data == "us5"
 
 
 @pytest.mark.parametrize("local", ["runs", "../scratch"])
@@ -100,6 +103,8 @@ def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it is not there any more: give it with --data"):
         config_to_resume(store, "run", None)
     require_same_run(location, config_to_resume(store, "run", str(moved)))
+    with pytest.raises(InputError, match=r"market\.data differs"):
+        require_same_run(location, with_data(config, Path("us5")))
 
 
 @pytest.mark.thorough

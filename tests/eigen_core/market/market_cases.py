@@ -11,9 +11,6 @@ from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.report import DataReport
 from eigen_core.market.sources import find_source, read_source
 
-REPO_ROOT = Path(__file__).parents[3]
-US5 = REPO_ROOT.parent / "shared" / "data" / "us5_ohlcv_2000_2013_long.csv.gz"
-
 
 def small_config(data: Path | str | None = None, **market: object) -> Config:
     """Return a configuration that 24 days suffice for: window 5, episodes 3 + 2, validation 8, holdout 6."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from market_cases import US5, business_days, cleaned, random_bars, small_config, write_csv
+from market_cases import business_days, cleaned, random_bars, small_config, write_csv
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -50,9 +50,8 @@ def test_bundled_prices(tmp_path: Path) -> None:
     assert not report.gap_days
 
 
-@pytest.mark.skipif(not US5.exists(), reason="the real long file is not at hand")
 def test_real_long_file_with_context(tmp_path: Path) -> None:
-    config = Config.model_validate({"market": {"data": str(US5), "context": ["IBM"]}})
+    config = Config.model_validate({"market": {"data": "us5", "context": ["IBM"]}})
     panel, report = build_panel(config, tmp_path)
     assert panel.symbols == ("AAPL", "FB", "GOOG", "MSFT", "IBM")
     assert panel.close.shape == (3_270, 4)

@@ -8,8 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from market_cases import US5, cleaned, random_bars, small_config, write_csv, write_text
+from market_cases import cleaned, random_bars, small_config, write_csv, write_text
 
+from eigen_core.bundled import BUNDLED, absolute_data
+from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.cleaning import CleanPrices
 
@@ -211,19 +213,29 @@ def test_columns_that_are_not_used_are_reported(tmp_path: Path, bars: pd.DataFra
     assert any("Dividends, Sector" in line for line in report.lines())
 
 
-@pytest.mark.skipif(not US5.exists(), reason="the real long file is not at hand")
 def test_real_long_file_with_ragged_histories() -> None:
-    prices, report = cleaned(US5)
+    prices, report = cleaned("us5")
     assert prices.symbols == ("AAPL", "FB", "GOOG", "IBM", "MSFT")
     histories = {history.symbol: history for history in report.symbols}
     assert histories["FB"].first_day == "2012-05-18"
     assert histories["FB"].valid_days == 196
     assert histories["GOOG"].first_day == "2004-08-19"
     assert report.rows == sum(history.valid_days for history in report.symbols)
-    frame = pd.read_csv(US5)
+    frame = pd.read_csv(BUNDLED["us5"])
     adjusted = frame.pivot(index="Date", columns="Ticker", values="Adj Close").to_numpy()
     np.testing.assert_array_equal(prices.close, adjusted)
     raw = frame.pivot(index="Date", columns="Ticker", values="Open").to_numpy()
     close = frame.pivot(index="Date", columns="Ticker", values="Close").to_numpy()
     np.testing.assert_allclose(prices.open / prices.close, raw / close, rtol=1e-12)
     assert report.adjusted_prices == report.rows
+
+
+def test_bundled_prices_are_named_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cleaned("us5")[0].symbols == ("AAPL", "FB", "GOOG", "IBM", "MSFT")
+    assert (absolute_data("us5"), absolute_data("./us5")) == ("us5", str(tmp_path / "us5"))
+    (tmp_path / "us5").mkdir()
+    write_text(tmp_path / "us5" / "AAA.csv", "Date,Close\n2020-01-02,1\n")
+    with pytest.raises(InputError, match=r"'us5' can be read in two ways: the bundled prices, or .*/us5: write \./us5"):
+        cleaned("us5")
+    assert cleaned("./us5")[0].symbols == ("AAA",)
