@@ -28,8 +28,8 @@ _UNFINISHED = ".unfinished-"
 _UNFINISHED_SECONDS = 86_400.0
 
 
-# A change of how prices are read makes cached panels be built again: what was misread is not kept.
-_READING = 2
+# A change of how prices are read or reported makes cached panels be built again: what was misread is not kept.
+_READING = 3
 
 
 class _DamagedError(Exception):

@@ -18,6 +18,7 @@ from eigen_core.market.repeats import Repeats
 from eigen_core.market.report import DataReport, SymbolHistory
 from eigen_core.market.sources import PriceRows
 from eigen_core.market.spellings import PRICE_ROLES, Role
+from eigen_core.market.universe import UniverseAudit
 
 # Prices outside of these are errors of the source; inside, no indicator overflows.
 SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
@@ -114,6 +115,7 @@ def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]
         first_day=str(raw.days[0]),
         last_day=str(raw.days[-1]),
         symbols=_histories(prices),
+        universe=UniverseAudit.of(raw.days, symbols, assets, prices.open, prices.close, factor[:, order]),
         large_moves=_large_moves(prices.close),
         dropped_symbols=dropped,
         ignored_columns=raw.ignored,

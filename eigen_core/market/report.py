@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from eigen_core.market.universe import UniverseAudit
+
+_YEAR_DAYS = 252
+_SHOWN_SHARE = 0.001
+
 
 @dataclass(frozen=True)
 class SymbolHistory:
@@ -51,6 +56,7 @@ class DataReport:
         dropped_symbols: symbols without any usable price, left out.
         ignored_columns: headings of columns that are not used.
         ignored_files: names of files and folders in the source's folder that are not read.
+        universe: what prices show of the choice of symbols and of how prices were made.
     """
 
     source: str
@@ -61,6 +67,7 @@ class DataReport:
     first_day: str
     last_day: str
     symbols: tuple[SymbolHistory, ...]
+    universe: UniverseAudit
     undated_rows: int = 0
     duplicate_rows: int = 0
     unsorted_rows: int = 0
@@ -88,6 +95,7 @@ class DataReport:
         """Return the report as values that JSON can hold."""
         return asdict(self) | {
             "symbols": [asdict(history) for history in self.symbols],
+            "universe": self.universe.as_dict(),
             "dropped_symbols": list(self.dropped_symbols),
             "ignored_columns": list(self.ignored_columns),
             "ignored_files": list(self.ignored_files),
@@ -100,6 +108,7 @@ class DataReport:
             **{
                 **values,
                 "symbols": tuple(SymbolHistory(**history) for history in values["symbols"]),
+                "universe": UniverseAudit.of_dict(values["universe"]),
                 "dropped_symbols": tuple(values["dropped_symbols"]),
                 "ignored_columns": tuple(values["ignored_columns"]),
                 "ignored_files": tuple(values["ignored_files"]),
@@ -108,7 +117,8 @@ class DataReport:
 
     def lines(self) -> list[str]:
         """Return the report as sentences: what the panel holds first, then everything that was found."""
-        return [*self._summary(), *(sentence for count, sentence in self._findings() if count)]
+        found = (*self._findings(), *self._universe())
+        return [*self._summary(), *(sentence for count, sentence in found if count)]
 
     def _summary(self) -> list[str]:
         tradable = [history for history in self.symbols if history.tradable]
@@ -190,6 +200,48 @@ class DataReport:
                 self.large_moves,
                 f"{_counted(self.large_moves, 'change')} from a price to the next by more than a factor of two: kept; "
                 "check that prices are adjusted for splits.",
+            ),
+        ]
+
+    def _universe(self) -> list[tuple[int, str]]:
+        """What the choice of symbols and the making of their prices do to a backtest."""
+        universe = self.universe
+        splits = [str(split) for split in universe.suspected_splits]
+        stale = [str(run) for run in universe.stale_runs]
+        return [
+            (
+                not universe.ended_symbols and self.days >= _YEAR_DAYS,
+                "No tradable symbol ends before the last day: they were probably chosen among those that survived. A "
+                "backtest on survivors earns more than trading would have: those that failed are missing.",
+            ),
+            (
+                len(splits),
+                f"Probably splits that prices are not adjusted for: {_listed(splits)}. Such a change counts as a gain "
+                "or a loss that no holder of shares had: give adjusted prices.",
+            ),
+            (
+                universe.dividends == "unadjusted",
+                "Adjusted closes contain splits but no dividend: gains leave dividends out, which is right only for "
+                "symbols that pay none.",
+            ),
+            (
+                universe.dividends == "unknown",
+                "Whether prices are adjusted for dividends cannot be known from closes alone: if they are not, gains "
+                "leave dividends out.",
+            ),
+            (
+                universe.weekend_days,
+                f"{_counted(universe.weekend_days, 'day')} on a Saturday or Sunday: right where trading never stops, "
+                "wrong dates on an exchange.",
+            ),
+            (
+                len(stale),
+                f"The same close on ten days or more in succession: {_listed(stale, 3)}. Probably nothing was traded, "
+                "and no order could have been filled.",
+            ),
+            (
+                universe.missing_share >= _SHOWN_SHARE,
+                f"{universe.missing_share:.1%} of all days and symbols have no price.",
             ),
         ]
 

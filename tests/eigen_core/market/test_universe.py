@@ -1,0 +1,129 @@
+"""The data report says what the choice of symbols and the making of their prices do to a backtest."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from market_cases import cleaned, random_bars, write_csv
+
+from eigen_core.bundled import BUNDLED, path_of_data
+from eigen_core.market.report import DataReport
+from eigen_core.market.universe import SuspectedSplit, UniverseAudit
+
+DAYS = 300
+
+
+def says(report: DataReport, words: str) -> bool:
+    return any(words in line for line in report.lines())
+
+
+def audited(close: np.ndarray, opened: np.ndarray | None = None, factor: np.ndarray | None = None) -> UniverseAudit:
+    """The audit of closes `[days, symbols]`, all of them tradable."""
+    days = np.busday_offset("2020-01-01", np.arange(len(close)), roll="forward").astype("datetime64[D]")
+    symbols = tuple(f"S{column}" for column in range(close.shape[1]))
+    opened = np.full(close.shape, np.nan) if opened is None else opened
+    return UniverseAudit.of(
+        days, symbols, len(symbols), opened, close, np.ones(close.shape) if factor is None else factor
+    )
+
+
+def walk(seed: int, deviation: float = 0.02, symbols: int = 1) -> np.ndarray:
+    steps = np.random.default_rng(seed).standard_normal((DAYS, symbols))
+    return np.asarray(50.0 * np.exp(np.cumsum(deviation * steps, axis=0)))
+
+
+def test_bundled_prices() -> None:
+    report = cleaned(path_of_data(None))[1]
+    assert report.universe.suspected_splits == ()
+    assert {run.symbol for run in report.universe.stale_runs} == {"RRC"}
+    assert report.universe.stale_runs[0].days == 69
+    assert report.universe.dividends == "unknown"
+    assert says(report, "chosen among those that survived")
+    assert not report.universe.weekend_days
+    assert not report.universe.missing_share
+
+
+def test_adjusted_closes_contain_dividends_and_plain_ones_show_the_splits(tmp_path: Path) -> None:
+    adjusted = cleaned(BUNDLED["us5"])[1].universe
+    assert (adjusted.dividends, adjusted.suspected_splits, adjusted.stale_runs) == ("adjusted", (), ())
+    assert 0.25 < adjusted.missing_share < 0.26
+    plain = cleaned(write_csv(tmp_path / "p.csv", pd.read_csv(BUNDLED["us5"]).drop(columns="Adj Close")))[1]
+    assert list(map(str, plain.universe.suspected_splits)) == [
+        "AAPL 2:1 on 2000-06-21",
+        "AAPL 2:1 on 2005-02-28",
+        "MSFT 2:1 on 2003-02-18",
+    ]
+    assert says(plain, "Probably splits that prices are not adjusted for: AAPL 2:1 on 2000-06-21")
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(2.0, "2:1"), (1.5, "3:2"), (3.0, "3:1"), (20.0, "20:1"), (0.1, "1:10")])
+def test_planted_split_is_found_and_an_adjusted_one_is_none(ratio: float, words: str) -> None:
+    close = walk(seed=1, symbols=2)
+    opened = close * np.exp(0.005 * np.random.default_rng(2).standard_normal(close.shape))
+    opened[100, 1] = close[99, 1] * 1.01
+    close[100:, 1] /= ratio
+    opened[100:, 1] /= ratio
+    assert audited(close, opened).suspected_splits == (SuspectedSplit("S1", "2020-05-20", words),)
+    close[:100, 1] /= ratio
+    opened[:100, 1] /= ratio
+    assert audited(close, opened).suspected_splits == ()
+
+
+def test_few_alarms_on_walks_with_fat_tails() -> None:
+    deviation = np.repeat([0.005, 0.01, 0.02, 0.04], 100)
+    steps = deviation * np.random.default_rng(1).standard_t(4, (DAYS, len(deviation)))
+    assert len(audited(50.0 * np.exp(np.cumsum(steps, axis=0))).suspected_splits) <= 1
+
+
+def test_a_crash_that_is_followed_by_large_moves_is_no_split() -> None:
+    close = walk(seed=3)
+    close[100:] /= 2.0
+    assert len(audited(close).suspected_splits) == 1
+    close[100:] = close[100] * (walk(seed=4, deviation=0.1) / 50.0)[100:]
+    close[100] = close[99] / 2.0
+    assert audited(close).suspected_splits == ()
+
+
+def test_dividends() -> None:
+    close = walk(seed=5, symbols=2)
+    factor = np.ones(close.shape)
+    factor[:150] = 0.5
+    assert audited(close, factor=factor).dividends == "unadjusted"
+    factor[:80, 1] *= 0.99
+    assert audited(close, factor=factor).dividends == "adjusted"
+    assert audited(close).dividends == "unknown"
+
+
+def test_symbols_that_end_and_short_data_are_no_survivors(tmp_path: Path) -> None:
+    bars = random_bars(["AAA", "BBB"], DAYS, seed=6)
+    assert says(cleaned(write_csv(tmp_path / "all.csv", bars))[1], "survived")
+    last_days = sorted(bars["date"].unique())[-30:]
+    ended = bars[(bars["symbol"] == "AAA") | ~bars["date"].isin(last_days)]
+    path = write_csv(tmp_path / "ended.csv", ended)
+    report = cleaned(path)[1]
+    assert report.universe.ended_symbols == 1
+    assert not says(report, "survived")
+    assert says(cleaned(path, context=("BBB",))[1], "survived")
+    assert not says(cleaned(write_csv(tmp_path / "short.csv", random_bars(["AAA"], 100, seed=7)))[1], "survived")
+
+
+def test_weekends_stale_prices_and_missing_days(tmp_path: Path) -> None:
+    bars = random_bars(["AAA", "BBB"], 70, seed=8)
+    bars["date"] = list(pd.date_range("2020-01-01", periods=70)) * 2
+    bars.loc[5:15, ["open", "high", "low", "close"]] = 10.0
+    bars.loc[20:28, ["open", "high", "low", "close"]] = 11.0
+    report = cleaned(write_csv(tmp_path / "p.csv", bars.drop(index=range(130, 140))))[1]
+    assert report.universe.weekend_days == 20
+    assert [(run.symbol, run.first_day, run.days) for run in report.universe.stale_runs] == [("AAA", "2020-01-06", 11)]
+    assert report.universe.missing_share == pytest.approx(10 / 140)
+    for words in ("20 days on a Saturday or Sunday", "AAA (11 days from 2020-01-06)", "7.1% of all days and symbols"):
+        assert says(report, words)
+
+
+def test_each_finding_is_a_line_of_its_own(tmp_path: Path) -> None:
+    report = cleaned(write_csv(tmp_path / "p.csv", random_bars(["AAA"], 30, seed=9)))[1]
+    quiet = replace(report, universe=replace(report.universe, dividends="adjusted"))
+    assert not says(quiet, "dividends")
+    assert says(replace(report, universe=replace(report.universe, dividends="unadjusted")), "but no dividend")
