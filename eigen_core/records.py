@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
@@ -73,6 +73,32 @@ class Lineage:
     genes: dict[str, float] | None = None
 
 
+class Excess(Record):
+    """What trades gained beyond what the market gained on the same days, in percent of what was paid for each."""
+
+    mean: float
+    """Mean over the trades (%)."""
+    standard_error: Annotated[float, Field(ge=0.0)]
+    """Its standard error (%)."""
+    trades: Annotated[int, Field(ge=2)]
+    """Number of trades."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds of its 95 % interval (%)."""
+        width = NormalDist().inv_cdf(0.975) * self.standard_error
+        return self.mean - width, self.mean + width
+
+    @property
+    def short(self) -> str:
+        """Mean and half of its interval: "+0.12 ± 0.31 %"."""
+        return f"{self.mean:+.2f} ± {self.interval[1] - self.mean:.2f} %"
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.mean:+.2f} % a trade (95 % interval {low:+.2f} to {high:+.2f})"
+
+
 class GenerationRecord(Record):
     """What a generation showed. Equal runs have equal records, bit for bit: no times, no memory in here."""
 
@@ -91,6 +117,8 @@ class GenerationRecord(Record):
     """Generation in which the champion was found."""
     champion_agent: int
     """Its index in that generation."""
+    champion_excess: Excess | None = None
+    """What the trades of its validation episodes gained beyond the market; None where a task has no trades."""
     learning: dict[str, float] | None
     """Gradient steps of each agent and the mean of each of the learner's curves; None where nothing was learned."""
     trading: dict[str, float]
@@ -173,6 +201,8 @@ class HoldoutResult(Record):
     """First day of each holdout episode, evenly spread."""
     champion_rewards: tuple[float, ...]
     """The champion's reward in each of them."""
+    champion_excess: Excess | None = None
+    """What its trades gained beyond the market; None where a task has no trades."""
     champion_statistics: tuple[tuple[str, float], ...]
     """What its episodes came to, by the task's own names and in its order, which a sealed document keeps in a list."""
     random_rewards: tuple[float, ...]

@@ -37,6 +37,7 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
         generation=state.generation,
         slices=tuple(int(day) for day in slices),
         champion_rewards=tuple(champion.rewards[0].tolist()),
+        champion_excess=state.task.excess([champion]),
         champion_statistics=tuple(state.task.statistics([champion]).items()),
         random_rewards=tuple(np.concatenate(random_rewards).mean(axis=1).tolist()),
     )

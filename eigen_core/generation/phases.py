@@ -20,7 +20,8 @@ from eigen_core.learners import LearningPlan
 from eigen_core.population import Population, agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
-from eigen_core.records import GenerationRecord
+from eigen_core.records import Excess, GenerationRecord
+from eigen_core.task import Rollout
 
 # Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
 _LARGEST = 1.0 - 2.0**-20
@@ -103,11 +104,18 @@ def evaluate(state: TrainingState) -> EvaluationResult:
         fitness=fitness,
         validations=validations,
         statistics=state.task.statistics(trained),
+        excess=_excess_of(state, int(np.argmax(validations)), groups, validated),
         task_state=state.task.state_after(rows),
     )
     champion = _champion_after(state, result)
     state.commit(replay=state.replay.appended(rows), champion=champion, evaluated=result)
     return result
+
+
+def _excess_of(state: TrainingState, agent: int, groups: list[slice], rollouts: list[Rollout]) -> Excess | None:
+    """What an agent's trades gained beyond the market in the rollouts of its group."""
+    group = next(index for index, agents in enumerate(groups) if agent < agents.stop)
+    return state.task.excess([rollouts[group].of_agent(agent - groups[group].start)])
 
 
 def _joined(parts: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -217,6 +225,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
         champion_validation=champion.validation,
         champion_generation=champion.generation,
         champion_agent=champion.agent,
+        champion_excess=result.excess if champion.generation == generation else state.history[-1].champion_excess,
         learning=learning,
         trading=result.statistics,
         transitions=state.replay.size,

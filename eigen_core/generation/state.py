@@ -15,7 +15,7 @@ from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, method_class
 from eigen_core.learners import learner_class
 from eigen_core.population import Population, initial_weights
-from eigen_core.records import GenerationRecord, RecordLog, Telemetry
+from eigen_core.records import Excess, GenerationRecord, RecordLog, Telemetry
 from eigen_core.replay import Replay
 from eigen_core.task import task_class
 
@@ -29,6 +29,7 @@ class EvaluationResult:
         fitness: float64 `[agents]`.
         validations: float64 `[agents]`.
         statistics: what the task says of the training episodes.
+        excess: what the trades of the agent that validates best gained beyond the market.
         task_state: what the task knows after them.
     """
 
@@ -36,6 +37,7 @@ class EvaluationResult:
     fitness: NDArray[np.float64]
     validations: NDArray[np.float64]
     statistics: dict[str, float]
+    excess: Excess | None
     task_state: Mapping[str, Tensor]
 
 

@@ -14,6 +14,7 @@ from eigen_core.reporting.pages import (
 )
 from eigen_core.reporting.tables import (
     champion_card,
+    champion_sentence,
     generation_rows,
     history_frame,
     holdout_sentence,
@@ -30,6 +31,7 @@ __all__ = [
     "Overview",
     "Progress",
     "champion_card",
+    "champion_sentence",
     "data_page",
     "generation_rows",
     "history_frame",

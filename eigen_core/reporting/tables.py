@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 import pandas as pd
 
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.records import Excess, GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.ancestry import champion_path, origins, record_of
 from eigen_core.units import BYTES_PER_MB, count, number, reward
 
@@ -16,7 +16,7 @@ Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded, None is unknown."""
 NO_GENERATION = "No generation is complete."
 
-_NESTED = {"fitness", "validations", "learning", "trading", "evolution", "descent"}
+_NESTED = {"fitness", "validations", "champion_excess", "learning", "trading", "evolution", "descent"}
 _TIMES = ("evaluate_seconds", "train_seconds", "evolve_seconds", "checkpoint_seconds", "seconds")
 _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes")
 
@@ -60,9 +60,13 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
 
 
 def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
-    """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used."""
+    """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used.
+
+    Where there are trades, also what the champion's gained beyond the market in validation (% with 95 % interval).
+    """
     known = {entry.generation: entry for entry in telemetry}
     entries = [known.get(record.generation) for record in history]
+    trades = any(record.champion_excess for record in history)
     on_device = any(entry is not None and entry.device_peak_bytes for entry in entries)
     return [
         {
@@ -70,12 +74,17 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
             "best (reward)": round(record.best_fitness, 2),
             "mean (reward)": round(record.mean_fitness, 2),
             "champion (reward)": round(record.champion_validation, 2),
+            **({"excess a trade": _short(record.champion_excess)} if trades else {}),
             "time (s)": None if entry is None else round(entry.seconds, 2),
             "peak (MB)": None if entry is None else _megabytes(entry.rss_peak_bytes),
             **({"GPU (MB)": None if entry is None else _megabytes(entry.device_peak_bytes)} if on_device else {}),
         }
         for record, entry in zip(history, entries, strict=True)
     ]
+
+
+def _short(excess: Excess | None) -> str | None:
+    return None if excess is None else excess.short
 
 
 def _megabytes(amount: int) -> float | None:
@@ -97,6 +106,7 @@ def champion_card(history: Sequence[GenerationRecord]) -> Row:
     return {
         "champion": _champion(newest),
         "validation (reward)": round(newest.champion_validation, 2),
+        **({"excess over the market": str(newest.champion_excess)} if newest.champion_excess else {}),
         "fitness (reward)": None if found is None else round(found.fitness[agent], 2),
         "age (generations)": newest.generation - generation,
         "origin": origins(history, generation).get(agent, "initial"),
@@ -152,12 +162,24 @@ def _title(plot: Path) -> str:
     return plot.stem.replace("_", " ")
 
 
+def champion_sentence(history: Sequence[GenerationRecord]) -> str:
+    """Say who the champion is, of how many it is the best, and what its trades gained beyond the market."""
+    newest = history[-1]
+    looks = count(sum(len(record.validations) for record in history), "validation")
+    sentence = f"The champion is {_champion(newest)}, the best of {looks}"
+    excess = newest.champion_excess
+    if excess is None:
+        return f"{sentence}."
+    return f"{sentence}: beyond the market it gained {excess} there, on the days that it was chosen by."
+
+
 def holdout_sentence(result: HoldoutResult) -> str:
     """Say how the champion did in the holdout episodes beside agents with random weights."""
     rewards = result.random_rewards
+    excess = f"; beyond the market it gains {result.champion_excess}" if result.champion_excess else ""
     return (
         f"In {count(len(result.slices), 'holdout episode')} the champion earns {reward(result.champion_reward)} "
-        f"({in_words(dict(result.champion_statistics))}); "
+        f"({in_words(dict(result.champion_statistics))}){excess}; "
         f"{len(rewards)} agents with random weights earn {reward(result.random_reward)} on average, from "
         f"{reward(min(rewards))} to {reward(max(rewards))}, and it beats {result.share_of_random_beaten:.0%} of them."
     )
@@ -174,8 +196,9 @@ def history_frame(
 ) -> pd.DataFrame:
     """Return the scalars of a run as a frame indexed by generation; what is not known is NaN.
 
-    Columns are the fields of `GenerationRecord`, what it has of learning, trading and evolution with `learning_`,
-    `trading_` or `evolution_` in front, and those of `Telemetry` with the whole time, `seconds`.
+    Columns are the fields of `GenerationRecord`, what it has of the champion's excess, learning, trading and evolution
+    with `champion_excess_`, `learning_`, `trading_` or `evolution_` in front, and those of `Telemetry` with the whole
+    time, `seconds`.
 
     Args:
         history: records of the generations.
@@ -194,6 +217,7 @@ def history_frame(
 def _flat(record: GenerationRecord, telemetry: Telemetry | None) -> dict[str, float | str | None]:
     return {
         **record.model_dump(exclude=_NESTED),
+        **{f"champion_excess_{name}": value for name, value in record.champion_excess or ()},
         **{f"learning_{name}": value for name, value in (record.learning or {}).items()},
         **{f"trading_{name}": value for name, value in record.trading.items()},
         **{f"evolution_{name}": value for name, value in record.evolution.items()},

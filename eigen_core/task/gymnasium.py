@@ -159,6 +159,9 @@ class GymnasiumTask:
         names = ("reward", "steps", "terminated")
         return {name: float(np.concatenate([rollout.counts[name] for rollout in rollouts]).mean()) for name in names}
 
+    def excess(self, rollouts: Sequence[Rollout]) -> None:
+        """Return None: there is no market."""
+
     def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
         """Return what draws batches from all that is stored."""
         return UniformSampler(replay.size, batch_size)

@@ -16,6 +16,7 @@ from eigen_core.needs import Facts
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.policies import Box, Policy
+from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
 from eigen_core.task.needs import TaskNeeds
 
@@ -53,6 +54,13 @@ class Rollout:
     rewards: NDArray[np.float64]
     counts: Mapping[str, NDArray[np.float64]]
     transitions: Mapping[str, Tensor] | None
+
+    def of_agent(self, agent: int) -> "Rollout":
+        """Return what one agent of the group did, without its transitions."""
+        episodes = self.rewards.shape[1]
+        own = slice(agent * episodes, (agent + 1) * episodes)
+        counts = {name: values[own] for name, values in self.counts.items()}
+        return Rollout(self.rewards[agent : agent + 1], counts, None)
 
 
 class Encoding(Protocol):
@@ -179,6 +187,9 @@ class Task(Protocol[Observed, Encoded]):
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return what the episodes of rollouts come to."""
+
+    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
+        """Return what the trades of rollouts gained beyond the market; None where there are none, or no market."""
 
     def sampler(self, replay: Replay, batch_size: int) -> BatchSampler | None:
         """Return what draws batches from a replay as it is now; None while there are too few transitions for one."""

@@ -18,6 +18,7 @@ from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import ACTION_VALUES, AgentNetwork, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import Parameters
+from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.market_needs import MarketNeeds
@@ -30,7 +31,7 @@ from eigen_core.task.market_transitions import (
     stored_days,
     wrong_rows,
 )
-from eigen_core.trading import Prices, episode_times
+from eigen_core.trading import Prices, episode_times, excess_of, excess_sums, market_gains
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
 
@@ -109,6 +110,8 @@ class MarketTask:
         self.fingerprint = panel.fingerprint
         self._config = config
         self._episode_times = episode_times(config.trading, device)
+        self._decisions = torch.arange(config.trading.trading_days, device=device)
+        self._market_gains = market_gains(self.evaluator.prices, config.trading)
 
     @staticmethod
     def open_data(config: Config) -> TaskData:
@@ -159,7 +162,12 @@ class MarketTask:
     ) -> Rollout:
         """Play one episode for each agent and start; see `Task.roll_out`."""
         played = self.evaluator.roll_out(weights, starts, noise, record)
-        counts = {name: getattr(played.summary, name).cpu().numpy().astype(np.float64) for name in _COUNTED}
+        summary = played.summary
+        days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
+        market = self._market_gains[days, summary.exit_offset]
+        excess = excess_sums(summary.gain - market, summary.bought, self._config.trading.holding_days)
+        counted = excess | {name: getattr(summary, name) for name in _COUNTED}
+        counts = {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
         return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
@@ -175,6 +183,11 @@ class MarketTask:
             "idle_days": float(counts["idle_days"].mean()),
             "fees": float(counts["fees"].mean()),
         }
+
+    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
+        """Return what the trades of rollouts gained beyond the market; None with fewer than two trades."""
+        names = rollouts[0].counts
+        return excess_of({name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in names})
 
     def sampler(self, replay: Replay, batch_size: int) -> _BlockSampler | None:
         """Return what draws batches of different days; None while no block has enough of them."""

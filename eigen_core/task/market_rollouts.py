@@ -41,7 +41,7 @@ class Evaluator:
 
     def __init__(self, network: AgentNetwork, prices: Prices, config: Config, device: torch.device) -> None:
         self._network = network
-        self._prices = prices
+        self.prices = prices
         self._trading = config.trading
         self._device = device
         self._episode_times = episode_times(config.trading, device)[:-1]
@@ -89,7 +89,7 @@ class Evaluator:
     ) -> MarketRollout:
         agents, slices, days, assets, _ = prepared.shape
         episodes = agents * slices
-        environment = TradingEnvironment(self._prices, self._trading)
+        environment = TradingEnvironment(self.prices, self._trading)
         environment.reset(first_days)
         portfolios = torch.empty(
             (episodes if record else 0, days, assets, self._network.portfolio_values),
@@ -118,7 +118,7 @@ class Evaluator:
         policy = self._network.policy(actor, prepared.flatten(1, 2), None)
         played = policy.play(None if noise is None else noise.flatten(1, 2))
         taken, stored = (part.reshape(agents * slices, days, assets, 2) for part in played)
-        rewards, summary = trade_whole_episodes(self._prices, self._trading, first_days, taken[..., 0], taken[..., 1])
+        rewards, summary = trade_whole_episodes(self.prices, self._trading, first_days, taken[..., 0], taken[..., 1])
         batch = None
         if record:
             nothing_seen = torch.empty((len(first_days), days, assets, 0), dtype=torch.float16, device=self._device)

@@ -7,6 +7,7 @@ from eigen_core.trading.environment import (
     episode_time,
     episode_times,
 )
+from eigen_core.trading.excess import excess_of, excess_sums, market_gains
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary
 from eigen_core.trading.whole_episodes import trade_whole_episodes
@@ -19,5 +20,8 @@ __all__ = [
     "TradingEnvironment",
     "episode_time",
     "episode_times",
+    "excess_of",
+    "excess_sums",
+    "market_gains",
     "trade_whole_episodes",
 ]

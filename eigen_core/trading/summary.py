@@ -21,6 +21,9 @@ class EpisodeSummary:
             those that also began without one.
         fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
         reward: float64, sum of the episode's rewards.
+        bought: bool `[episodes, decisions]`, which decisions became trades.
+        exit_offset, gain: `[episodes, decisions]`, days from decision to exit, and net gain; 0 where there was no
+            trade.
     """
 
     trades: Tensor
@@ -29,6 +32,9 @@ class EpisodeSummary:
     idle_days: Tensor
     fees: Tensor
     reward: Tensor
+    bought: Tensor
+    exit_offset: Tensor
+    gain: Tensor
 
     @property
     def win_rate(self) -> Tensor:
@@ -69,4 +75,7 @@ def account(
         idle_days=idle_days,
         fees=torch.where(bought, fees, 0.0).sum(dim=1),
         reward=reward,
+        bought=bought,
+        exit_offset=torch.where(bought, orders.exit_offset, 0),
+        gain=torch.where(bought, orders.gain, 0.0),
     )

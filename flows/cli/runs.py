@@ -12,6 +12,7 @@ from eigen_core.units import BYTES_PER_MB, size
 from flows.cli.output import PlainTable, print_fact, print_line
 
 if TYPE_CHECKING:
+    from eigen_core.records import GenerationRecord, Telemetry
     from flows.housekeeping import CleanedRun, Verification
     from flows.runs import RunStatus
 
@@ -19,7 +20,7 @@ _SHOWN_GENERATIONS = 40
 _SHOWN_DAMAGES = 50
 _TELEMETRY_KEYS = ("seconds", "rss_peak_bytes")
 _HISTORY_KEYS = (
-    *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation"),
+    *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_excess"),
     *_TELEMETRY_KEYS,
     *("transitions", "weights_sha256", "replay_sha256"),
 )
@@ -39,10 +40,12 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
     print_line(
         console, "Run ", (status.run, "bold"), f" {how}: generation {status.generation} of {status.config.generations}"
     )
-    if status.holdout:
-        # Imported here because it needs pandas, which help and presets do without.
-        from eigen_core.reporting import holdout_sentence
+    # Imported here because it needs pandas, which help and presets do without.
+    from eigen_core.reporting import champion_sentence, holdout_sentence
 
+    if status.history:
+        print_line(console, champion_sentence(status.history))
+    if status.holdout:
         print_line(console, holdout_sentence(status.holdout))
     for fact in (status.goodput, status.uploads):
         if fact:
@@ -62,6 +65,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
         "mean fitness",
         "validation",
         "champion",
+        "excess/trade",
         "buffer",
         "time",
         "RSS",
@@ -75,6 +79,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
         table.add_row(
             str(record.generation),
             *(f"{value:,.1f}" for value in fitness),
+            record.champion_excess.short if record.champion_excess else "",
             f"{record.transitions:,}",
             *((f"{entry.seconds:,.1f} s", size(entry.rss_bytes), size(entry.rss_peak_bytes)) if entry else [""] * 3),
         )
@@ -106,16 +111,16 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
         "config": status.config.model_dump(mode="json"),
         "store": status.store,
         "computed_by": status.computed_by,
-        "history": [
-            {
-                key: getattr(took.get(record.generation), key, None) if key in _TELEMETRY_KEYS else getattr(record, key)
-                for key in _HISTORY_KEYS
-            }
-            for record in status.history
-        ],
+        "history": [_history_row(record, took.get(record.generation)) for record in status.history],
         "goodput": status.goodput and {"share": status.goodput.share, **asdict(status.goodput)},
         "uploads": status.uploads,
     }
+
+
+def _history_row(record: "GenerationRecord", telemetry: "Telemetry | None") -> dict[str, Any]:
+    measured = {key: getattr(telemetry, key, None) for key in _TELEMETRY_KEYS}
+    values = record.model_dump(include=set(_HISTORY_KEYS)) | measured
+    return {key: values[key] for key in _HISTORY_KEYS}
 
 
 def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:

@@ -128,6 +128,9 @@ class PointerTask:
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         return {"distance": float(np.concatenate([rollout.counts["distance"] for rollout in rollouts]).mean())}
 
+    def excess(self, rollouts: Sequence[Rollout]) -> None:
+        """Return None: there is no market."""
+
     def sampler(self, replay: Replay, batch_size: int) -> _Uniform | None:
         return _Uniform(replay, batch_size)
 

@@ -85,7 +85,12 @@ def _tracker_class(name: str) -> type[Tracker]:
 
 def metrics_of(record: GenerationRecord) -> dict[str, float]:
     """Return the metrics of a generation that equal runs share, by the names of the record."""
-    return {**_numbers(record, "generation"), **_in(record.trading, "trading"), **_in(record.learning, "learning")}
+    return {
+        **_numbers(record, "generation"),
+        **_in(dict(record.champion_excess or ()), "champion_excess"),
+        **_in(record.trading, "trading"),
+        **_in(record.learning, "learning"),
+    }
 
 
 def metrics_since(

@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 from synthetic_run import make_run
 
+from eigen_core.records import Excess
 from eigen_core.reporting import (
     champion_card,
+    champion_sentence,
     generation_rows,
     history_frame,
     markdown_card,
@@ -80,6 +82,17 @@ def test_the_champion_card_says_who_and_how_good() -> None:
     assert f"- **champion**: {card['champion']}" in markdown_card(card)
     with pytest.raises(ValueError, match="no champion"):
         champion_card([])
+
+
+def test_what_the_champion_gained_beyond_the_market_stands_beside_its_validation() -> None:
+    history, telemetry = make_run(3, 4)
+    assert champion_sentence(history).endswith("the best of 12 validations.")
+    excess = Excess(mean=0.25, standard_error=0.5, trades=40)
+    history = [*history[:2], history[2].model_copy(update={"champion_excess": excess})]
+    assert [row["excess a trade"] for row in generation_rows(history, telemetry)] == [None, None, "+0.25 ± 0.98 %"]
+    assert champion_card(history)["excess over the market"] == "+0.25 % a trade (95 % interval -0.73 to +1.23)"
+    assert "+0.25 % a trade (95 % interval -0.73 to +1.23)" in champion_sentence(history)
+    assert history_frame(history)["champion_excess_mean"].tolist()[2] == 0.25
 
 
 def test_a_markdown_table_has_a_line_a_row_and_a_cell_a_column() -> None:

@@ -48,6 +48,7 @@ HISTORY_KEYS = [
     "mean_fitness",
     "validation",
     "champion_validation",
+    "champion_excess",
     "seconds",
     "rss_peak_bytes",
     "transitions",

@@ -1,0 +1,82 @@
+"""What trades earn beyond the market: their gain less that of all assets bought on the same day and held as long."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.records import Excess
+from eigen_core.trading.orders import PERCENT, fill_offset, gain_at_close
+from eigen_core.trading.prices import Prices
+
+_SUMS = ("trades", "excess", "excess_excess", "excess_trades", "trades_trades")
+
+
+def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
+    """Return what an asset drawn at random gains: float64 `[days, holding_days + 1]`, NaN where none can be bought.
+
+    Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each filled as
+    `trading.fill` says and sold at the last known close of day t + h, slippage and costs paid. Days after the last one
+    count as days without prices.
+    """
+    days, slippage = prices.days, trading.slippage_bps / 10_000.0
+    fill_day = torch.arange(days, device=prices.close.device) + fill_offset(trading)
+    row = fill_day.clamp(max=days - 1)
+    fill = prices.close[row]
+    if trading.fill == "next_open":
+        fill = torch.where(prices.open[row].isnan(), fill, prices.open[row])
+    can_buy = prices.tradable & (fill > 0.0) & (fill_day < days).unsqueeze(1)
+    entry = torch.where(can_buy, fill * (1.0 + slippage), torch.nan)
+    gains = torch.full((days, trading.holding_days + 1), torch.nan, dtype=torch.float64, device=fill.device)
+    for offset in range(fill_offset(trading), trading.holding_days + 1):
+        row = (torch.arange(days, device=fill.device) + offset).clamp(max=days - 1)
+        gains[:, offset] = gain_at_close(trading, entry, prices.last_close[row]).nanmean(dim=1)
+    return gains
+
+
+def excess_sums(excess: Tensor, bought: Tensor, lags: int) -> dict[str, Tensor]:
+    """Return what `excess_of` needs to know of each episode: float64 `[episodes]` by name.
+
+    Args:
+        excess: float64 `[episodes, decisions]`, gain of a trade beyond the market's (a fraction).
+        bought: bool `[episodes, decisions]`, where there was a trade.
+        lags: decisions after one whose trades overlap with its trade.
+
+    Beside the number of trades and the sum of their excess: sums over all pairs of decisions at most `lags` apart, of
+    the products of excess and excess, excess and number, number and number, with the weights of Bartlett's kernel.
+    """
+    number = bought.to(torch.float64)
+    gained = torch.where(bought, excess * PERCENT, 0.0)
+    sums = {"trades": number.sum(dim=1), "excess": gained.sum(dim=1)}
+    for name, left, right in (
+        ("excess_excess", gained, gained),
+        ("excess_trades", gained, number),
+        ("trades_trades", number, number),
+    ):
+        total = (left * right).sum(dim=1)
+        for lag in range(1, min(lags, left.shape[1] - 1) + 1):
+            both = left[:, lag:] * right[:, :-lag] + left[:, :-lag] * right[:, lag:]
+            total = total + (1.0 - lag / (lags + 1)) * both.sum(dim=1)
+        sums[name] = total
+    return sums
+
+
+def excess_of(sums: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+    """Return the mean excess of all trades of episodes and its standard error; None with fewer than two trades.
+
+    Args:
+        sums: those of `excess_sums`, on the host.
+
+    Trades overlap, so the error takes the covariance of decisions that are close to each other into account (Newey and
+    West 1987, "A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix",
+    equation 5); the number of trades, which is random too, makes it the error of a ratio.
+    """
+    trades, excess, squares, products, counts = (float(sums[name].sum()) for name in _SUMS)
+    if trades < 2:
+        return None
+    mean = excess / trades
+    variance = squares - 2.0 * mean * products + mean**2 * counts
+    return Excess(mean=mean, standard_error=max(variance, 0.0) ** 0.5 / trades, trades=int(trades))

@@ -1,0 +1,88 @@
+"""What trades gain beyond the market: equal to an obvious version, and an interval that holds what it says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from trading_cases import Array, prices_of, random_panel
+
+from eigen_core.config import TradingConfig
+from eigen_core.trading import Prices, excess_of, excess_sums, market_gains, trade_whole_episodes
+
+
+def slow_market_gain(prices: Prices, trading: TradingConfig, day: int, offset: int) -> float:
+    """The mean net gain of the assets that a decision on a day can buy, one asset after the other."""
+    gains = []
+    fill_day = day if trading.fill == "same_close" else day + 1
+    for asset in range(prices.assets):
+        if fill_day >= prices.days or not prices.tradable[day, asset]:
+            continue
+        fill = float(prices.close[fill_day, asset])
+        if trading.fill == "next_open" and not prices.open[fill_day, asset].isnan():
+            fill = float(prices.open[fill_day, asset])
+        if not fill > 0.0:
+            continue
+        paid = fill * (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4)
+        close = float(prices.last_close[min(day + offset, prices.days - 1), asset])
+        gains.append(close * (1.0 - trading.slippage_bps / 1e4) * (1.0 - trading.cost_bps / 1e4) / paid - 1.0)
+    return float(np.mean(gains)) if gains else float("nan")
+
+
+@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
+def test_the_market_gains_what_an_asset_drawn_at_random_gains(fill: str) -> None:
+    prices = prices_of(random_panel(11, days=60, assets=5))
+    settings: dict[str, Any] = {"holding_days": 6, "settlement_days": 6, "trading_days": 20, "fill": fill}
+    trading = TradingConfig(**settings)
+    gains = market_gains(prices, trading)
+    first = 0 if fill == "same_close" else 1
+    slow = [[slow_market_gain(prices, trading, day, offset) for offset in range(first, 7)] for day in range(60)]
+    np.testing.assert_allclose(gains[:, first:].numpy(), np.array(slow), rtol=1e-12, equal_nan=True)
+
+
+def slow_error(excess: Array, bought: NDArray[np.bool_], lags: int) -> float:
+    """The error of the mean excess from all pairs of decisions of an episode, one after the other."""
+    mean = float(excess[bought].mean())
+    variance = 0.0
+    for episode in range(len(excess)):
+        deviations = np.where(bought[episode], excess[episode] - mean, 0.0)
+        for one in range(len(deviations)):
+            for other in range(len(deviations)):
+                weight = max(0.0, 1.0 - abs(one - other) / (lags + 1))
+                variance += weight * deviations[one] * deviations[other]
+    return float(np.sqrt(variance) / bought.sum())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_mean_and_error_are_those_of_all_pairs(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    excess, bought = random.normal(0.01, 0.05, (3, 25)), random.random((3, 25)) < 0.6
+    sums = excess_sums(torch.tensor(excess), torch.tensor(bought), lags=7)
+    found = excess_of({name: values.numpy() for name, values in sums.items()})
+    assert found is not None
+    assert found.trades == bought.sum()
+    assert found.mean == pytest.approx(100.0 * excess[bought].mean(), rel=1e-12)
+    assert found.standard_error == pytest.approx(100.0 * slow_error(excess, bought, 7), rel=1e-9)
+
+
+def test_fewer_than_two_trades_say_nothing() -> None:
+    bought = torch.zeros((2, 9), dtype=torch.bool)
+    bought[1, 3] = True
+    sums = excess_sums(torch.ones((2, 9), dtype=torch.float64), bought, lags=3)
+    assert excess_of({name: values.numpy() for name, values in sums.items()}) is None
+
+
+def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
+    trading = TradingConfig(holding_days=8, settlement_days=8, trading_days=40, min_target=5.0, max_target=6.0)
+    prices = prices_of(random_panel(2, days=400, assets=30))
+    starts = torch.arange(0, 350, 7)
+    coefficients = torch.tensor(np.random.default_rng(1).random((len(starts), trading.episode_days, 30))) * 3.0
+    targets = torch.full_like(coefficients, 5.5)
+    _, summary = trade_whole_episodes(prices, trading, starts, coefficients, targets)
+    market = market_gains(prices, trading)
+    days = starts.unsqueeze(1) + torch.arange(trading.trading_days)
+    sums = excess_sums(summary.gain - market[days, summary.exit_offset], summary.bought, trading.holding_days)
+    found = excess_of({name: values.numpy() for name, values in sums.items()})
+    assert found is not None
+    assert abs(found.mean) < 3.0 * found.standard_error
