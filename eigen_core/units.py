@@ -70,6 +70,26 @@ def signed(value: float) -> str:
     return f"+{number(value)}" if value > 0 else number(value)
 
 
+def percent(fraction: float, digits: int = 1) -> str:
+    """Format a fraction: "12.4 %", "−3.0 %"."""
+    return f"{_rounded(100.0 * fraction, digits)} %"
+
+
+def money(amount: float) -> str:
+    """Format money in whole units: "112,400", "−3,050"."""
+    return _rounded(amount, 0)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Format a value with so many decimals; what rounds to zero has no sign."""
+    return f"{value:z,.{digits}f}".replace("-", "−")
+
+
+def ratio(value: float) -> str:
+    """Format a ratio: two decimals."""
+    return _rounded(value, 2)
+
+
 def count(amount: int, noun: str) -> str:
     """Format an amount with its noun: "1 generation", "12 generations"."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"

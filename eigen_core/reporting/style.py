@@ -85,26 +85,38 @@ class EndLabel(NamedTuple):
 
 
 @contextmanager
+def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, Any] | None = None) -> Iterator[Figure]:
+    """Give an empty figure in the house's style; nothing of it, and no setting of matplotlib, outlives the block.
+
+    Args:
+        size_inches: width and height.
+        settings: of matplotlib, laid over the style.
+    """
+    with _SETTINGS_LOCK, matplotlib.rc_context({**_STYLE, **(settings or {})}):
+        figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH)
+        FigureCanvasAgg(figure)
+        try:
+            yield figure
+        finally:
+            figure.clear()
+
+
+@contextmanager
 def figure_file(path: Path, title: str, story: str) -> Iterator[Figure]:
     """Give an empty figure with a title and one line that says what it shows; write it to `path` at the end.
 
-    Nothing of the figure, and no setting of matplotlib, outlives the block; an error in it leaves no file.
+    An error in the block leaves no file.
 
     Args:
         path: PNG file; its folder is created.
         title: what is plotted.
         story: what it says in this run, one line under the title.
     """
-    with _SETTINGS_LOCK, matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH)
-        FigureCanvasAgg(figure)
-        try:
-            figure.text(0.015, 0.975, title, fontsize=13, fontweight="bold", va="top")
-            figure.text(0.015, 0.915, story, fontsize=9.5, color=MUTED, va="top")
-            yield figure
-            content = _png(figure)
-        finally:
-            figure.clear()
+    with empty_figure(SIZE_INCHES) as figure:
+        figure.text(0.015, 0.975, title, fontsize=13, fontweight="bold", va="top")
+        figure.text(0.015, 0.915, story, fontsize=9.5, color=MUTED, va="top")
+        yield figure
+        content = _png(figure)
     with replacing(path) as file:
         file.write(content)
 
@@ -121,6 +133,12 @@ def _png(figure: Figure) -> bytes:
 def tint(colour: str, white: float) -> str:
     """Mix a colour with a share of white. Unlike transparency, it looks the same wherever lines cross."""
     red, green, blue = (1.0 - (1.0 - channel) * (1.0 - white) for channel in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+def letters(colour: str) -> str:
+    """Return the colour of a text about a line: darker than the line, since thin letters need more contrast."""
+    red, green, blue = (0.75 * channel for channel in to_rgb(colour))
     return to_hex((red, green, blue))
 
 
@@ -187,8 +205,7 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> 
     ordered = sorted(labels, key=lambda label: label.y)
     heights = [float(to_axes.transform((0.0, label.y))[1]) for label in ordered]
     for label, y in zip(ordered, spread(heights, gap), strict=True):
-        # Darker than the line: thin letters need more contrast.
-        colour = [0.75 * channel for channel in to_rgb(label.colour)]
+        colour = letters(label.colour)
         axes.text(1.012, y, label.text, color=colour, fontsize=size, va="center", transform=axes.transAxes)
 
 

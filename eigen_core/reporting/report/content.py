@@ -1,0 +1,126 @@
+"""What a report says: the input of its page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.figures import Figures, figures_of
+
+Values = NDArray[np.float64]
+Claim = Literal["skill", "none", "undecided"]
+
+NAMES = {
+    "cash": "Cash",
+    "equal_weight": "Equal weight, held",
+    "rebalanced": "Equal weight, daily",
+    "momentum": "Momentum",
+    "reversal": "Reversal",
+    "classic": "Classic rule",
+    "initial_population": "Initial agents",
+}
+"""How a report calls the baselines."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value with its name, and what has to be known about it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The days that one fold of a walk-forward plays."""
+
+    name: str
+    first: date
+    last: date
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the run, and what the preset has instead; None: the same."""
+
+    key: str
+    value: str
+    preset: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report says about one agent of a run over a span of days.
+
+    Attributes:
+        run, agent, span: what was played, in words.
+        claim, sentence: the verdict.
+        facts: what the verdict rests on.
+        curve: the agent's account.
+        baselines: other accounts on the same days, by name.
+        benchmark: the one of them that beta, alpha and information ratio are against; None: there is none.
+        matched: total returns of random traders matched to the agent, float64 `[draws]`; may be empty.
+        trades: one row a trade: `symbol`, `bought`, `sold` (dates), `shares`, `money_in`, `money_out`, `costs`, `gain`
+            (money).
+        by_asset: gain (money) by symbol.
+        periods_per_year, risk_free: of the figures.
+        folds: of a walk-forward; empty without one.
+        looks: how often these days were looked at, in a sentence.
+        looked: the looks, rows of a table.
+        data: what was read and what was found in it, as sentences.
+        preset: the run's.
+        settings: all of the run's.
+        commands: what has to be entered to get this report again, in order.
+        hashes: of weights, replay and data; what computed them.
+    """
+
+    run: str
+    agent: str
+    span: str
+    claim: Claim
+    sentence: str
+    facts: Sequence[Fact]
+    curve: EquityCurve
+    baselines: Mapping[str, EquityCurve]
+    benchmark: str | None
+    matched: Values
+    trades: pd.DataFrame
+    by_asset: Mapping[str, float]
+    periods_per_year: float
+    risk_free: float
+    preset: str
+    folds: Sequence[Fold] = ()
+    looks: str = ""
+    looked: Sequence[Mapping[str, str]] = ()
+    data: Sequence[str] = ()
+    settings: Sequence[Setting] = ()
+    commands: Sequence[str] = ()
+    hashes: Sequence[Fact] = ()
+    figures: Figures = field(init=False)
+    baseline_figures: Mapping[str, Figures] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the figures of all accounts."""
+        object.__setattr__(self, "figures", self._figures(self.curve))
+        others = {name: self._figures(curve) for name, curve in self.baselines.items()}
+        object.__setattr__(self, "baseline_figures", others)
+
+    def _figures(self, curve: EquityCurve) -> Figures:
+        benchmark = None if self.benchmark is None else self.baselines[self.benchmark]
+        return figures_of(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=self.risk_free)
+
+    @property
+    def first(self) -> str:
+        """The first day, as 2013-01-02."""
+        return str(self.curve.dates[0])
+
+    @property
+    def last(self) -> str:
+        """The last day."""
+        return str(self.curve.dates[-1])

@@ -1,0 +1,232 @@
+"""The plots of a report: accounts over the days, and the agent among matched random traders."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.figures import drawdowns
+from eigen_core.reporting.report.content import NAMES, Fold, Report, Values
+from eigen_core.reporting.report.svg import plot
+from eigen_core.reporting.style import (
+    BLUE,
+    CHAMPION,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    SHADE,
+    SKY,
+    EndLabel,
+    label_ends,
+    letters,
+)
+from eigen_core.units import money, number, percent
+
+AGENT = "Agent"
+
+_COLOURS = {
+    "cash": MUTED,
+    "equal_weight": BLUE,
+    "rebalanced": SKY,
+    "momentum": GREEN,
+    "reversal": PURPLE,
+    "classic": ORANGE,
+    "initial_population": INK,
+}
+_OTHER_COLOURS = (BLUE, GREEN, PURPLE, ORANGE, SKY, INK, MUTED)
+_THIN, _THICK = 1.3, 2.4
+_DASHED = (0, (3.0, 2.0))
+_DECADE = 8.0
+_LABEL_PIXELS = 12.0
+# A ratio of fewer days says nothing.
+_LEAST_WINDOW = 20
+_WINDOW = 126
+
+
+def colour_of(baseline: str, position: int) -> str:
+    """Return the colour of a baseline; of one without its own, that of its position."""
+    return _COLOURS.get(baseline, _OTHER_COLOURS[position % len(_OTHER_COLOURS)])
+
+
+def colours_of(baselines: Sequence[str]) -> dict[str, str]:
+    """Return the colours of all baselines of a report."""
+    return {name: colour_of(name, position) for position, name in enumerate(baselines)}
+
+
+def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], folds: Sequence[Fold] = ()) -> Markup:
+    """Draw the equity of accounts on a logarithmic axis; the first one is thick and in front.
+
+    Args:
+        curves: the accounts by their names.
+        colours: of each.
+        folds: whose last days are marked.
+    """
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        labels = []
+        for position, (name, curve) in enumerate(curves.items()):
+            first = position == 0
+            axes.plot(
+                curve.dates,
+                curve.equity,
+                color=colours[name],
+                linewidth=_THICK if first else _THIN,
+                linestyle=_DASHED if colours[name] in (MUTED, INK) and not first else "solid",
+                zorder=4 if first else 2,
+            )
+            labels.append(EndLabel(float(curve.equity[-1]), f"{name} {money(curve.equity[-1])}", colours[name]))
+        for fold in folds[:-1]:
+            axes.axvline(np.datetime64(fold.last), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)  # type: ignore[arg-type]
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        wide_range = high > _DECADE * low
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide_range else MaxNLocator(nbins=5))
+        axes.yaxis.set_minor_locator(NullLocator())
+        _axes(axes, lambda value: money(value), narrow=narrow)
+        if not narrow:
+            label_ends(axes, labels, size=_LABEL_PIXELS)
+
+    ends = ", ".join(f"{name} {money(curve.equity[-1])}" for name, curve in curves.items())
+    return plot("equity", f"Equity over the days, on a logarithmic axis. At the end: {ends}.", draw, height=380)
+
+
+def drawdown_plot(report: Report) -> Markup:
+    """Draw the drawdowns of the agent and of the benchmark."""
+    own = drawdowns(report.curve)
+    other = None if report.benchmark is None else drawdowns(report.baselines[report.benchmark])
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        axes.fill_between(report.curve.dates, own, 0.0, color=CHAMPION, alpha=0.18, linewidth=0)
+        axes.plot(report.curve.dates, own, color=CHAMPION, linewidth=1.8)
+        labels = [EndLabel(float(own[-1]), AGENT, CHAMPION)]
+        if report.benchmark is not None and other is not None:
+            colour = colour_of(report.benchmark, 0)
+            axes.plot(report.curve.dates, other, color=colour, linewidth=_THIN)
+            labels.append(EndLabel(float(other[-1]), NAMES.get(report.benchmark, report.benchmark), colour))
+        axes.set_ylim(top=0.0)
+        _axes(axes, lambda value: percent(value, 0 if own.min() < -0.05 else 1), narrow=narrow)
+        if not narrow:
+            label_ends(axes, labels, size=_LABEL_PIXELS)
+
+    return plot("drawdowns", f"Drawdowns over the days. The agent's deepest is {percent(own.min())}.", draw, height=230)
+
+
+def window_of(days: int) -> int:
+    """Return how many days a rolling figure is of: half a year, or less in a short span; 0: there are too few."""
+    window = min(_WINDOW, days // 3)
+    return window if window >= _LEAST_WINDOW else 0
+
+
+def rolling_sharpe(returns: Values, window: int, periods_per_year: float, risk_free: float) -> Values:
+    """Return the Sharpe ratio of the `window` days up to each day, float64 `[days]`; NaN before, and without spread."""
+    windows = sliding_window_view(returns - ((1.0 + risk_free) ** (1.0 / periods_per_year) - 1.0), window)
+    return _ratios(windows.mean(axis=1) * np.sqrt(periods_per_year), windows.std(axis=1, ddof=1), window)
+
+
+def rolling_beta(returns: Values, market: Values, window: int) -> Values:
+    """Return beta in the `window` days up to each day, float64 `[days]`; NaN before, and without spread."""
+    own, other = sliding_window_view(returns, window), sliding_window_view(market, window)
+    away = other - other.mean(axis=1, keepdims=True)
+    return _ratios((own * away).mean(axis=1), (away**2).mean(axis=1), window)
+
+
+def _ratios(numerators: Values, denominators: Values, window: int) -> Values:
+    defined = denominators > 1e-16
+    ratios = np.full(len(numerators), np.nan)
+    ratios[defined] = numerators[defined] / denominators[defined]
+    return np.concatenate([np.full(window - 1, np.nan), ratios])
+
+
+def rolling_plots(report: Report) -> list[tuple[str, Markup]]:
+    """Draw the rolling Sharpe ratio, and beta if there is a benchmark, each with its name; empty in a short span."""
+    window = window_of(len(report.curve.dates))
+    if not window:
+        return []
+    sharpe = rolling_sharpe(report.curve.returns, window, report.periods_per_year, report.risk_free)
+    drawn = [("Sharpe", _line_plot("rolling-sharpe", "Rolling Sharpe ratio", report.curve.dates, sharpe, 0.0))]
+    if report.benchmark is not None:
+        beta = rolling_beta(report.curve.returns, report.baselines[report.benchmark].returns, window)
+        drawn.append(("Beta", _line_plot("rolling-beta", "Rolling beta", report.curve.dates, beta, 1.0)))
+    return drawn
+
+
+def _line_plot(name: str, label: str, dates: NDArray[np.datetime64], values: Values, mark: float) -> Markup:
+    def draw(axes: Axes, narrow: bool) -> None:
+        axes.axhline(mark, color=MUTED, linewidth=0.9, zorder=1)
+        axes.plot(dates, values, color=CHAMPION, linewidth=1.6)
+        axes.set_xlim(dates[0], dates[-1])
+        _axes(axes, number, narrow=narrow)
+
+    known = values[np.isfinite(values)]
+    extremes = (
+        f"From {number(known.min())} to {number(known.max())}, at the end {number(known[-1])}." if len(known) else ""
+    )
+    return plot(name, f"{label}. {extremes}", draw, height=200, margins=(64, 24))
+
+
+def exposure_plot(report: Report) -> Markup:
+    """Draw the share of the agent's equity that is invested."""
+    dates, exposure = report.curve.dates, report.curve.exposure
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        axes.fill_between(dates, exposure, 0.0, color=CHAMPION, alpha=0.25, linewidth=0, step="post")
+        axes.set_ylim(0.0, max(1.0, 1.05 * float(exposure.max())))
+        _axes(axes, lambda value: percent(value, 0), narrow=narrow)
+
+    label = f"Invested share of the equity over the days, {percent(float(exposure.mean()))} on average."
+    return plot("exposure", label, draw, height=180, margins=(64, 24))
+
+
+def matched_plot(report: Report) -> Markup:
+    """Draw the total returns of the matched random traders, and where the agent's lies among them."""
+    own, matched = report.figures.total_return, report.matched
+    beaten = float((matched < own).mean())
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        axes.hist(matched, bins=24 if narrow else 40, color=SHADE, edgecolor=MUTED, linewidth=0.5)
+        top = 1.22 * axes.get_ylim()[1]
+        axes.set_ylim(0.0, top)
+        left, right = axes.get_xlim()
+        marks = ((float(np.median(matched)), "median", MUTED, 0.90), (own, AGENT, CHAMPION, 0.99))
+        for value, name, colour, height in marks:
+            axes.axvline(value, ymax=height, color=colour, linewidth=_THICK if colour == CHAMPION else _THIN)
+            at_right = value > left + 0.6 * (right - left)
+            axes.annotate(
+                f"{name} {percent(value)}",
+                (value, height * top),
+                xytext=(-6 if at_right else 6, 0),
+                textcoords="offset points",
+                ha="right" if at_right else "left",
+                va="top",
+                color=letters(colour),
+            )
+        axes.yaxis.set_visible(False)
+        axes.spines["left"].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if narrow else 8))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value, 0 if right - left > 0.1 else 1)))
+
+    label = (
+        f"Distribution of the total returns of {len(matched):,} matched random traders, median "
+        f"{percent(float(np.median(matched)))}. The agent's {percent(own)} is above {percent(beaten, 0)} of them."
+    )
+    return plot("matched", label, draw, height=260, margins=(24, 24))
+
+
+def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool) -> None:
+    """Finish axes over days: few ticks, a grid of y, no frame."""
+    axes.margins(x=0.0)
+    locator = AutoDateLocator(minticks=3, maxticks=4 if narrow else 8)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.grid(axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)

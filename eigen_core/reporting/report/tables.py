@@ -1,0 +1,177 @@
+"""The tables of a report: figures, years and months, trades, assets."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.figures import Figures
+from eigen_core.units import money, number, percent, ratio
+
+UNDEFINED = "–"
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+# Enough of a table for a reader to see what the agent did; all trades are in the files of `eigen backtest`.
+_SHOWN_TRADES = 5
+_SHOWN_ASSETS = 20
+_TRADE_COLUMNS = ("Symbol", "Bought", "Sold", "Shares", "Paid", "Received", "Costs", "Gain", "Return")
+# Returns of this size have the full shade.
+_FULL_MONTH, _FULL_YEAR = 0.08, 0.30
+
+
+def _fraction(value: float) -> str:
+    return percent(value, 2)
+
+
+FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "total_return": ("Total Return", _fraction),
+    "cagr": ("CAGR", _fraction),
+    "volatility": ("Volatility (ann.)", _fraction),
+    "sharpe": ("Sharpe", ratio),
+    "probabilistic_sharpe": ("Prob. Sharpe Ratio", partial(percent, digits=0)),
+    "sortino": ("Sortino", ratio),
+    "calmar": ("Calmar", ratio),
+    "max_drawdown": ("Max Drawdown", _fraction),
+    "longest_drawdown_days": ("Longest DD Days", money),
+    "ulcer_index": ("Ulcer Index", lambda value: f"{value:.3f}"),
+    "expected_shortfall": ("Expected Shortfall (5 %)", _fraction),
+    "time_in_market": ("Time in Market", partial(percent, digits=0)),
+    "turnover": ("Turnover (a year)", ratio),
+    "win_days": ("Win Days", partial(percent, digits=0)),
+    "beta": ("Beta", ratio),
+    "alpha": ("Alpha (ann.)", _fraction),
+    "information_ratio": ("Information Ratio", ratio),
+}
+"""Title and format of each figure, in the order of a table."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its text, and how strongly it is shaded as a gain (to 1) or a loss (to -1)."""
+
+    text: str
+    shade: float = 0.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page; the first cell of a row is its heading.
+
+    Attributes:
+        caption: what it shows.
+        columns: headings.
+        rows: as many cells each.
+        left: columns of text, by their heading; the others are numbers.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    left: frozenset[str] = frozenset()
+
+
+def figures_table(columns: Mapping[str, Figures], caption: str) -> Table:
+    """Return the figures of accounts side by side, one column each."""
+    rows = [
+        [Cell(title), *(Cell(_shown(getattr(figures, name), text)) for figures in columns.values())]
+        for name, (title, text) in FIGURES.items()
+    ]
+    return Table(caption, ("", *columns), rows)
+
+
+def _shown(value: float | None, text: Callable[[float], str]) -> str:
+    return UNDEFINED if value is None else text(value)
+
+
+def calendar_table(curve: EquityCurve) -> Table:
+    """Return the return of each month and year of an account; those of which it has only a part are of that part."""
+    months = _compounded(curve, "M")
+    rows = []
+    for year, total in _compounded(curve, "Y").items():
+        cells = [_return(months.get(f"{year}-{month:02}"), _FULL_MONTH) for month in range(1, 13)]
+        rows.append([Cell(year), *cells, _return(total, _FULL_YEAR)])
+    return Table("Returns of the agent by month and year", ("", *MONTHS, "Year"), rows)
+
+
+def yearly_table(curves: Mapping[str, EquityCurve]) -> Table:
+    """Return the return of each year of accounts side by side, one column each."""
+    by_year = {name: _compounded(curve, "Y") for name, curve in curves.items()}
+    years = sorted({year for returns in by_year.values() for year in returns})
+    rows = [[Cell(year), *(_return(returns.get(year), _FULL_YEAR) for returns in by_year.values())] for year in years]
+    return Table("Returns by year", ("", *curves), rows)
+
+
+def _compounded(curve: EquityCurve, unit: Literal["M", "Y"]) -> dict[str, float]:
+    """Return the return of each month, as 2013-01, or year."""
+    periods = curve.dates.astype(f"datetime64[{unit}]").astype(str)
+    names, which = np.unique(periods, return_inverse=True)
+    growth = [float(np.prod(1.0 + curve.returns[which == index])) for index in range(len(names))]
+    return {str(name): value - 1.0 for name, value in zip(names, growth, strict=True)}
+
+
+def _return(fraction: float | None, full: float) -> Cell:
+    return Cell("") if fraction is None else Cell(percent(fraction), _shade(fraction, full))
+
+
+def _shade(fraction: float, full: float) -> float:
+    return float(np.clip(fraction / full, -1.0, 1.0))
+
+
+def trade_tables(trades: pd.DataFrame) -> list[Table]:
+    """Return the first, last, best and worst trades; all of them in one table if they are few."""
+    ordered = trades.sort_values("bought", kind="stable")
+    if len(ordered) <= 2 * _SHOWN_TRADES:
+        return [_trades("All trades", ordered)] if len(ordered) else []
+    by_gain = ordered.sort_values("gain", kind="stable")
+    return [
+        _trades("First trades", ordered.head(_SHOWN_TRADES)),
+        _trades("Last trades", ordered.tail(_SHOWN_TRADES)),
+        _trades("Best trades", by_gain.tail(_SHOWN_TRADES)[::-1]),
+        _trades("Worst trades", by_gain.head(_SHOWN_TRADES)),
+    ]
+
+
+def _trades(caption: str, trades: pd.DataFrame) -> Table:
+    rows = []
+    for trade in trades.to_dict("records"):
+        days = [Cell(str(trade[moment])[:10]) for moment in ("bought", "sold")]
+        amounts = [Cell(number(trade["shares"])), *(Cell(money(trade[name])) for name in ("money_in", "money_out"))]
+        gain = [Cell(number(trade["costs"])), Cell(money(trade["gain"]))]
+        rows.append([Cell(trade["symbol"]), *days, *amounts, *gain, _return(_return_of(trade), _FULL_MONTH)])
+    return Table(caption, _TRADE_COLUMNS, rows, frozenset({"Bought", "Sold"}))
+
+
+def _return_of(trade: Mapping[Hashable, float]) -> float | None:
+    return trade["gain"] / trade["money_in"] if trade["money_in"] else None
+
+
+def assets_table(by_asset: Mapping[str, float], trades: pd.DataFrame, capital: float) -> Table:
+    """Return what each asset has contributed, the best first; of many, the best and the worst ones."""
+    counts = trades.groupby("symbol").size() if len(trades) else pd.Series(dtype=int)
+    ordered = sorted(by_asset.items(), key=lambda item: -item[1])
+    if len(ordered) > _SHOWN_ASSETS:
+        ordered = ordered[: _SHOWN_ASSETS // 2] + ordered[-_SHOWN_ASSETS // 2 :]
+    largest = max((abs(gain) for _, gain in ordered), default=0.0) or 1.0
+    rows = [
+        [
+            Cell(symbol),
+            Cell(str(counts.get(symbol, 0))),
+            Cell(money(gain), gain / largest),
+            Cell(percent(gain / capital, 2)),
+        ]
+        for symbol, gain in ordered
+    ]
+    left_out = len(by_asset) - len(rows)
+    caption = "Gain by asset" + (f"; {left_out} in the middle are not shown" if left_out else "")
+    return Table(caption, ("Asset", "Trades", "Gain", "Of the capital"), rows)
+
+
+def rows_table(caption: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    """Return rows with the same columns as a table of texts."""
+    columns = tuple(rows[0]) if rows else ()
+    cells = [[Cell(str(row[column])) for column in columns] for row in rows]
+    return Table(caption, columns, cells, frozenset(columns))

@@ -1,0 +1,211 @@
+"""The page of a report: what it says, that it needs nothing else, and that what it inserts is escaped."""
+
+import re
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+from equity_cases import curve_of
+from report_cases import BASELINES, report_of
+
+from eigen_core.account.figures import Figures, figures_of
+from eigen_core.reporting.report import NAMES, Report, Setting, report_page
+from eigen_core.reporting.report.curves import rolling_beta, rolling_sharpe, window_of
+from eigen_core.reporting.report.tables import FIGURES, UNDEFINED, calendar_table, figures_table, trade_tables
+from eigen_core.units import money, percent
+
+MOST_BYTES = 3_000_000
+
+
+class _Parsed(HTMLParser):
+    """Headings, ids and attributes of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.labels: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note ids, what links and pictures refer to, and the labels of pictures."""
+        values = {name: value or "" for name, value in attrs}
+        self.ids += [values["id"]] if "id" in values else []
+        self.targets += [values[name] for name in ("href", "src", "xlink:href") if name in values]
+        self.targets += re.findall(r"url\(([^)]+)\)", " ".join(values.values()))
+        if tag == "svg":
+            self.labels.append(values["aria-label"])
+        if tag not in {"meta", "link"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the tag that was opened last."""
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """A report with all its parts."""
+    return report_of(folds=2)
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> str:
+    """Its page."""
+    return report_page(report)
+
+
+def test_the_verdict_comes_first_and_is_said_once(page: str) -> None:
+    body = page[page.index("<body>") :]
+    assert body.index("No skill shown") < body.index("excess per trade is 0.02 ± 0.11 %") < body.index("<svg")
+    assert body.count("No skill shown") == 1
+
+
+def test_it_needs_no_other_file_and_no_script(page: str) -> None:
+    parsed = _Parsed(page)
+    assert not parsed.open
+    assert "<script" not in page
+    assert "@import" not in page
+    outside = [target for target in parsed.targets if not target.startswith("#")]
+    assert outside == ["data:,"]
+    assert len(page.encode()) < MOST_BYTES
+
+
+def test_each_id_is_there_once_and_each_reference_leads_to_one(page: str) -> None:
+    parsed = _Parsed(page)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert {target[1:] for target in parsed.targets if target.startswith("#")} <= set(parsed.ids)
+
+
+def test_plots_have_labels_with_their_numbers(page: str, report: Report) -> None:
+    labels = _Parsed(page).labels
+    assert len(labels) == 2 * 6
+    assert f"Agent {money(report.curve.equity[-1])}" in labels[0]
+    assert any(f"The agent's {percent(report.figures.total_return)} is above" in label for label in labels)
+
+
+def test_plots_take_their_colours_from_the_page(page: str) -> None:
+    drawings = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))
+    assert re.findall(r"(?:fill|stroke): (?!none|var\(--)[^;\"]+", drawings) == []
+    assert "font-family" not in drawings
+
+
+def test_the_same_report_is_the_same_page(page: str) -> None:
+    assert report_page(report_of(folds=2)) == page
+
+
+def test_twenty_years_of_all_baselines_stay_below_three_megabytes() -> None:
+    assert len(report_page(report_of(days=5_040, draws=1_000)).encode()) < MOST_BYTES
+
+
+def test_what_is_inserted_is_escaped() -> None:
+    spoiled = "<img src=x onerror=alert(1)>"
+    trades = report_of().trades.assign(symbol=spoiled)
+    page = report_page(
+        report_of(
+            run=spoiled,
+            agent=spoiled,
+            sentence=spoiled,
+            trades=trades,
+            by_asset={spoiled: 1.0},
+            baselines={spoiled: report_of().curve},
+            benchmark=spoiled,
+            data=[spoiled],
+            settings=[Setting("market.data", spoiled, spoiled)],
+            commands=[spoiled],
+        )
+    )
+    assert spoiled not in page
+    assert "&lt;img src=x" in page
+
+
+def test_parts_that_are_not_there_have_no_section() -> None:
+    bare = replace(report_of(days=30), benchmark=None, matched=np.zeros(0), looks="", data=(), settings=(), commands=())
+    page = report_page(replace(bare, hashes=(), sentence="The span is short: it has 30 days.", claim="undecided"))
+    for section in ("rolling", "luck", "folds", "looks", "data", "settings", "again"):
+        assert f'id="{section}"' not in page
+        assert f'href="#{section}"' not in page
+    assert "Beta is against" not in page
+    assert "The span is short: it has 30 days." in page
+
+
+def test_an_agent_that_never_trades_has_a_report() -> None:
+    idle = curve_of(pd.Series(np.zeros(60), index=pd.bdate_range("2013-01-01", periods=60)))
+    page = report_page(
+        report_of(
+            curve=idle,
+            baselines={"cash": idle},
+            benchmark="cash",
+            trades=report_of().trades[:0],
+            by_asset={},
+            matched=np.zeros(10),
+            settings=[Setting("seed", "1", None)],
+        )
+    )
+    assert "The agent did not trade." in page
+    assert "All settings are those of preset quickstart." in page
+
+
+def test_settings_that_differ_from_the_preset_come_before_all(page: str) -> None:
+    changed, all_settings = page[page.index('id="settings"') :].split("<details>")
+    assert "generations" in changed
+    assert "seed" not in changed
+    assert "seed" in all_settings
+
+
+def test_every_figure_has_its_row() -> None:
+    assert list(FIGURES) == [field.name for field in fields(Figures)]
+    idle = curve_of(pd.Series(np.zeros(9), index=pd.bdate_range("2013-01-01", periods=9)))
+    table = figures_table({"Agent": figures_of(idle, periods_per_year=252)}, "Figures")
+    shown = {row[0].text: row[1].text for row in table.rows}
+    assert shown["Sharpe"] == UNDEFINED
+    assert shown["Total Return"] == "0.00 %"
+
+
+def test_months_compound_to_their_year() -> None:
+    report = report_of(days=300)
+    growth = pd.Series(1.0 + report.curve.returns, index=pd.DatetimeIndex(report.curve.dates))
+    months = growth.resample("ME").prod() - 1.0
+    table = calendar_table(report.curve)
+    shown = [cell.text for row in table.rows for cell in row[1:-1] if cell.text]
+    assert shown == [percent(value) for value in months]
+    assert [row[-1].text for row in table.rows] == [percent(value - 1.0) for value in growth.resample("YE").prod()]
+
+
+def test_few_trades_are_shown_whole_and_many_by_their_ends() -> None:
+    trades = report_of().trades
+    assert [table.caption for table in trade_tables(trades[:10])] == ["All trades"]
+    first, last, best, worst = trade_tables(trades)
+    assert first.rows[0][1].text == str(trades["bought"].min())[:10]
+    assert last.rows[-1][1].text == str(trades["bought"].max())[:10]
+    assert best.rows[0][-2].text == money(trades["gain"].max())
+    assert worst.rows[0][-2].text == money(trades["gain"].min())
+
+
+def test_rolling_figures_are_those_of_their_days() -> None:
+    report = report_of(days=120)
+    market = report.baselines["equal_weight"]
+    sharpe = rolling_sharpe(report.curve.returns, 40, 252, 0.02)
+    beta = rolling_beta(report.curve.returns, market.returns, 40)
+    assert np.isnan(sharpe[:39]).all()
+    for day in (39, 80, 119):
+        days = slice(day - 39, day + 1)
+        own, other = (
+            curve_of(pd.Series(curve.returns[days], index=pd.DatetimeIndex(curve.dates[days])))
+            for curve in (report.curve, market)
+        )
+        expected = figures_of(own, other, periods_per_year=252, risk_free=0.02)
+        assert (sharpe[day], beta[day]) == pytest.approx((expected.sharpe, expected.beta))
+
+
+def test_a_rolling_figure_has_days_enough() -> None:
+    assert window_of(59) == 0
+    assert window_of(60) == 20
+    assert window_of(2_000) == 126
+
+
+def test_every_baseline_has_its_name() -> None:
+    assert set(BASELINES) == set(NAMES)
