@@ -1,5 +1,6 @@
 """One validated model of all settings of a run, and the presets that fill it."""
 
+from eigen_core.config.account import AccountConfig
 from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
@@ -20,6 +21,7 @@ from eigen_core.config.sections import (
 
 __all__ = [
     "PRESET_NAMES",
+    "AccountConfig",
     "CheckpointConfig",
     "Config",
     "EnvironmentConfig",

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from eigen_core.config.account import AccountConfig
 from eigen_core.config.choices import TaskName
 from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.plain import shown
@@ -58,6 +59,7 @@ class Config(Section):
     learner: LearnerConfig = LearnerConfig()
     evolution: EvolutionConfig = EvolutionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    account: AccountConfig = AccountConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     memory: MemoryConfig = MemoryConfig()
     reporting: ReportingConfig = ReportingConfig()

@@ -1,0 +1,260 @@
+"""Accounts that make trades: each decision's trade gets a size, the cash pays for it, its sale gives cash back."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from eigen_core.account.equity import EquityCurve
+from eigen_core.account.fees import Fees, daily_rate
+from eigen_core.config import AccountConfig, TradingConfig
+from eigen_core.trading.orders import fill_offset
+
+# Cash below this share of the capital is what rounding has left: it buys nothing.
+ROUNDING = 1e-10
+
+Values = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DecidedTrades:
+    """The trades that each trader decides on, at most one a day, without their sizes; `[traders, days]` of a span.
+
+    As the market does not react, the end of a trade is known from the prices; an account uses it on the day of the
+    exit, not before.
+
+    Attributes:
+        asset: int64, what the decision of the day buys; -1: nothing.
+        exit_day: int64, day of the sale, counted from the span's first; it may be after the last.
+        entry, exit: float64, prices of one share, slippage included.
+        coefficient: float64, the agent's.
+        at_target: bool, the sale is at the target, which costs no slippage.
+        at_open: bool, the fill is at the open: sales of its day come after it.
+    """
+
+    asset: Indices
+    exit_day: Indices
+    entry: Values
+    exit: Values
+    coefficient: Values
+    at_target: NDArray[np.bool_]
+    at_open: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class TradedAccounts:
+    """The accounts of traders over a span.
+
+    Attributes:
+        trades: what they decided.
+        fill_offset: days from a decision to its fill.
+        dates: datetime64[D] `[days]`.
+        capital: money before the first day.
+        equity, exposure, traded, costs: float64 `[traders, days]`, as in `EquityCurve`.
+        interest: float64 `[traders]`, earned on cash.
+        shares: float64 `[traders, days]`, bought by the decision of each day; 0: nothing.
+        paid, received: float64 `[traders, days]`, money out and in for them, costs included; what is not sold by the
+            last day has received nothing.
+        trade_costs: float64 `[traders, days]`, transaction costs and slippage of both sides.
+        last_close: float64 `[assets]`, known at the end of the last day.
+    """
+
+    trades: DecidedTrades
+    fill_offset: int
+    dates: NDArray[np.datetime64]
+    capital: float
+    equity: Values
+    exposure: Values
+    traded: Values
+    costs: Values
+    interest: Values
+    shares: Values
+    paid: Values
+    received: Values
+    trade_costs: Values
+    last_close: Values
+
+    def curve(self, trader: int) -> EquityCurve:
+        """Return the equity of one trader."""
+        daily = (self.equity, self.exposure, self.traded, self.costs)
+        return EquityCurve(self.dates, self.capital, *(values[trader] for values in daily))
+
+    @property
+    def gain(self) -> Values:
+        """Gain of each trade, float64 `[traders, days]` (money): what is still held counts at its last known close."""
+        held = (self.shares > 0.0) & (self.trades.exit_day >= len(self.dates))
+        worth = self.shares * self.last_close[np.maximum(self.trades.asset, 0)]
+        return self.received - self.paid + np.where(held, worth, 0.0)
+
+    def table(self, trader: int, symbols: tuple[str, ...]) -> pd.DataFrame:
+        """Return the trades of one trader that were filled, one a row, by day of decision.
+
+        Columns: symbol, decision, fill, exit (dates; no exit where a position is still held), entry, exit_price (of
+        one share, slippage included), shares, coefficient, paid, received, costs, gain (money; of what is still held,
+        at its last known close), gain_percent (of what was paid), reason (target, time or held).
+        """
+        made = np.flatnonzero(self.shares[trader] > 0.0)
+        trades = self.trades
+        exit_day = trades.exit_day[trader, made]
+        closed = exit_day < len(self.dates)
+        exits = self.dates[np.where(closed, exit_day, 0)].astype("datetime64[s]")
+        gain, paid = self.gain[trader, made], self.paid[trader, made]
+        return pd.DataFrame(
+            {
+                "symbol": np.array(symbols, dtype=object)[trades.asset[trader, made]],
+                "decision": self.dates[made].astype("datetime64[s]"),
+                "fill": self.dates[made + self.fill_offset].astype("datetime64[s]"),
+                "exit": np.where(closed, exits, np.datetime64("NaT", "s")),
+                "entry": trades.entry[trader, made],
+                "exit_price": np.where(closed, trades.exit[trader, made], np.nan),
+                "shares": self.shares[trader, made],
+                "coefficient": trades.coefficient[trader, made],
+                "paid": paid,
+                "received": self.received[trader, made],
+                "costs": self.trade_costs[trader, made],
+                "gain": gain,
+                "gain_percent": gain / paid * 100.0,
+                "reason": np.where(closed, np.where(trades.at_target[trader, made], "target", "time"), "held"),
+            }
+        )
+
+
+def trade_accounts(
+    trades: DecidedTrades,
+    last_close: Values,
+    dates: NDArray[np.datetime64],
+    trading: TradingConfig,
+    settings: AccountConfig,
+) -> TradedAccounts:
+    """Keep the accounts of traders day by day, all traders at once.
+
+    Args:
+        trades: what they decide.
+        last_close: float64 `[days, assets]`, the last known close at the end of each day.
+        dates: datetime64[D] `[days]`.
+        trading: the rules: when an order is filled, what it costs.
+        settings: capital, sizes, shares, interest.
+
+    A day: cash earns interest, orders at the open are filled, positions are sold, orders at the close are filled.
+    The size of a position is that of `account.sizing`, from the equity after the sales of the decision's day; where the
+    cash at the fill is less, it is the cash.
+    """
+    keeper = _Keeper(trades, last_close, dates, trading, settings)
+    for day in range(len(dates)):
+        keeper.keep_day(day)
+    return keeper.accounts()
+
+
+@dataclass
+class _Keeper:
+    """The accounts so far."""
+
+    trades: DecidedTrades
+    last_close: Values
+    dates: NDArray[np.datetime64]
+    trading: TradingConfig
+    settings: AccountConfig
+
+    def __post_init__(self) -> None:
+        shape = self.trades.asset.shape
+        self._offset = fill_offset(self.trading)
+        self._fees = Fees.of(self.trading)
+        self._rate = daily_rate(self.settings)
+        self._cash = np.full(shape[0], self.settings.capital)
+        self._interest = np.zeros(shape[0])
+        self._decision_equity = np.empty(shape)
+        self._per_day = {name: np.zeros(shape) for name in ("equity", "exposure", "traded", "costs")}
+        self._per_trade = {name: np.zeros(shape) for name in ("shares", "paid", "received", "trade_costs")}
+        decided = np.arange(shape[1])
+        made = self.trades.asset >= 0
+        self._longest = int(np.where(made, self.trades.exit_day - decided, 0).max(initial=0))
+        self._share = np.where(made, self._shares_of_equity(), 0.0)
+
+    def _shares_of_equity(self) -> Values:
+        """Return what each position takes, as a share of the equity."""
+        share = np.full(self.trades.asset.shape, 1.0 / self.trading.holding_days)
+        if self.settings.sizing == "coefficient" and self.trading.max_coefficient is not None:
+            share *= self.trades.coefficient / self.trading.max_coefficient
+        return share
+
+    def keep_day(self, day: int) -> None:
+        earned = self._cash * self._rate
+        self._interest += earned
+        self._cash = self._cash + earned
+        decided = day - self._offset
+        if decided >= 0:
+            at_open = self.trades.at_open[:, decided]
+            self._buy(day, decided, at_open)
+        self._sell(day)
+        self._decision_equity[:, day] = self._cash + self._worth(day)
+        if decided >= 0:
+            self._buy(day, decided, ~at_open)
+            # What is bought at the close of its last day is sold at that close.
+            self._sell(day)
+        worth = self._worth(day)
+        equity = self._cash + worth
+        self._per_day["equity"][:, day] = equity
+        self._per_day["exposure"][:, day] = worth / equity
+
+    def _buy(self, day: int, decided: int, at_this_time: NDArray[np.bool_]) -> None:
+        wanted = self._share[:, decided] * self._decision_equity[:, decided]
+        if self.settings.sizing == "fixed":
+            wanted = np.where(self._share[:, decided] > 0.0, self.settings.fixed_amount, 0.0)
+        entry = self.trades.entry[:, decided]
+        price = entry * (1.0 + self._fees.cost)
+        buys = at_this_time & (wanted > 0.0) & (self._cash > ROUNDING * self.settings.capital)
+        shares = np.zeros_like(wanted)
+        np.divide(np.minimum(wanted, self._cash), price, out=shares, where=buys)
+        if self.settings.shares == "whole":
+            shares = np.floor(shares)
+        bought = shares > 0.0
+        shares, entry, price = (np.where(bought, values, 0.0) for values in (shares, entry, price))
+        paid = shares * price
+        costs = shares * self._fees.of_purchase(entry)
+        self._cash = self._cash - paid
+        self._per_trade["shares"][:, decided] += shares
+        self._per_trade["paid"][:, decided] += paid
+        self._per_trade["trade_costs"][:, decided] += costs
+        self._per_day["traded"][:, day] += shares * entry
+        self._per_day["costs"][:, day] += costs
+
+    def _open(self, day: int) -> slice:
+        """Decisions whose positions may be open on a day."""
+        return slice(max(0, day - self._longest), day + 1)
+
+    def _sell(self, day: int) -> None:
+        decided = self._open(day)
+        shares, received = (self._per_trade[name][:, decided] for name in ("shares", "received"))
+        sold = (self.trades.exit_day[:, decided] == day) & (shares > 0.0) & (received == 0.0)
+        exit_price = np.where(sold, self.trades.exit[:, decided], 0.0)
+        value = np.where(sold, shares, 0.0) * exit_price
+        costs = shares * self._fees.of_sale(exit_price, self.trades.at_target[:, decided])
+        gained = value * (1.0 - self._fees.cost)
+        received += gained
+        self._per_trade["trade_costs"][:, decided] += costs
+        self._cash = self._cash + gained.sum(axis=1)
+        self._per_day["traded"][:, day] += value.sum(axis=1)
+        self._per_day["costs"][:, day] += costs.sum(axis=1)
+
+    def _worth(self, day: int) -> Values:
+        """Return what the positions are worth at the last known close, float64 `[traders]`."""
+        decided = self._open(day)
+        asset, shares = self.trades.asset[:, decided], self._per_trade["shares"][:, decided]
+        held = (shares > 0.0) & (self.trades.exit_day[:, decided] > day)
+        worth = np.where(held, shares * self.last_close[day][np.maximum(asset, 0)], 0.0)
+        total: Values = worth.sum(axis=1)
+        return total
+
+    def accounts(self) -> TradedAccounts:
+        return TradedAccounts(
+            trades=self.trades,
+            fill_offset=self._offset,
+            dates=self.dates,
+            capital=self.settings.capital,
+            interest=self._interest,
+            last_close=self.last_close[-1],
+            **self._per_day,
+            **self._per_trade,
+        )
