@@ -25,7 +25,8 @@ from benchmarks.fuzz.price_files import (
 )
 from eigen_core.errors import InputError
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.sources import find_source, read_source
+from eigen_core.market.files import find_source
+from eigen_core.market.sources import read_source
 
 _DATE_HEADINGS = ("Date", "date", "DATE", "Trade Date", "timestamp")
 # Tickers that are words for prices: among few other headings they leave a wide file open to two readings.

@@ -14,10 +14,11 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.market.cache import PanelCache, default_cache_root
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import Bars, Series, column_features, feature_names
+from eigen_core.market.files import Source, find_source
 from eigen_core.market.normalisation import normalised
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.market.report import DataReport
-from eigen_core.market.sources import PriceRows, Source, find_source, read_source
+from eigen_core.market.sources import PriceRows, read_source
 from eigen_core.memory import release_free_memory
 from eigen_core.progress import report_progress
 
@@ -77,7 +78,7 @@ def panel_features(prices: CleanPrices, column: int, market: MarketConfig) -> Se
 def _fingerprint(source: Source, market: MarketConfig) -> str:
     inputs = {
         "format": FORMAT,
-        "files": [(file.path.name, file.sha256) for file in source.files],
+        "files": [(file.name, file.sha256) for file in source.files],
         "context": market.context,
         "features": market.features,
         "validation_days": market.validation_days,

@@ -25,7 +25,9 @@ def with_symbols_of_files(parts: Sequence[PriceRows], folder: str) -> list[Price
             headings[part.symbols[0]].append(index)
     resolved = list(parts)
     for heading, indices in headings.items():
-        differing = [index for index in indices if plain(parts[index].file_symbol) != plain(heading)]
+        differing = [
+            index for index in indices if parts[index].file_symbol and plain(parts[index].file_symbol) != plain(heading)
+        ]
         if len(parts) == 1 or not differing:
             continue
         if not _share_days([parts[index] for index in indices]):

@@ -1,57 +1,20 @@
-"""Where prices come from: one file or a folder of files, found, hashed and read to rows."""
+"""The rows of price files: of which symbol and day each is, and its prices."""
 
 import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.bundled import path_of_data
 from eigen_core.errors import InputError
 from eigen_core.market.days import Days
+from eigen_core.market.files import Source, unreadable
 from eigen_core.market.midnights import trading_days
 from eigen_core.market.repeats import Repeats
 from eigen_core.market.spellings import PRICE_ROLES, Role, is_closing, names_fields, plain
 from eigen_core.market.tables import Table, read_table
-
-_COPY = re.compile(r" ?\(\d+\)$|[ _-]+copy( ?\(?\d+\)?)?$|^copy (\(\d+\) )?of ", re.IGNORECASE)
-_FORMS = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet"}
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A price file.
-
-    Attributes:
-        path: where it lies.
-        form: `csv` or `parquet`.
-        symbol: whose prices it holds if it has no column of symbols: its name without the suffix.
-        sha256: of its bytes, in hexadecimal.
-    """
-
-    path: Path
-    form: str
-    symbol: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Source:
-    """Everything that prices are read from.
-
-    Attributes:
-        path: the file or folder.
-        files: the price files, ordered by name.
-        ignored: names of what else the folder holds.
-    """
-
-    path: Path
-    files: tuple[SourceFile, ...]
-    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +32,7 @@ class PriceRows:
         unsorted: rows of the file that lie before the preceding row of their symbol.
         moved: rows whose UTC stamp was the evening before their trading day.
         ignored: headings of unused columns.
-        file_symbol: whose prices they are if no column or heading names a symbol: the file's name.
+        file_symbol: whose prices they are if no column or heading names a symbol: the file's name; empty: it is none.
     """
 
     layout: str
@@ -85,47 +48,6 @@ class PriceRows:
     file_symbol: str = ""
 
 
-def find_source(data: str | None) -> Source:
-    """Find and hash the price files of `config.market.data`.
-
-    Raises:
-        InputError: there is no such file or folder, it holds no price file, or one cannot be read; or `data` can be
-            read in two ways.
-    """
-    path = path_of_data(data)
-    try:
-        return _source_at(path)
-    except OSError as error:
-        raise InputError(_unreadable(path, error)) from error
-
-
-def _source_at(path: Path) -> Source:
-    if path.is_dir():
-        return _folder_at(path)
-    if not path.exists():
-        raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
-    if _form_of(path) is None:
-        raise InputError(f"{path} is of no known kind: give a file named .csv, .csv.gz or .parquet.")
-    if not path.is_file():
-        raise InputError(f"{path} is a pipe or a device, which cannot be read twice: give a file or a folder of files.")
-    return Source(path, (_source_file(path),))
-
-
-def _folder_at(path: Path) -> Source:
-    entries = sorted(path.iterdir())
-    files = tuple(_source_file(file) for file in entries if _is_price_file(file))
-    if not files:
-        raise InputError(f"The folder {path} holds no price file: put one CSV or Parquet file a symbol into it.")
-    for file in files:
-        first = _COPY.sub("", file.symbol)
-        if first != file.symbol:
-            raise InputError(
-                f"{file.path} is named like a second download or a copy of {first}: keep one of them and remove the "
-                "other, or name it by its symbol."
-            )
-    return Source(path, files, tuple(entry.name for entry in entries if not _is_price_file(entry)))
-
-
 def read_source(source: Source) -> Iterator[PriceRows]:
     """Read the files of `source`, one after another.
 
@@ -136,34 +58,12 @@ def read_source(source: Source) -> Iterator[PriceRows]:
         try:
             content = file.path.read_bytes()
         except OSError as error:
-            raise InputError(_unreadable(file.path, error)) from error
+            raise InputError(unreadable(file.path, error)) from error
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise InputError(f"{file.path} changed while it was read: start again when it is complete.")
-        table = read_table(content, file.form, str(file.path))
+        table = read_table(content, file.form, str(file.path), file.partition)
         rows = _wide_rows(table) if table.headings.layout == "wide" else _long_rows(table, file.symbol)
         yield replace(rows, file_symbol=file.symbol)
-
-
-def _is_price_file(path: Path) -> bool:
-    return path.is_file() and not path.name.startswith(".") and _form_of(path) is not None
-
-
-def _form_of(path: Path) -> str | None:
-    return _FORMS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
-
-
-def _source_file(path: Path) -> SourceFile:
-    form = _form_of(path)
-    if form is None:
-        raise ValueError(f"{path} is no price file")
-    name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return SourceFile(path, form, Path(name).stem, digest.hexdigest())
-
-
-def _unreadable(path: Path, error: OSError) -> str:
-    return f"{error.filename or path} cannot be read ({error.strerror}): check the name and the permissions."
 
 
 def _wide_rows(table: Table) -> PriceRows:
@@ -190,6 +90,11 @@ def _long_rows(table: Table, file_symbol: str) -> PriceRows:
     roles = dict(table.headings.roles)
     if "symbol" in roles:
         names = table.texts("symbol")
+    elif not file_symbol:
+        raise InputError(
+            f"{table.where} has no column of symbols, and is named like a part of a table: name the file by its "
+            "symbol, or give it a column symbol."
+        )
     else:
         names = pd.Series(np.full(table.rows, file_symbol, dtype=object), dtype="str")
     codes, found = pd.factorize(names, sort=True)

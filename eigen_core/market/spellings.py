@@ -24,7 +24,7 @@ _COMPANY_NAMES = ("tickername", "companyname", "securityname", "stockname", "nam
 # The earlier spelling wins where a file has several: a file with `ticker` and `name` has the company's name in the
 # latter.
 SPELLINGS: dict[Role, tuple[str, ...]] = {
-    "date": ("date", "datetime", "timestamp", "tradedate", "tradingdate", "day", "time"),
+    "date": ("date", "datetime", "timestamp", "tradedate", "tradingdate", "windowstart", "day", "time"),
     "symbol": (
         "tradingsymbol",
         *(identifier + ending for identifier in _IDENTIFIERS for ending in _IDENTIFIER_ENDINGS),

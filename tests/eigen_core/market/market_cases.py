@@ -8,8 +8,9 @@ import pandas as pd
 
 from eigen_core.config import Config
 from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.files import find_source
 from eigen_core.market.report import DataReport
-from eigen_core.market.sources import find_source, read_source
+from eigen_core.market.sources import read_source
 
 
 def small_config(data: Path | str | None = None, **market: object) -> Config:
