@@ -111,6 +111,18 @@ class Browser:
 
         return self._until(widths, lambda: f"pictures on {self.driver.current_url}")
 
+    def console_errors(self) -> list[str]:
+        """What the browser has written on its console since this was asked last."""
+        log = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [str(entry["message"]) for entry in log]
+
+    def show_at(self, width: int, *, scheme: str = "light", media: str = "screen") -> None:
+        """Show the page as a window of this width does, on a light or dark ground, on a screen or on paper."""
+        metrics = {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
     def keep(self, name: str, *, height: int = _HEIGHT) -> Path:
         """Keep a picture of the page, as a window of this height shows it."""
         path = self._pictures / f"{name}.png"

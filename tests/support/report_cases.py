@@ -8,6 +8,7 @@ from equity_cases import curve_of
 
 from eigen_core.randomness import keyed_generator
 from eigen_core.reporting.report import Fact, Fold, Report, Setting
+from eigen_core.reporting.report.comparison import Comparison
 
 BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "initial_population")
 SENTENCE = "No skill shown: the agent's excess per trade is 0.02 ± 0.11 %, and the basket of all assets earned as much."
@@ -27,15 +28,16 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
     trades = pd.DataFrame(
         {
             "symbol": draw.choice(["AAPL", "MSFT", "BRK.B"], 40),
-            "bought": dates[bought],
-            "sold": dates[bought + draw.integers(1, 21, 40)],
+            "fill": dates[bought],
+            "exit": dates[bought + draw.integers(1, 21, 40)],
             "shares": draw.uniform(1.0, 9.0, 40),
-            "money_in": 50.0,
+            "paid": 50.0,
             "costs": 0.1,
             "gain": draw.normal(0.3, 2.0, 40),
+            "reason": "time",
         }
     )
-    trades["money_out"] = trades["money_in"] + trades["gain"]
+    trades["received"] = trades["paid"] + trades["gain"]
     ends = dates[np.linspace(0, days - 1, folds + 1).astype(int)].date.tolist()
     values: dict[str, object] = {
         "run": "mine",
@@ -67,3 +69,20 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
 def _after(day: datetime.date, fold: int) -> datetime.date:
     """The first day of a fold; folds but the first one begin after the last day of that before."""
     return day if fold == 0 else day + datetime.timedelta(days=1)
+
+
+def comparison_of(**given: object) -> Comparison:
+    """A comparison of two random accounts with a benchmark; `given` replaces parts of it."""
+    report = report_of()
+    names = {"mine": "reversal", "a-second-run-with-a-long-name": "momentum"}
+    values: dict[str, object] = {
+        "span": "Holdout",
+        "curves": {run: report.baselines[name] for run, name in names.items()},
+        "figures": {run: report.baseline_figures[name] for run, name in names.items()},
+        "sentences": dict.fromkeys(names, SENTENCE),
+        "benchmark": ("Equal weight", report.baselines["equal_weight"], report.baseline_figures["equal_weight"]),
+        "differences": {"learner.gamma": {"mine": "0.99", "a-second-run-with-a-long-name": "0.9"}},
+        "periods_per_year": 252.0,
+        "risk_free": 0.0,
+    }
+    return Comparison(**(values | given))  # type: ignore[arg-type]

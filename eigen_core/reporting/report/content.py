@@ -66,8 +66,8 @@ class Report:
         baselines: other accounts on the same days, by name.
         benchmark: the one of them that beta, alpha and information ratio are against; None: there is none.
         matched: total returns of random traders matched to the agent, float64 `[draws]`; may be empty.
-        trades: one row a trade: `symbol`, `bought`, `sold` (dates), `shares`, `money_in`, `money_out`, `costs`, `gain`
-            (money).
+        trades: one row a trade: `symbol`, `fill`, `exit` (dates; NaT: still held), `shares`, `paid`, `received`,
+            `costs`, `gain` (money), `reason` of the exit.
         by_asset: gain (money) by symbol.
         periods_per_year, risk_free: of the figures.
         folds: of a walk-forward; empty without one.

@@ -223,7 +223,8 @@ def matched_plot(report: Report) -> Markup:
 def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool) -> None:
     """Finish axes over days: few ticks, a grid of y, no frame."""
     axes.margins(x=0.0)
-    locator = AutoDateLocator(minticks=3, maxticks=4 if narrow else 8)  # type: ignore[no-untyped-call]
+    fewest, most = (2, 6) if narrow else (3, 8)
+    locator = AutoDateLocator(minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))

@@ -135,11 +135,12 @@ def _traded(report: Report) -> str:
     trades = report.trades
     if not len(trades):
         return "The agent did not trade."
-    gains = trades["gain"] / trades["money_in"]
-    held = (trades["sold"] - trades["bought"]).dt.days.mean()
+    gains, closed = trades["gain"] / trades["paid"], trades.dropna(subset="exit")
+    held = (closed["exit"] - closed["fill"]).dt.days.mean()
     return (
         f"{count(len(trades), 'trade')}, {percent(float((gains > 0).mean()), 0)} of them with a gain; "
-        f"{percent(float(gains.mean()), 2)} a trade on average, held {number(held)} calendar days, "
+        f"{percent(float(gains.mean()), 2)} a trade on average, "
+        f"{f'held {number(held)} calendar days, ' if len(closed) else ''}"
         f"{money(float(report.curve.costs.sum()))} of costs in all."
     )
 

@@ -66,6 +66,7 @@ _DARK = {
     "vermillion": "#F58B4C",
     "purple": "#DE9DC1",
 }
+_PAPER = ("#FFFFFF", "#16181B")
 _TEXT = {name: letters(colour) for name, colour in _LIGHT.items()}
 
 Draw = Callable[[Axes, bool], None]
@@ -75,7 +76,7 @@ Draw = Callable[[Axes, bool], None]
 def variables() -> dict[str, tuple[str, str]]:
     """Return the colours of a page by the name of their CSS variable: on a light ground, and on a dark one."""
     plain = {name: (colour, _DARK[name]) for name, colour in _LIGHT.items()}
-    return plain | {f"{name}-text": (colour, _DARK[name]) for name, colour in _TEXT.items()}
+    return plain | {f"{name}-text": (colour, _DARK[name]) for name, colour in _TEXT.items()} | {"paper": _PAPER}
 
 
 def variable(colour: str) -> str:

@@ -1,6 +1,6 @@
 """The tables of a report: figures, years and months, trades, assets."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -18,7 +18,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 # Enough of a table for a reader to see what the agent did; all trades are in the files of `eigen backtest`.
 _SHOWN_TRADES = 5
 _SHOWN_ASSETS = 20
-_TRADE_COLUMNS = ("Symbol", "Bought", "Sold", "Shares", "Paid", "Received", "Costs", "Gain", "Return")
+_TRADE_COLUMNS = ("Symbol", "Bought", "Sold", "At", "Shares", "Paid", "Received", "Costs", "Gain", "Return")
 # Returns of this size have the full shade.
 _FULL_MONTH, _FULL_YEAR = 0.08, 0.30
 
@@ -123,7 +123,7 @@ def _shade(fraction: float, full: float) -> float:
 
 def trade_tables(trades: pd.DataFrame) -> list[Table]:
     """Return the first, last, best and worst trades; all of them in one table if they are few."""
-    ordered = trades.sort_values("bought", kind="stable")
+    ordered = trades.sort_values("fill", kind="stable")
     if len(ordered) <= 2 * _SHOWN_TRADES:
         return [_trades("All trades", ordered)] if len(ordered) else []
     by_gain = ordered.sort_values("gain", kind="stable")
@@ -138,15 +138,12 @@ def trade_tables(trades: pd.DataFrame) -> list[Table]:
 def _trades(caption: str, trades: pd.DataFrame) -> Table:
     rows = []
     for trade in trades.to_dict("records"):
-        days = [Cell(str(trade[moment])[:10]) for moment in ("bought", "sold")]
-        amounts = [Cell(number(trade["shares"])), *(Cell(money(trade[name])) for name in ("money_in", "money_out"))]
+        days = [Cell(UNDEFINED if pd.isna(trade[day]) else str(trade[day])[:10]) for day in ("fill", "exit")]
+        amounts = [Cell(number(trade["shares"])), *(Cell(money(trade[name])) for name in ("paid", "received"))]
         gain = [Cell(number(trade["costs"])), Cell(money(trade["gain"]))]
-        rows.append([Cell(trade["symbol"]), *days, *amounts, *gain, _return(_return_of(trade), _FULL_MONTH)])
-    return Table(caption, _TRADE_COLUMNS, rows, frozenset({"Bought", "Sold"}))
-
-
-def _return_of(trade: Mapping[Hashable, float]) -> float | None:
-    return trade["gain"] / trade["money_in"] if trade["money_in"] else None
+        made = _return(trade["gain"] / trade["paid"], _FULL_MONTH)
+        rows.append([Cell(trade["symbol"]), *days, Cell(trade["reason"]), *amounts, *gain, made])
+    return Table(caption, _TRADE_COLUMNS, rows, frozenset({"Bought", "Sold", "At"}))
 
 
 def assets_table(by_asset: Mapping[str, float], trades: pd.DataFrame, capital: float) -> Table:

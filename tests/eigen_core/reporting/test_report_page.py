@@ -179,8 +179,8 @@ def test_few_trades_are_shown_whole_and_many_by_their_ends() -> None:
     trades = report_of().trades
     assert [table.caption for table in trade_tables(trades[:10])] == ["All trades"]
     first, last, best, worst = trade_tables(trades)
-    assert first.rows[0][1].text == str(trades["bought"].min())[:10]
-    assert last.rows[-1][1].text == str(trades["bought"].max())[:10]
+    assert first.rows[0][1].text == str(trades["fill"].min())[:10]
+    assert last.rows[-1][1].text == str(trades["fill"].max())[:10]
     assert best.rows[0][-2].text == money(trades["gain"].max())
     assert worst.rows[0][-2].text == money(trades["gain"].min())
 

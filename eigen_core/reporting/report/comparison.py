@@ -1,0 +1,68 @@
+"""Runs side by side on the same days: curves, figures, and the settings in which they differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.figures import Figures
+from eigen_core.reporting.report.curves import equity_plot
+from eigen_core.reporting.report.page import page
+from eigen_core.reporting.report.svg import variable
+from eigen_core.reporting.report.tables import figures_table, rows_table, yearly_table
+from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
+from eigen_core.units import number, percent
+
+COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
+"""One for each run that can be compared."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs on the same days.
+
+    Attributes:
+        span: the days, in words.
+        curves: the account of each run's agent, by name of the run.
+        figures: of these accounts.
+        sentences: the verdict of each run.
+        benchmark: an account that all have in common, with its name and figures; None: there is none.
+        differences: the settings that differ: dotted key, then the value of each run.
+        periods_per_year, risk_free: of the figures.
+    """
+
+    span: str
+    curves: Mapping[str, EquityCurve]
+    figures: Mapping[str, Figures]
+    sentences: Mapping[str, str]
+    benchmark: tuple[str, EquityCurve, Figures] | None
+    differences: Mapping[str, Mapping[str, str]]
+    periods_per_year: float
+    risk_free: float
+
+
+def comparison_page(compared: Comparison) -> str:
+    """Return the page of a comparison, HTML."""
+    curves, figures = {**compared.curves}, {**compared.figures}
+    colours = dict(zip(curves, COLOURS, strict=False))
+    if compared.benchmark is not None:
+        name, curve, found = compared.benchmark
+        curves[name], figures[name], colours[name] = curve, found, MUTED
+    first, last = (next(iter(curves.values())).dates[day] for day in (0, -1))
+    context = {
+        "compared": compared,
+        "title": f"Comparison: {', '.join(compared.curves)}",
+        "days": f"{compared.span}, {first} to {last}",
+        "colours": {name: variable(colour) for name, colour in colours.items()},
+        "equity": equity_plot(curves, colours),
+        "figures": figures_table(figures, "Figures of the runs"),
+        "yearly": yearly_table(curves),
+        "differences": rows_table("Settings that differ", difference_rows(compared.differences)),
+        "stated": f"Daily returns, {number(compared.periods_per_year)} periods a year, risk-free rate "
+        f"{percent(compared.risk_free, 2)} a year.",
+    }
+    return page("comparison.html", context)
+
+
+def difference_rows(differences: Mapping[str, Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+    """Return the settings that differ as rows of a table, one column a run."""
+    return [{"Setting": key, **values} for key, values in differences.items()]
