@@ -34,9 +34,12 @@ class MarketConfig(Section):
     bundled bars of five US stocks, 2000-2013. Empty: the bundled 20 S&P 500 stocks, 1990-2022."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
-    features: Literal["returns", "classic"] = "returns"
+    features: Literal["returns", "classic", "columns"] = "returns"
     """Feature set: `returns` is free of the price level; `classic` is the nine price-level features of the replaced
-    system."""
+    system; `columns` are the numeric columns that the data has beside prices, alone."""
+    own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
+    """Features beside that set: `columns`, and names of functions that are registered as entry points of the group
+    `eigen.features`."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Days that an agent observes, today included (days)."""
     validation_days: Count = 252

@@ -2,10 +2,12 @@
 
 from eigen_core.market.build import build_panel
 from eigen_core.market.facts import PanelFacts
+from eigen_core.market.features import Bars
 from eigen_core.market.panel import Panel, Splits, episode_starts, panel_of_prices
 from eigen_core.market.report import DataReport, SymbolHistory
 
 __all__ = [
+    "Bars",
     "DataReport",
     "Panel",
     "PanelFacts",

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +13,11 @@ import pyarrow
 from eigen_core.config import Config, MarketConfig
 from eigen_core.market.cache import PanelCache, default_cache_root
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.features import Bars, Series, column_features, feature_names
 from eigen_core.market.files import Source, find_source
 from eigen_core.market.normalisation import normalised
+from eigen_core.market.own_features import feature_functions, uses_columns
 from eigen_core.market.panel import Panel, Splits
+from eigen_core.market.panel_features import PanelFeatures
 from eigen_core.market.report import DataReport
 from eigen_core.market.sources import PriceRows, read_source
 from eigen_core.memory import release_free_memory
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 """Version of how panels are built and kept; a change of either makes all cached ones be built again."""
 
+_RESULT_BITS = 16
 _PROGRESS = "panel"
 _STEPS = 100
 
@@ -41,22 +43,29 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     Returns:
         The panel, its arrays memory-mapped and read-only, and the report on its data. Equal prices and settings give
         equal bits and the same fingerprint: SHA-256 of the price files' names and bytes, of `market.context`,
-        `market.features`, `market.validation_days` and `market.holdout_days`, and of the version of this procedure.
+        `market.features`, `market.own_features`, `market.validation_days` and `market.holdout_days`, of the version of
+        this procedure, and of what feature functions return, to 16 bits of each value. Prices are read each time where
+        there are feature functions.
 
     Raises:
-        InputError: the prices cannot be used, are too few days, or the cache cannot be written.
+        InputError: the prices or a feature cannot be used, there are too few days, or the cache cannot be written.
     """
     market = config.market
     source = find_source(market.data)
     fingerprint = _fingerprint(source, market)
     cache = PanelCache(cache_root if cache_root is not None else default_cache_root())
+    opened: _Opened | None = None
+    if feature_functions(market):
+        # What a function returns is known once it was called: its code may use other code, and may not have changed.
+        opened = _opened(source, market)
+        fingerprint = _with_results(fingerprint, opened.features)
     found = cache.load(fingerprint, market)
     if found is None:
-        panel, report = _build(config, source, fingerprint)
+        panel, report = _build(config, source, opened or _opened(source, market), fingerprint)
         cache.store(panel, report)
         # What is returned is always what was stored: mapped, not a second copy in memory.
         found = cache.load(fingerprint, market) or (panel, report)
-        del panel, report
+        del panel, report, opened
         _release_memory()
     panel, report = found
     config.require_days(panel.days)
@@ -69,43 +78,69 @@ def _release_memory() -> None:
     release_free_memory()
 
 
-def panel_features(prices: CleanPrices, column: int, market: MarketConfig) -> Series:
-    """Return the features of one column before normalisation, float64 `[days, features]`, NaN where unknown."""
-    bars = Bars(*(grid[:, column] for grid in (prices.open, prices.high, prices.low, prices.close, prices.volume)))
-    return column_features(bars, market.features, prices.has_range, prices.has_volume)
-
-
 def _fingerprint(source: Source, market: MarketConfig) -> str:
     inputs = {
         "format": FORMAT,
-        "files": [(file.name, file.sha256) for file in source.files],
+        "files": [(file.path.name, file.sha256) for file in source.files],
         "context": market.context,
         "features": market.features,
         "validation_days": market.validation_days,
         "holdout_days": market.holdout_days,
     }
+    if market.own_features:
+        inputs["own_features"] = market.own_features
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def _build(config: Config, source: Source, fingerprint: str) -> tuple[Panel, DataReport]:
+@dataclass(frozen=True)
+class _Opened:
+    """Prices that were read and cleaned, the report on them, and the features that they give."""
+
+    prices: CleanPrices
+    report: DataReport
+    features: PanelFeatures
+
+
+def _opened(source: Source, market: MarketConfig) -> _Opened:
+    prices, report = clean_prices(_read(source, market), str(source.path), market.context)
+    features = PanelFeatures.of(prices, market)
+    return _Opened(prices, replace(report, own_features=features.own_names), features)
+
+
+def _with_results(fingerprint: str, features: PanelFeatures) -> str:
+    """Return the fingerprint of `fingerprint` and of what the functions return.
+
+    Processors differ in the last bits of a double: 16 bits of each value are the same on all of them but for rare ones.
+    """
+    digest = hashlib.sha256(fingerprint.encode())
+    for column in range(len(features.prices.symbols)):
+        for name, values in features.of_functions(column).items():
+            unknown = np.isnan(values)
+            mantissa, exponent = np.frexp(np.where(unknown, 0.0, values))
+            digest.update(name.encode())
+            for numbers in (unknown, np.rint(mantissa * 2**_RESULT_BITS).astype(np.int32), exponent.astype(np.int32)):
+                digest.update(numbers.tobytes())
+    return digest.hexdigest()
+
+
+def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) -> tuple[Panel, DataReport]:
     market = config.market
-    prices, report = clean_prices(_read(source), str(source.path), market.context)
+    prices, features = opened.prices, opened.features
     days, columns = prices.close.shape
     logger.info("Building a panel of %d days and %d columns from %s.", days, columns, source.path)
     config.require_days(days)
     splits = Splits.of_days(days, market)
-    names = feature_names(market.features, prices.has_range, prices.has_volume)
-    features = normalised(
-        lambda column: panel_features(prices, column, market),
+    values = normalised(
+        features.of_column,
         days=days,
         columns=columns,
-        features=len(names),
+        features=len(features.names),
         train=splits.train,
         progress=lambda done: report_progress(_PROGRESS, _STEPS // 2 + _STEPS // 2 * done // columns, _STEPS),
     )
     tradable = slice(0, prices.assets)
     panel = Panel(
-        features=features,
+        features=values,
         valid=~np.isnan(prices.close),
         open=prices.open[:, tradable],
         high=prices.high[:, tradable],
@@ -113,14 +148,14 @@ def _build(config: Config, source: Source, fingerprint: str) -> tuple[Panel, Dat
         close=prices.close[:, tradable],
         dates=prices.days,
         symbols=prices.symbols,
-        feature_names=names,
+        feature_names=features.names,
         splits=splits,
         fingerprint=fingerprint,
     )
-    return panel, report
+    return panel, opened.report
 
 
-def _read(source: Source) -> Iterator[PriceRows]:
-    for done, rows in enumerate(read_source(source), 1):
+def _read(source: Source, market: MarketConfig) -> Iterator[PriceRows]:
+    for done, rows in enumerate(read_source(source, own_columns=uses_columns(market)), 1):
         yield rows
         report_progress(_PROGRESS, _STEPS // 2 * done // len(source.files), _STEPS)

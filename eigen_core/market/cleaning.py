@@ -5,7 +5,7 @@ have been the same on the evening of its day.
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from eigen_core.market.sources import PriceRows
 from eigen_core.market.spellings import PRICE_ROLES, Role
 from eigen_core.market.universe import UniverseAudit
 
-# Prices outside of these are errors of the source; inside, no indicator overflows.
+# Numbers outside of these are errors of the source; inside, no indicator overflows.
 SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
 _LARGE_MOVE = 2.0
 
@@ -40,6 +40,7 @@ class CleanPrices:
             most, high at least open and close.
         volume: float64 `[days, symbols]`, not negative, on the scale of the prices, NaN where unknown.
         has_range, has_volume: the source has highs and lows, has volumes.
+        own: float64 `[days, symbols]` of each numeric column beside prices, by heading, NaN where unknown.
     """
 
     days: Days
@@ -52,6 +53,7 @@ class CleanPrices:
     volume: Grid
     has_range: bool
     has_volume: bool
+    own: Mapping[str, Grid]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class _Raw:
     days: Days
     symbols: tuple[str, ...]
     cells: dict[Role, Grid]
+    own: dict[str, Grid]
     layouts: tuple[str, ...]
     counts: dict[str, int]
     ignored: tuple[str, ...]
@@ -103,6 +106,7 @@ def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]
         volume=(volume / factor)[:, order],
         has_range=_is_known(raw.cells["high"]) and _is_known(raw.cells["low"]),
         has_volume=bool((volume > 0.0).any()),
+        own={name: grid[:, order] for name, grid in raw.own.items()},
     )
     if not _is_known(raw.cells["open"]):
         counts["missing_opens"] = 0
@@ -120,6 +124,7 @@ def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]
         dropped_symbols=dropped,
         ignored_columns=raw.ignored,
         ignored_files=(),
+        own_features=(),
         **counts,
     )
     return prices, report
@@ -145,14 +150,21 @@ def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
         for role in PRICE_ROLES
         if any(role in part.prices for part in parts)
     }
+    own_rows = {
+        name: np.concatenate([part.own.get(name, np.full(len(part.codes), np.nan)) for part in parts])
+        for name in dict.fromkeys(name for part in parts for name in part.own)
+    }
     # A row without a price says nothing against another one.
     priced = np.logical_or.reduce([~np.isnan(values) for values in rows.values()])
-    repeated = _repeated(codes, dates, rows, priced, symbols, source)
+    repeated = _repeated(codes, dates, [*rows.items(), *own_rows.items()], priced, symbols, source)
     days, day_codes = np.unique(dates, return_inverse=True)
     cells = {role: np.full((len(days), len(symbols)), np.nan) for role in PRICE_ROLES}
     cell = (day_codes * len(symbols) + codes)[priced]
     for role, values in rows.items():
         cells[role].ravel()[cell] = values[priced]
+    own = {name: np.full((len(days), len(symbols)), np.nan) for name in own_rows}
+    for name, values in own_rows.items():
+        own[name].ravel()[cell] = np.where(np.abs(values) <= LARGEST_PRICE, values, np.nan)[priced]
     informed = np.zeros(len(days), dtype=np.bool_)
     for role in ("open", "high", "low", "close"):
         informed |= ~np.isnan(cells[role]).all(axis=1)
@@ -162,6 +174,7 @@ def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
         days=days[informed],
         symbols=symbols,
         cells={role: grid[informed] for role, grid in cells.items()},
+        own={name: grid[informed] for name, grid in own.items()},
         layouts=tuple(part.layout for part in parts),
         counts={
             "files": len(parts),
@@ -179,7 +192,7 @@ def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
 def _repeated(
     codes: NDArray[np.intp],
     days: Days,
-    rows: dict[Role, NDArray[np.float64]],
+    rows: Sequence[tuple[str, NDArray[np.float64]]],
     priced: NDArray[np.bool_],
     symbols: tuple[str, ...],
     source: str,
@@ -189,13 +202,13 @@ def _repeated(
     if not repeats.rows.size:
         return 0
     with_price = Repeats.of(codes[priced], days[priced])
-    for role, values in rows.items():
+    for name, values in rows:
         differing = with_price.difference(values[priced])
         if differing is not None:
             symbol, day = symbols[codes[priced][differing[1]]], days[priced][differing[1]]
             one, other = (f"{values[priced][row]:g}" for row in differing)
             raise InputError(
-                f"{source}: '{symbol}' has several rows on {day}, with {role} {one} and {other}: they are of several "
+                f"{source}: '{symbol}' has several rows on {day}, with {name} {one} and {other}: they are of several "
                 "symbols whose names are missing, or one corrects the other: name the column of symbols symbol, and "
                 "leave one row a symbol and day."
             )

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from eigen_core.config import Config
+from eigen_core.errors import InputError
 from eigen_core.market.features import feature_names
+from eigen_core.market.own_features import feature_functions, uses_columns
 from eigen_core.market.panel import Panel, Splits
 
 
@@ -37,9 +39,20 @@ class PanelFacts:
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
-        """The facts of a panel that is not there: its prices have a day's range and a volume, so all features."""
-        features = feature_names(config.market.features, has_range=True, has_volume=True)
-        return cls(days=days, columns=columns, assets=assets, features=len(features))
+        """The facts of a panel that is not there: its prices have a day's range and a volume, so all features.
+
+        Raises:
+            InputError: features are columns of the data, whose number nothing says, or a function cannot be used.
+        """
+        market = config.market
+        if uses_columns(market):
+            raise InputError(
+                "How many of the data's columns are features is not known without the data: plan with the data, or "
+                "leave columns out of market.features and market.own_features."
+            )
+        features = len(feature_names(market.features, has_range=True, has_volume=True))
+        features += sum(len(function.names()) for function in feature_functions(market))
+        return cls(days=days, columns=columns, assets=assets, features=features)
 
     def train_days(self, config: Config) -> int:
         """Days that agents learn from."""

@@ -5,14 +5,14 @@ depends on how long the series goes on after its day.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
 import talib
 from numpy.typing import NDArray
 
-FeatureSet = Literal["returns", "classic"]
+FeatureSet = Literal["returns", "classic", "columns"]
 Series = NDArray[np.float64]
 
 CARRIED_DAYS = 10
@@ -29,18 +29,36 @@ _MACD_DAYS = (12, 26, 9)
 
 @dataclass(frozen=True)
 class Bars:
-    """The prices of one column, float64 `[days]`: `close` NaN where it has no price, `high` and `low` known wherever
-    `close` is, `open` and `volume` NaN where unknown."""
+    """The prices of one column.
+
+    Attributes:
+        open, high, low, close, volume: float64 `[days]`; `close` NaN where there is no price, `high` and `low` known
+            wherever `close` is, `open` and `volume` NaN where unknown.
+        dates: datetime64[D] `[days]`, increasing.
+    """
 
     open: Series
     high: Series
     low: Series
     close: Series
     volume: Series
+    dates: NDArray[np.datetime64]
+
+    def at(self, days: "NDArray[np.intp] | slice") -> "Bars":
+        """Return the bars of some days, as arrays of their own that cannot be written to."""
+        chosen = {field.name: np.array(getattr(self, field.name)[days]) for field in fields(self)}
+        for array in chosen.values():
+            array.setflags(write=False)
+        return Bars(**chosen)
+
+    def with_price(self) -> tuple[NDArray[np.intp], "Bars"]:
+        """Return the column's own days, those with a price, and the bars of these."""
+        days = np.flatnonzero(~np.isnan(self.close))
+        return days, self.at(days)
 
 
 def feature_names(feature_set: FeatureSet, has_range: bool, has_volume: bool) -> tuple[str, ...]:
-    """Return the names of the features, in their order.
+    """Return the names of the features that are computed from prices, in their order; `columns` has none.
 
     Args:
         feature_set: `config.market.features`.
@@ -67,13 +85,10 @@ def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_vo
     RSI, MACD, TRIX and means are TA-Lib's (Wilder's smoothing and exponential means begin with the series).
     """
     recipes = _recipes(feature_set, has_range, has_volume)
-    days = np.flatnonzero(~np.isnan(bars.close))
     values = np.full((len(bars.close), len(recipes)), np.nan)
+    days, own = bars.with_price()
     if not days.size:
         return values
-    own = Bars(
-        *(np.ascontiguousarray(series[days]) for series in (bars.open, bars.high, bars.low, bars.close, bars.volume))
-    )
     shared = _Indicators(own)
     for position, recipe in enumerate(recipes.values()):
         values[days, position] = recipe(own, shared)
@@ -105,6 +120,8 @@ _Recipe = Callable[[Bars, _Indicators], Series]
 
 
 def _recipes(feature_set: FeatureSet, has_range: bool, has_volume: bool) -> Mapping[str, _Recipe]:
+    if feature_set == "columns":
+        return {}
     if feature_set == "classic":
         return _CLASSIC
     recipes: dict[str, _Recipe] = {f"log_return_{days}": _log_return(days) for days in _RETURN_DAYS}

@@ -56,6 +56,7 @@ class DataReport:
         dropped_symbols: symbols without any usable price, left out.
         ignored_columns: headings of columns that are not used.
         ignored_files: names of files and folders in the source's folder that are not read.
+        own_features: names of the features that are columns of the data or are computed by registered functions.
         universe: what prices show of the choice of symbols and of how prices were made.
     """
 
@@ -85,6 +86,7 @@ class DataReport:
     dropped_symbols: tuple[str, ...] = ()
     ignored_columns: tuple[str, ...] = ()
     ignored_files: tuple[str, ...] = ()
+    own_features: tuple[str, ...] = ()
 
     @property
     def gap_days(self) -> int:
@@ -99,6 +101,7 @@ class DataReport:
             "dropped_symbols": list(self.dropped_symbols),
             "ignored_columns": list(self.ignored_columns),
             "ignored_files": list(self.ignored_files),
+            "own_features": list(self.own_features),
         }
 
     @classmethod
@@ -112,6 +115,7 @@ class DataReport:
                 "dropped_symbols": tuple(values["dropped_symbols"]),
                 "ignored_columns": tuple(values["ignored_columns"]),
                 "ignored_files": tuple(values["ignored_files"]),
+                "own_features": tuple(values["own_features"]),
             }
         )
 
@@ -131,6 +135,8 @@ class DataReport:
         ]
         if context:
             sentences.append(f"Context only: {_listed(context)}.")
+        if self.own_features:
+            sentences.append(f"Own features: {_listed(self.own_features)}.")
         late = [history for history in self.symbols if history.first_day > self.first_day]
         early = [history for history in self.symbols if history.last_day < self.last_day]
         if late:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,7 @@ class PriceRows:
         moved: rows whose UTC stamp was the evening before their trading day.
         ignored: headings of unused columns.
         file_symbol: whose prices they are if no column or heading names a symbol: the file's name; empty: it is none.
+        own: float64 `[rows]` of each numeric column beside prices, by heading, NaN where a cell is missing.
     """
 
     layout: str
@@ -46,10 +47,15 @@ class PriceRows:
     moved: int
     ignored: tuple[str, ...]
     file_symbol: str = ""
+    own: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
-def read_source(source: Source) -> Iterator[PriceRows]:
+def read_source(source: Source, *, own_columns: bool = False) -> Iterator[PriceRows]:
     """Read the files of `source`, one after another.
+
+    Args:
+        source: the files.
+        own_columns: read the numeric columns beside prices too.
 
     Raises:
         InputError: a file cannot be read, changed since it was found, or holds what is no price.
@@ -62,7 +68,7 @@ def read_source(source: Source) -> Iterator[PriceRows]:
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise InputError(f"{file.path} changed while it was read: start again when it is complete.")
         table = read_table(content, file.form, str(file.path), file.partition)
-        rows = _wide_rows(table) if table.headings.layout == "wide" else _long_rows(table, file.symbol)
+        rows = _wide_rows(table) if table.headings.layout == "wide" else _long_rows(table, file.symbol, own_columns)
         yield replace(rows, file_symbol=file.symbol)
 
 
@@ -86,7 +92,7 @@ def _wide_rows(table: Table) -> PriceRows:
     )
 
 
-def _long_rows(table: Table, file_symbol: str) -> PriceRows:
+def _long_rows(table: Table, file_symbol: str, own_columns: bool) -> PriceRows:
     roles = dict(table.headings.roles)
     if "symbol" in roles:
         names = table.texts("symbol")
@@ -103,6 +109,7 @@ def _long_rows(table: Table, file_symbol: str) -> PriceRows:
         role: table.numbers(roles[role]) for role in PRICE_ROLES if role in roles
     }
     _refuse_unused_keys(table, names, codes, days)
+    own = table.own_columns() if own_columns else ()
     complete = ~np.isnat(days) & (names != "").to_numpy(dtype=np.bool_)
     codes, days = codes[complete], days[complete]
     return PriceRows(
@@ -115,7 +122,8 @@ def _long_rows(table: Table, file_symbol: str) -> PriceRows:
         undated=int(table.rows - complete.sum()),
         unsorted=_unsorted(codes, days),
         moved=moved,
-        ignored=tuple(table.names[position] for position in table.headings.ignored),
+        ignored=tuple(table.names[position] for position in table.headings.ignored if position not in own),
+        own={table.names[position].strip(): table.numbers(position)[complete] for position in own},
     )
 
 

@@ -41,6 +41,8 @@ SPELLINGS: dict[Role, tuple[str, ...]] = {
 # A close where the file has no other column of numbers; some are tickers too.
 VALUES = ("settle", "settlement", "settlementprice", "settleprice", "pxlast", "nav", "navpershare", "value", "level")
 
+_ROW_NUMBERS = frozenset(("index", "id", "row", "rownumber"))
+
 _FIELD_HEADINGS = frozenset(("field", "fieldname", "variable", "measure", "metric", "attribute", "item", "pricetype"))
 
 # What stands beside prices and is neither a price nor a symbol; digits do not count (`sma20`).
@@ -80,6 +82,12 @@ def plain(heading: str) -> str:
 def is_companion(heading: str) -> bool:
     """Return whether a column beside prices is usually called so that holds neither a price nor a symbol."""
     return plain(heading) in _COMPANIONS or re.sub(r"\d", "", plain(heading)) in _COMPANIONS
+
+
+def is_usual(heading: str) -> bool:
+    """Return whether a column is usually called so that holds dates, symbols, prices, volumes or numbers of rows."""
+    word = plain(heading)
+    return word in _ROW_NUMBERS or any(word in spellings for spellings in SPELLINGS.values())
 
 
 def split_fields(headings: Sequence[str]) -> dict[str, tuple[str, str]]:

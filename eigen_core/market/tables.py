@@ -18,7 +18,7 @@ from eigen_core.market.cells import Cells, with_a_row_a_symbol
 from eigen_core.market.csv_cells import MARKERS, read_csv, refuse_doubtful_points
 from eigen_core.market.days import Stamps, UnreadableDateError, read_stamps
 from eigen_core.market.headings import CellKind, Headings, read_headings
-from eigen_core.market.spellings import SPELLINGS, Role, plain
+from eigen_core.market.spellings import SPELLINGS, Role, is_usual, plain
 
 _CELLS_TO_JUDGE_BY = 1_000
 # Prices shrink to a quarter or a tenth.
@@ -98,6 +98,23 @@ class Table:
             row = int(np.argmax(wrong))
             raise InputError(self._not_a_number(position, row, str(texts.iloc[row])))
         return numbers
+
+    def own_columns(self) -> tuple[int, ...]:
+        """Return the positions of the unused columns of numbers that are neither prices nor numbers of symbols or rows.
+
+        Raises:
+            InputError: two of them have the same heading.
+        """
+        found = tuple(
+            position
+            for position in self.headings.ignored
+            if not is_usual(self.names[position]) and _kind_of(self.columns[position]) in ("whole", "fraction")
+        )
+        names = [self.names[position].strip() for position in found]
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise InputError(f"{self.where} has several columns named '{repeated[0]}': leave one of them.")
+        return found
 
     def location(self, row: int) -> str:
         """Return file and row, for messages; `row` counts from 0."""

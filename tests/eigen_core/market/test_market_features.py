@@ -9,12 +9,18 @@ from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, carry_for
 Series = NDArray[np.float64]
 
 
+def bars_of(*prices: Series) -> Bars:
+    """Bars of open, high, low, close and volume on days in succession."""
+    opened, high, low, close, volume = prices
+    return Bars(opened, high, low, close, volume, np.datetime64("2020-01-01") + np.arange(len(close)))
+
+
 def random_walk(days: int, seed: int = 1) -> Bars:
     generator = np.random.default_rng(seed)
     close = 80.0 * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
     opened = close * np.exp(0.01 * generator.standard_normal(days))
     high, low = np.maximum(opened, close) * 1.01, np.minimum(opened, close) * 0.98
-    return Bars(opened, high, low, close, generator.integers(0, 5_000, days).astype(np.float64))
+    return bars_of(opened, high, low, close, generator.integers(0, 5_000, days).astype(np.float64))
 
 
 def returns_of(bars: Bars) -> dict[str, Series]:
@@ -116,7 +122,7 @@ def test_no_volume_and_no_range_are_no_features() -> None:
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 7.0, 1e9])
 def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
     bars = random_walk(250)
-    scaled = Bars(bars.open * scale, bars.high * scale, bars.low * scale, bars.close * scale, bars.volume)
+    scaled = bars_of(bars.open * scale, bars.high * scale, bars.low * scale, bars.close * scale, bars.volume)
     one, other = (column_features(each, "returns", True, True) for each in (bars, scaled))
     np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-9)
 
@@ -125,7 +131,7 @@ def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
 @pytest.mark.parametrize("days", [1, 2, 14, 15, 33, 34, 60, 61, 89, 120, 121, 200])
 def test_features_do_not_depend_on_how_long_the_series_goes_on(feature_set: FeatureSet, days: int) -> None:
     bars = random_walk(320, seed=days)
-    beginning = Bars(*(getattr(bars, name)[:days] for name in ("open", "high", "low", "close", "volume")))
+    beginning = bars.at(slice(days))
     whole = column_features(bars, feature_set, True, True)
     np.testing.assert_array_equal(column_features(beginning, feature_set, True, True), whole[:days])
 
@@ -139,7 +145,7 @@ def test_gaps_are_no_days_and_what_is_before_and_after_is_unknown(feature_set: F
         series = np.full(400, np.nan)
         series[calendar] = getattr(bars, name)
         spread.append(series)
-    values = column_features(Bars(*spread), feature_set, True, True)
+    values = column_features(bars_of(*spread), feature_set, True, True)
     np.testing.assert_array_equal(values[calendar], column_features(bars, feature_set, True, True))
     assert np.isnan(np.delete(values, calendar, axis=0)).all()
 
@@ -154,9 +160,9 @@ def test_classic_open_is_the_close_where_there_is_none() -> None:
 
 def test_a_column_without_prices_or_movement_has_no_wild_features() -> None:
     nothing = np.full(300, np.nan)
-    assert np.isnan(column_features(Bars(*[nothing] * 5), "returns", True, True)).all()
+    assert np.isnan(column_features(bars_of(*[nothing] * 5), "returns", True, True)).all()
     flat = np.full(300, 3.3)
-    values = returns_of(Bars(flat, flat, flat, flat, np.zeros(300)))
+    values = returns_of(bars_of(flat, flat, flat, flat, np.zeros(300)))
     for series in values.values():
         np.testing.assert_allclose(series[200:], 0.0, atol=1e-12)
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig
-from eigen_core.market.build import panel_features
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import feature_names
 from eigen_core.market.normalisation import LIMIT, normalised
+from eigen_core.market.panel_features import PanelFeatures
 from eigen_core.market.sources import PriceRows
 from eigen_core.market.spellings import PRICE_ROLES, Role
 
@@ -78,7 +78,9 @@ def changed_after(rows: PriceRows, day: int, generator: np.random.Generator) -> 
 
 
 def raw_of(prices: CleanPrices, market: MarketConfig) -> NDArray[np.float64]:
-    return np.stack([panel_features(prices, column, market) for column in range(len(prices.symbols))], axis=1)
+    return np.stack(
+        [PanelFeatures.of(prices, market).of_column(column) for column in range(len(prices.symbols))], axis=1
+    )
 
 
 def normalised_of(raw: NDArray[np.float64], train: range = TRAIN) -> NDArray[np.float32]:

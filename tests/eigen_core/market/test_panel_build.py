@@ -14,8 +14,8 @@ from market_cases import business_days, cleaned, random_bars, small_config, writ
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import Panel, build_panel, panel_of_prices
-from eigen_core.market.build import panel_features
 from eigen_core.market.cache import default_cache_root
+from eigen_core.market.panel_features import PanelFeatures
 from eigen_core.progress import progress_to
 
 FIELDS = ("features", "valid", "open", "high", "low", "close", "dates")
@@ -72,7 +72,7 @@ def test_normalised_by_mean_and_deviation_of_train_days(tmp_path: Path, prices_f
     train = panel.splits.train
     assert train == range(400 - 86)
     for column in range(3):
-        raw = panel_features(prices, column, config.market)
+        raw = PanelFeatures.of(prices, config.market).of_column(column)
         mean, deviation = np.nanmean(raw[: train.stop], axis=0), np.nanstd(raw[: train.stop], axis=0)
         expected = np.nan_to_num(np.clip((raw - mean) / deviation, -10.0, 10.0))
         np.testing.assert_allclose(panel.features[:, column], expected, atol=1e-5)
@@ -85,7 +85,7 @@ def test_column_with_few_train_days_takes_the_scale_of_all(tmp_path: Path) -> No
     config = small_config(path)
     panel, _ = build_panel(config, tmp_path / "cache")
     prices, _ = cleaned(path)
-    raw = np.stack([panel_features(prices, column, config.market) for column in range(3)], axis=1)
+    raw = np.stack([PanelFeatures.of(prices, config.market).of_column(column) for column in range(3)], axis=1)
     train = raw[: panel.splits.train.stop]
     for feature in ("log_return_60", "mean_distance_60", "volume"):
         index = panel.feature_names.index(feature)
