@@ -18,7 +18,7 @@ from prefect.logging import get_run_logger
 from eigen_core.reporting import plots_markdown
 from eigen_core.reporting.tables import Row
 
-KINDS = ("data", "memory", "plan", "population", "progress", "summary", "uploads")
+KINDS = ("data", "memory", "plan", "population", "progress", "report", "summary", "uploads")
 """The pages that a run has beside its own."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
@@ -97,6 +97,18 @@ def show_memory(pages: Pages, run: str, markdown: str, headline: str, pictures: 
 def publish_cleaning(store: str, rows: list[Row]) -> None:
     """Show what was removed from the runs of a store."""
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
+
+
+def publish_report(run: str, markdown: str, headline: str) -> None:
+    """Show the report of a run, from outside a flow run too.
+
+    Prefect's pages show no HTML file: they show its verdict and figures, and name the file.
+
+    Raises:
+        httpx.HTTPError, prefect.exceptions.PrefectException, OSError: the server does not accept it.
+    """
+    key = artifact_key(run, "report")
+    create_markdown_artifact(key=key, markdown=markdown, description=f"Report of run {run}: {headline}")
 
 
 def _guarded(key: str, publish: Callable[[], object]) -> None:

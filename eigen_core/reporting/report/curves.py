@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.lib.stride_tricks import sliding_window_view
@@ -90,7 +91,7 @@ def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], f
         wide_range = high > _DECADE * low
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide_range else MaxNLocator(nbins=5))
         axes.yaxis.set_minor_locator(NullLocator())
-        _axes(axes, lambda value: money(value), narrow=narrow)
+        _axes(axes, money, narrow=narrow)
         if not narrow:
             label_ends(axes, labels, size=_LABEL_PIXELS)
 
@@ -112,7 +113,8 @@ def drawdown_plot(report: Report) -> Markup:
             axes.plot(report.curve.dates, other, color=colour, linewidth=_THIN)
             labels.append(EndLabel(float(other[-1]), NAMES.get(report.benchmark, report.benchmark), colour))
         axes.set_ylim(top=0.0)
-        _axes(axes, lambda value: percent(value, 0 if own.min() < -0.05 else 1), narrow=narrow)
+        _axes(axes, percent, narrow=narrow)
+        _percentages(axes.yaxis, 5)
         if not narrow:
             label_ends(axes, labels, size=_LABEL_PIXELS)
 
@@ -179,7 +181,8 @@ def exposure_plot(report: Report) -> Markup:
     def draw(axes: Axes, narrow: bool) -> None:
         axes.fill_between(dates, exposure, 0.0, color=CHAMPION, alpha=0.25, linewidth=0, step="post")
         axes.set_ylim(0.0, max(1.0, 1.05 * float(exposure.max())))
-        _axes(axes, lambda value: percent(value, 0), narrow=narrow)
+        _axes(axes, percent, narrow=narrow)
+        _percentages(axes.yaxis, 4)
 
     label = f"Invested share of the equity over the days, {percent(float(exposure.mean()))} on average."
     return plot("exposure", label, draw, height=180, margins=(64, 24))
@@ -210,8 +213,7 @@ def matched_plot(report: Report) -> Markup:
             )
         axes.yaxis.set_visible(False)
         axes.spines["left"].set_visible(False)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if narrow else 8))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value, 0 if right - left > 0.1 else 1)))
+        _percentages(axes.xaxis, 4 if narrow else 8)
 
     label = (
         f"Distribution of the total returns of {len(matched):,} matched random traders, median "
@@ -231,3 +233,13 @@ def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool) -> None:
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
+
+
+def _percentages(axis: Axis, ticks: int) -> None:
+    """Mark round percentages on an axis of fractions, with as many decimals as they have."""
+    locator = MaxNLocator(nbins=ticks, steps=[1, 2, 5, 10])
+    low, high = axis.get_view_interval()
+    step = float(np.diff(locator.tick_values(low, high)).min())
+    digits = max(0, int(np.ceil(-np.log10(100.0 * step) - 1e-9)))
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: percent(value, digits)))

@@ -70,7 +70,7 @@ def report_page(report: Report) -> str:
         "traded": _traded(report),
         "trades": trade_tables(report.trades),
         "assets": assets_table(report.by_asset, report.trades, report.curve.capital),
-        "folds": rows_table("Folds", _folds(report)) if report.folds else None,
+        "folds": rows_table("Folds", _folds(report), compared) if report.folds else None,
         "looked": rows_table("Looks", report.looked),
         "changed": rows_table(f"Settings that are not those of preset {report.preset}", changed),
         "settings": rows_table("All settings", settings),
@@ -149,7 +149,7 @@ def _folds(report: Report) -> list[dict[str, str]]:
     rows = []
     for fold in report.folds:
         played = (report.curve.dates >= np.datetime64(fold.first)) & (report.curve.dates <= np.datetime64(fold.last))
-        earned = {"Agent": report.curve} | (
+        earned = {AGENT: report.curve} | (
             {} if report.benchmark is None else {NAMES[report.benchmark]: report.baselines[report.benchmark]}
         )
         returns = {name: percent(float(np.prod(1.0 + curve.returns[played]) - 1.0)) for name, curve in earned.items()}

@@ -1,6 +1,6 @@
 """The tables of a report: figures, years and months, trades, assets."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -167,8 +167,8 @@ def assets_table(by_asset: Mapping[str, float], trades: pd.DataFrame, capital: f
     return Table(caption, ("Asset", "Trades", "Gain", "Of the capital"), rows)
 
 
-def rows_table(caption: str, rows: Sequence[Mapping[str, str]]) -> Table:
-    """Return rows with the same columns as a table of texts."""
+def rows_table(caption: str, rows: Sequence[Mapping[str, str]], numbers: Collection[str] = ()) -> Table:
+    """Return rows with the same columns as a table of texts, and of `numbers` in the columns that are named so."""
     columns = tuple(rows[0]) if rows else ()
     cells = [[Cell(str(row[column])) for column in columns] for row in rows]
-    return Table(caption, columns, cells, frozenset(columns))
+    return Table(caption, columns, cells, frozenset(columns) - frozenset(numbers))

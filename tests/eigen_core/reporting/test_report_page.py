@@ -13,6 +13,7 @@ from report_cases import BASELINES, report_of
 from eigen_core.account.figures import Figures, figures_of
 from eigen_core.reporting.report import NAMES, Report, Setting, report_page
 from eigen_core.reporting.report.curves import rolling_beta, rolling_sharpe, window_of
+from eigen_core.reporting.report.summary import report_markdown
 from eigen_core.reporting.report.tables import FIGURES, UNDEFINED, calendar_table, figures_table, trade_tables
 from eigen_core.units import money, percent
 
@@ -209,3 +210,13 @@ def test_a_rolling_figure_has_days_enough() -> None:
 
 def test_every_baseline_has_its_name() -> None:
     assert set(BASELINES) == set(NAMES)
+
+
+def test_the_short_form_has_verdict_and_figures_and_names_the_file(report: Report) -> None:
+    text = report_markdown(report, "mine-report.html")
+    assert (
+        text.splitlines()[0] == f"# mine, champion, agent 3 of generation 7: Holdout, {report.first} to {report.last}"
+    )
+    assert f"**{report.sentence}**" in text
+    assert f"| Total Return | {percent(report.figures.total_return, 2)} |" in text
+    assert text.endswith("`mine-report.html`")
