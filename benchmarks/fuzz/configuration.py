@@ -165,7 +165,7 @@ def _texts(setting: Setting, generator: np.random.Generator) -> list[_Value]:
         _Value("keys and values", "{a: 1}"),
         _Value("control characters", "a\x00b\x1b[31m"),
     ]
-    is_text = setting.kind in ("string", "strings")
+    is_text = setting.kind in ("string", "strings", "date")
     fine = [_Value("fine", _spelled(value), (value,), sure=True) for value in _fine(setting, generator)]
     return fine if is_text else [*fine, *fine, *odd]
 
@@ -223,6 +223,8 @@ def _fine(setting: Setting, generator: np.random.Generator) -> list[Any]:
         return [True, False]
     if setting.kind == "integers":
         return [(1,), (1, 5, 20), tuple(map(int, generator.integers(1, 60, 3)))]
+    if setting.kind == "date":
+        return ["1999-12-31", "2020-02-29"]
     if setting.kind == "strings":
         return [(), ("SPY",), ("ON", "NO", "007")]
     if setting.kind == "string":

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from eigen_core.config.choices import MethodName
-from eigen_core.config.sections import Count, CountOrZero, Fraction, NonNegative, Section
+from eigen_core.config.values import Count, CountOrZero, Fraction, NonNegative, Section
 
 
 class EvolutionConfig(Section):

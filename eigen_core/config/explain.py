@@ -9,7 +9,7 @@ from typing import Any, Literal
 from eigen_core.config.choices import TASK_NAMES
 from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, preset_values
-from eigen_core.config.sections import Section
+from eigen_core.config.values import Section
 
 _UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
 _NAMED = {"preset": f"one of {', '.join(PRESET_NAMES)}", "task": f"one of {TASK_NAMES}"}
@@ -18,6 +18,7 @@ _KINDS = {
     "number": "a number",
     "boolean": "true or false",
     "string": "text",
+    "date": "a date as YYYY-MM-DD",
     "integers": "a list of whole numbers",
     "strings": "a list of names",
 }
@@ -29,7 +30,7 @@ class Setting:
 
     Attributes:
         key: dotted name, for example `learner.batch_size`.
-        kind: what a value is: integer, number, boolean, string, integers or strings (the last two are lists).
+        kind: what a value is: integer, number, boolean, string, date, integers or strings (the last two are lists).
         optional: null (empty) is a value too.
         default: value where neither a preset nor the user gives one.
         bounds: what values are accepted, in words; empty if any value of its kind is.
@@ -127,9 +128,10 @@ def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
     accepted = next(alternative for alternative in alternatives if alternative["type"] != "null")
     description = " ".join(str(schema["description"]).split())
     unit = _UNIT.search(description)
+    kind = accepted.get("format", accepted["type"])
     return Setting(
         key=key,
-        kind=f"{accepted['items']['type']}s" if accepted["type"] == "array" else accepted["type"],
+        kind=f"{accepted['items']['type']}s" if kind == "array" else kind,
         optional=len(alternatives) > 1,
         default=schema["default"],
         bounds=_NAMED[key] if key in _NAMED else _bounds(accepted),

@@ -109,7 +109,7 @@ def _parse_value(setting: Setting, text: str) -> object:
     text = text.strip()
     if setting.optional and text in ("", "null"):
         return None
-    if setting.kind == "string":
+    if setting.kind in ("string", "date"):
         return text
     if setting.kind == "strings":
         return _names(text)

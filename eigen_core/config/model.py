@@ -11,7 +11,6 @@ from eigen_core.config.plain import shown
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.sections import (
     CheckpointConfig,
-    Count,
     EnvironmentConfig,
     EvaluationConfig,
     ExplorationConfig,
@@ -22,10 +21,9 @@ from eigen_core.config.sections import (
     PopulationConfig,
     ReplayConfig,
     ReportingConfig,
-    Section,
-    Text,
     TradingConfig,
 )
+from eigen_core.config.values import Count, Section, Text
 from eigen_core.errors import InputError
 from eigen_core.instructions import Instructions
 
@@ -117,17 +115,17 @@ class Config(Section):
 
     @property
     def required_days(self) -> int:
-        """Fewest days that a panel must have: a window, one training episode, validation, holdout."""
-        market = self.market
-        return market.window + self.trading.episode_days + market.validation_days + market.holdout_days
+        """Fewest days that a panel must have: a window, one training episode, validation, holdout, what is purged."""
+        return self.market.window + self.trading.episode_days + self.market.days_after_training
 
     def require_days(self, days: int) -> None:
         """Raise `InputError` if a panel of `days` days is too short for this configuration."""
         if days < self.required_days:
             market = self.market
+            purged = f", and {market.purge_days} purged before each" if market.purge_days else ""
             raise InputError(
                 f"window {market.window} needs at least {self.required_days:,} days for a window, one training episode "
                 f"of {self.trading.episode_days}, {market.validation_days} validation and {market.holdout_days} "
-                f"holdout days; the panel has {days:,}. Give more data or lower market.window, "
+                f"holdout days{purged}; the panel has {days:,}. Give more data or lower market.window, "
                 "market.validation_days or market.holdout_days."
             )

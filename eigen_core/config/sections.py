@@ -2,28 +2,21 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from eigen_core.config.choices import EncoderName, LearnerName, TrackerName
-
-# Every bound is far above what is of use, and low enough that no arithmetic on a setting overflows.
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0, le=1e9)]
-NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
-Rows = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Width = Annotated[int, Field(ge=1, le=65_536)]
-Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
-
-# Apart, so that the type checker lets a dictionary stand for a section as pydantic does.
-_STRICT = ConfigDict(strict=True)
-
-
-class Section(BaseModel):
-    """A frozen part of the configuration that refuses unknown keys, and values of another type than a setting's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, **_STRICT)
+from eigen_core.config.values import (
+    Count,
+    CountOrZero,
+    Date,
+    Fraction,
+    NonNegative,
+    Positive,
+    Rows,
+    Section,
+    Text,
+    Width,
+)
 
 
 class MarketConfig(Section):
@@ -46,6 +39,26 @@ class MarketConfig(Section):
     """Days kept for choosing the champion (days)."""
     holdout_days: CountOrZero = 251
     """Last days of the data, used once, at the end (days)."""
+    purge_days: CountOrZero = 0
+    """Days left out between training and validation, and between validation and holdout, if there is one (days)."""
+    first_date: Date | None = None
+    """Prices before this date are left out, as if the data began with it; empty: none."""
+    last_date: Date | None = None
+    """Prices after this date are left out, as if the data ended with it; empty: none."""
+
+    @model_validator(mode="after")
+    def _dates_are_ordered(self) -> Self:
+        if self.first_date is not None and self.last_date is not None and self.first_date > self.last_date:
+            raise ValueError(
+                f"market.first_date {self.first_date} is after market.last_date {self.last_date}: swap them"
+            )
+        return self
+
+    @property
+    def days_after_training(self) -> int:
+        """Days of validation, of holdout, and those left out before each of them."""
+        purged = self.purge_days * (2 if self.holdout_days else 1)
+        return self.validation_days + self.holdout_days + purged
 
 
 class TradingConfig(Section):

@@ -42,10 +42,9 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
     Returns:
         The panel, its arrays memory-mapped and read-only, and the report on its data. Equal prices and settings give
-        equal bits and the same fingerprint: SHA-256 of the price files' names and bytes, of `market.context`,
-        `market.features`, `market.own_features`, `market.validation_days` and `market.holdout_days`, of the version of
-        this procedure, and of what feature functions return, to 16 bits of each value. Prices are read each time where
-        there are feature functions.
+        equal bits and the same fingerprint: SHA-256 of the price files' names and bytes, of the settings that choose
+        features and days, of the version of this procedure, and of what feature functions return, to 16 bits of each
+        value. Prices are read each time where there are feature functions.
 
     Raises:
         InputError: the prices or a feature cannot be used, there are too few days, or the cache cannot be written.
@@ -87,8 +86,10 @@ def _fingerprint(source: Source, market: MarketConfig) -> str:
         "validation_days": market.validation_days,
         "holdout_days": market.holdout_days,
     }
-    if market.own_features:
-        inputs["own_features"] = market.own_features
+    # Only where they are given: fingerprints from before these settings stay as they are.
+    for name in ("own_features", "purge_days", "first_date", "last_date"):
+        if value := getattr(market, name):
+            inputs[name] = value
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
@@ -102,7 +103,9 @@ class _Opened:
 
 
 def _opened(source: Source, market: MarketConfig) -> _Opened:
-    prices, report = clean_prices(_read(source, market), str(source.path), market.context)
+    prices, report = clean_prices(
+        _read(source, market), str(source.path), market.context, market.first_date, market.last_date
+    )
     features = PanelFeatures.of(prices, market)
     return _Opened(prices, replace(report, own_features=features.own_names), features)
 

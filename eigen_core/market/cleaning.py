@@ -69,18 +69,26 @@ class _Raw:
     ignored: tuple[str, ...]
 
 
-def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]) -> tuple[CleanPrices, DataReport]:
+def clean_prices(
+    parts: Iterable[PriceRows],
+    source: str,
+    context: Sequence[str],
+    first_date: str | None = None,
+    last_date: str | None = None,
+) -> tuple[CleanPrices, DataReport]:
     """Clean prices and report what was found and done.
 
     Args:
         parts: rows, file by file.
         source: name of the source, for messages.
         context: symbols that are not tradable; they come last, in this order.
+        first_date, last_date: days before, after them are left out, as if the source did not hold them; None: none.
 
     Raises:
         InputError: no symbol has a usable price, a context symbol is not there, or none is left to trade.
     """
-    raw = _on_grid(with_symbols_of_files(list(parts), source), source)
+    rows = _between(with_symbols_of_files(list(parts), source), first_date, last_date, source)
+    raw = _on_grid(rows, source)
     counts = dict(raw.counts)
     cells = _usable(raw.cells, counts)
     volume = cells["volume"]
@@ -128,6 +136,20 @@ def clean_prices(parts: Iterable[PriceRows], source: str, context: Sequence[str]
         **counts,
     )
     return prices, report
+
+
+def _between(parts: list[PriceRows], first: str | None, last: str | None, source: str) -> list[PriceRows]:
+    """Return the rows of the days from `first` to `last`."""
+    if first is None and last is None:
+        return parts
+    kept = [part.between(first, last) for part in parts]
+    days = np.concatenate([part.days for part in parts])
+    if days.size and not any(part.days.size for part in kept):
+        raise InputError(
+            f"{source} holds no day from {first or 'its first'} to {last or 'its last'}, but days from {days.min()} to "
+            f"{days.max()}: change market.first_date or market.last_date."
+        )
+    return kept
 
 
 def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:

@@ -13,7 +13,12 @@ from eigen_core.errors import InputError
 
 @dataclass(frozen=True)
 class Splits:
-    """Days of training, validation and holdout, in this order and without overlap."""
+    """Days of training, validation and holdout, in this order and without overlap.
+
+    Windows reach back across a border, episodes and their trades do not cross one. `market.purge_days` days between the
+    splits belong to none of them (Lopez de Prado 2018, "Advances in Financial Machine Learning", section 7.4): so that,
+    with as many days as a window and a trade take, no day is observed or traded on both sides of a border.
+    """
 
     train: range
     validation: range
@@ -22,9 +27,13 @@ class Splits:
     @classmethod
     def of_days(cls, days: int, market: MarketConfig) -> "Splits":
         """Split `days` days: holdout is the end, validation comes before it, the rest trains."""
-        holdout = days - market.holdout_days
-        validation = holdout - market.validation_days
-        return cls(range(validation), range(validation, holdout), range(holdout, days))
+        training = days - market.days_after_training
+        validation = training + market.purge_days
+        return cls(
+            train=range(training),
+            validation=range(validation, validation + market.validation_days),
+            holdout=range(days - market.holdout_days, days),
+        )
 
 
 def episode_starts(split: range, window: int, episode_days: int) -> range:
@@ -136,10 +145,11 @@ def panel_of_prices(
     dates = np.asarray(dates).astype("datetime64[D]")
     if dates.shape != (days,) or not np.all(dates[1:] > dates[:-1]):
         raise ValueError("dates must be one a day and strictly increasing")
-    if days <= market.validation_days + market.holdout_days:
+    if days <= market.days_after_training:
         raise InputError(
             f"{days:,} days leave none to train on beside {market.validation_days} validation and "
-            f"{market.holdout_days} holdout days: give more or lower market.validation_days or market.holdout_days."
+            f"{market.holdout_days} holdout days, and {market.purge_days} purged before each: give more or lower "
+            "market.validation_days, market.holdout_days or market.purge_days."
         )
     valid = np.ones((days, columns), dtype=np.bool_)
     valid[:, :assets] = ~np.isnan(prices[3])
@@ -161,7 +171,8 @@ def panel_of_prices(
 def _fingerprint_of_arrays(arrays: Sequence[NDArray[np.generic]], names: Sequence[str], market: MarketConfig) -> str:
     digest = hashlib.sha256()
     described = [(str(array.dtype), array.shape) for array in arrays]
-    digest.update(repr((described, tuple(names), market.validation_days, market.holdout_days)).encode())
+    purged = (market.purge_days,) if market.purge_days else ()
+    digest.update(repr((described, tuple(names), market.validation_days, market.holdout_days, *purged)).encode())
     for array in arrays:
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()

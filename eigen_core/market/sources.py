@@ -49,6 +49,16 @@ class PriceRows:
     file_symbol: str = ""
     own: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
+    def between(self, first: str | None, last: str | None) -> "PriceRows":
+        """Return the rows of the days from `first` to `last`, both included; None: no bound."""
+        kept = np.ones(len(self.days), dtype=np.bool_)
+        if first is not None:
+            kept &= self.days >= np.datetime64(first)
+        if last is not None:
+            kept &= self.days <= np.datetime64(last)
+        prices = {role: values[kept] for role, values in self.prices.items()}
+        return replace(self, codes=self.codes[kept], days=self.days[kept], prices=prices)
+
 
 def read_source(source: Source, *, own_columns: bool = False) -> Iterator[PriceRows]:
     """Read the files of `source`, one after another.

@@ -1,0 +1,164 @@
+"""Which days a panel has, which it is split into, and that days outside of these change nothing."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from market_cases import random_bars, small_config, write_csv
+
+from eigen_core.config import Config
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+from eigen_core.market import Panel, build_panel
+from eigen_core.market.panel import Splits, episode_starts
+
+ARRAYS = ("features", "valid", "open", "high", "low", "close", "dates")
+FIRST, LAST = "2020-03-07", "2020-09-30"
+
+
+@st.composite
+def split_days(draw: st.DrawFn) -> tuple[int, Config]:
+    """A configuration whose purge is at least a window and a trade, and days that suffice for it."""
+    window, holding = draw(st.integers(1, 40)), draw(st.integers(1, 10))
+    trading = {
+        "trading_days": draw(st.integers(1, 20)),
+        "settlement_days": holding + draw(st.integers(0, 5)),
+        "holding_days": holding,
+    }
+    episode = trading["trading_days"] + trading["settlement_days"]
+    market = {
+        "window": window,
+        "validation_days": episode + draw(st.integers(0, 30)),
+        "holdout_days": draw(st.sampled_from([0, episode, episode + 17])),
+        "purge_days": window + holding + draw(st.integers(0, 9)),
+    }
+    config = Config.model_validate({"market": market, "trading": trading, "network": {"scales": [1]}})
+    return config.required_days + draw(st.integers(0, 200)), config
+
+
+@given(split_days())
+def test_splits_never_overlap_and_keep_the_purge(case: tuple[int, Config]) -> None:
+    days, config = case
+    market = config.market
+    splits = Splits.of_days(days, market)
+    assert splits.train.start == 0
+    assert (len(splits.validation), len(splits.holdout)) == (market.validation_days, market.holdout_days)
+    assert splits.validation.start - splits.train.stop == market.purge_days
+    if market.holdout_days:
+        assert splits.holdout.start - splits.validation.stop == market.purge_days
+        assert splits.holdout.stop == days
+    else:
+        assert splits.validation.stop == days
+
+
+@given(split_days())
+def test_no_day_is_traded_in_one_split_and_observed_or_traded_in_the_next(case: tuple[int, Config]) -> None:
+    days, config = case
+    window, episode = config.market.window, config.trading.episode_days
+    splits = Splits.of_days(days, config.market)
+    used = []
+    for split in (splits.train, splits.validation, splits.holdout):
+        if split:
+            starts = episode_starts(split, window, episode)
+            observed, last = starts[0] - window + 1, starts[-1] + episode - 1
+            assert split.start <= starts[0]
+            assert last < split.stop
+            used.append((observed, last))
+    for (_, last), (observed, _) in pairwise(used):
+        assert last + config.trading.holding_days < observed
+
+
+def test_without_a_purge_splits_are_as_they_were() -> None:
+    assert Splits.of_days(100, small_config().market) == Splits(range(86), range(86, 94), range(94, 100))
+    assert small_config().required_days == 5 + 5 + 8 + 6
+
+
+def panel_of(path: Path, folder: Path, **market: Any) -> Panel:
+    """The panel of a price file with small settings."""
+    return build_panel(small_config(path, **market), folder / "cache")[0]
+
+
+def assert_equal_arrays(one: Panel, other: Panel) -> None:
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert (one.symbols, one.feature_names, one.splits) == (other.symbols, other.feature_names, other.splits)
+
+
+@pytest.mark.parametrize(("first", "last"), [(FIRST, LAST), (None, LAST), (FIRST, None)])
+def test_a_panel_between_dates_is_that_of_a_file_that_holds_no_others(
+    tmp_path: Path, first: str | None, last: str | None
+) -> None:
+    bars = random_bars(["AAA", "BBB"], 300, seed=11)
+    late = random_bars(["NEW"], 300, seed=12)
+    bars = pd.concat([bars, late[late["date"] > LAST]])
+    kept = bars[(bars["date"] >= (first or "1900")) & (bars["date"] <= (last or "2100"))]
+    cut = panel_of(write_csv(tmp_path / "all.csv", bars), tmp_path, first_date=first, last_date=last)
+    expected = panel_of(write_csv(tmp_path / "kept.csv", kept), tmp_path)
+    assert_equal_arrays(cut, expected)
+    assert ("NEW" in cut.symbols) == (last is None)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=5, deadline=None)
+def test_days_after_the_last_date_change_nothing(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    folder = tmp_path_factory.mktemp("prices")
+    bars = random_bars(["AAA", "BBB"], 200, seed=13)
+    one = panel_of(write_csv(folder / "one.csv", bars), folder, last_date="2020-07-01")
+    later = np.flatnonzero(bars["date"] > "2020-07-01")
+    shuffled = np.random.default_rng(seed).permutation(later)
+    values = bars.columns[2:]
+    bars.loc[later, values] = bars.loc[shuffled, values].to_numpy()
+    assert_equal_arrays(one, panel_of(write_csv(folder / "two.csv", bars), folder, last_date="2020-07-01"))
+
+
+def test_purged_days_do_not_move_the_normalisation(tmp_path: Path) -> None:
+    bars = random_bars(["AAA", "BBB"], 200, seed=3)
+    one = panel_of(write_csv(tmp_path / "one.csv", bars), tmp_path, purge_days=40)
+    stop = one.splits.train.stop
+    assert one.splits.validation.start == stop + 40
+    bars.loc[bars["date"] >= one.dates[stop], ["open", "high", "low", "close"]] *= 3.0
+    other = panel_of(write_csv(tmp_path / "two.csv", bars), tmp_path, purge_days=40)
+    np.testing.assert_array_equal(one.features[:stop], other.features[:stop])
+    assert (one.features[stop : stop + 40] != other.features[stop : stop + 40]).any()
+
+
+def test_each_choice_of_days_has_a_panel_of_its_own(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "prices.csv", random_bars(["AAA"], 300, seed=1))
+    choices: list[dict[str, Any]] = [
+        {},
+        {"purge_days": 5},
+        {"first_date": FIRST},
+        {"last_date": LAST},
+        {"last_date": "2020-10-01"},
+    ]
+    panels = [panel_of(path, tmp_path, **one) for one in choices]
+    assert len({panel.fingerprint for panel in panels}) == len(choices)
+    # The second time they are those of the cache.
+    for panel, one in zip(panels, choices, strict=True):
+        assert_equal_arrays(panel, panel_of(path, tmp_path, **one))
+
+
+def test_dates_without_any_price_are_refused_with_those_there_are(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "prices.csv", random_bars(["AAA"], 60, seed=1))
+    with pytest.raises(InputError, match="no day from its first to 2019-05-01, but days from 2020-01-01 to 2020-03-24"):
+        panel_of(path, tmp_path, last_date="2019-05-01")
+    with pytest.raises(InputError, match="4 purged before each; the panel has 60"):
+        panel_of(path, tmp_path, purge_days=4, window=50)
+
+
+@pytest.mark.parametrize(
+    ("given_dates", "sentence"),
+    [
+        (["first_date=2014-02-30"], "'2014-02-30' cannot be used; give a date as YYYY-MM-DD, or null"),
+        (["last_date=20141231"], "'20141231' cannot be used"),
+        (["first_date=2015-01-01", "last_date=2014-01-01"], "swap them"),
+    ],
+)
+def test_what_is_no_date_is_refused(given_dates: list[str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        load_config(None, [f"market.{one}" for one in given_dates])
