@@ -57,7 +57,8 @@ class PriceRows:
         if last is not None:
             kept &= self.days <= np.datetime64(last)
         prices = {role: values[kept] for role, values in self.prices.items()}
-        return replace(self, codes=self.codes[kept], days=self.days[kept], prices=prices)
+        own = {name: values[kept] for name, values in self.own.items()}
+        return replace(self, codes=self.codes[kept], days=self.days[kept], prices=prices, own=own)
 
 
 def read_source(source: Source, *, own_columns: bool = False) -> Iterator[PriceRows]:

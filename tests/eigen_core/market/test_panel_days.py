@@ -95,10 +95,13 @@ def test_a_panel_between_dates_is_that_of_a_file_that_holds_no_others(
 ) -> None:
     bars = random_bars(["AAA", "BBB"], 300, seed=11)
     late = random_bars(["NEW"], 300, seed=12)
-    bars = pd.concat([bars, late[late["date"] > LAST]])
+    bars = pd.concat([bars, late[late["date"] > LAST]], ignore_index=True)
+    bars["sentiment"] = np.sin(np.arange(len(bars)))
     kept = bars[(bars["date"] >= (first or "1900")) & (bars["date"] <= (last or "2100"))]
-    cut = panel_of(write_csv(tmp_path / "all.csv", bars), tmp_path, first_date=first, last_date=last)
-    expected = panel_of(write_csv(tmp_path / "kept.csv", kept), tmp_path)
+    market = {"own_features": ["columns"], "first_date": first, "last_date": last}
+    cut = panel_of(write_csv(tmp_path / "all.csv", bars), tmp_path, **market)
+    expected = panel_of(write_csv(tmp_path / "kept.csv", kept), tmp_path, own_features=["columns"])
+    assert "sentiment" in cut.feature_names
     assert_equal_arrays(cut, expected)
     assert ("NEW" in cut.symbols) == (last is None)
 
