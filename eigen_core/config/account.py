@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from eigen_core.config.sections import Count, Positive, Section
+from eigen_core.config.values import Count, Positive, Section
 
 Rate = Annotated[float, Field(gt=-1.0, le=10.0)]
 
