@@ -1,4 +1,4 @@
-"""What buying and selling costs in money, and what cash earns."""
+"""What buying and selling costs, and what rates of a year are a day."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from eigen_core.config import AccountConfig, TradingConfig
+from eigen_core.config import TradingConfig
 from eigen_core.trading.orders import BASIS_POINTS
 
 Values = NDArray[np.float64]
@@ -42,7 +42,7 @@ class Fees:
         return exit_price * (self.cost + slippage)
 
 
-def daily_rate(settings: AccountConfig) -> float:
-    """Return the interest of cash a day, compounded to that of a year."""
-    rate: float = (1.0 + settings.interest) ** (1.0 / settings.periods_per_year) - 1.0
-    return rate
+def daily_rate(rate: float, periods_per_year: int) -> float:
+    """Return what a rate of a year is a day, compounded."""
+    a_day: float = (1.0 + rate) ** (1.0 / periods_per_year) - 1.0
+    return a_day

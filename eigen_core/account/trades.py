@@ -42,6 +42,20 @@ class DecidedTrades:
     at_target: NDArray[np.bool_]
     at_open: NDArray[np.bool_]
 
+    @classmethod
+    def none(cls, traders: int, days: int) -> "DecidedTrades":
+        """Return decisions that buy nothing, to be filled in."""
+        shape = (traders, days)
+        return cls(
+            asset=np.full(shape, -1),
+            exit_day=np.full(shape, -1),
+            entry=np.full(shape, np.nan),
+            exit=np.full(shape, np.nan),
+            coefficient=np.zeros(shape),
+            at_target=np.zeros(shape, dtype=np.bool_),
+            at_open=np.zeros(shape, dtype=np.bool_),
+        )
+
 
 @dataclass(frozen=True)
 class TradedAccounts:
@@ -161,7 +175,7 @@ class _Keeper:
         shape = self.trades.asset.shape
         self._offset = fill_offset(self.trading)
         self._fees = Fees.of(self.trading)
-        self._rate = daily_rate(self.settings)
+        self._rate = daily_rate(self.settings.interest, self.settings.periods_per_year)
         self._cash = np.full(shape[0], self.settings.capital)
         self._interest = np.zeros(shape[0])
         self._decision_equity = np.empty(shape)

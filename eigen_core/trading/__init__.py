@@ -7,7 +7,7 @@ from eigen_core.trading.environment import (
     episode_time,
     episode_times,
 )
-from eigen_core.trading.excess import excess_of, excess_sums, market_gains
+from eigen_core.trading.excess import entry_prices, excess_of, excess_sums, market_gains
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary
 from eigen_core.trading.whole_episodes import trade_whole_episodes
@@ -18,6 +18,7 @@ __all__ = [
     "EpisodeSummary",
     "Prices",
     "TradingEnvironment",
+    "entry_prices",
     "episode_time",
     "episode_times",
     "excess_of",

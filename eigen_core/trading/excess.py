@@ -9,10 +9,25 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.records import Excess
-from eigen_core.trading.orders import PERCENT, fill_offset, gain_at_close
+from eigen_core.trading.orders import BASIS_POINTS, PERCENT, fill_offset, gain_at_close
 from eigen_core.trading.prices import Prices
 
 _SUMS = ("trades", "excess", "excess_excess", "excess_trades", "trades_trades")
+
+
+def entry_prices(prices: Prices, trading: TradingConfig) -> Tensor:
+    """Return what one share costs that is bought by the decision of a day, slippage included.
+
+    float64 `[days, assets]`; NaN where the asset is not tradable on the day, or the order is not filled.
+    """
+    days = prices.days
+    fill_day = torch.arange(days, device=prices.close.device) + fill_offset(trading)
+    row = fill_day.clamp(max=days - 1)
+    fill = prices.close[row]
+    if trading.fill == "next_open":
+        fill = torch.where(prices.open[row].isnan(), fill, prices.open[row])
+    can_buy = prices.tradable & (fill > 0.0) & (fill_day < days).unsqueeze(1)
+    return torch.where(can_buy, fill * (1.0 + trading.slippage_bps / BASIS_POINTS), torch.nan)
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
@@ -22,17 +37,10 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
     `trading.fill` says and sold at the last known close of day t + h, slippage and costs paid. Days after the last one
     count as days without prices.
     """
-    days, slippage = prices.days, trading.slippage_bps / 10_000.0
-    fill_day = torch.arange(days, device=prices.close.device) + fill_offset(trading)
-    row = fill_day.clamp(max=days - 1)
-    fill = prices.close[row]
-    if trading.fill == "next_open":
-        fill = torch.where(prices.open[row].isnan(), fill, prices.open[row])
-    can_buy = prices.tradable & (fill > 0.0) & (fill_day < days).unsqueeze(1)
-    entry = torch.where(can_buy, fill * (1.0 + slippage), torch.nan)
-    gains = torch.full((days, trading.holding_days + 1), torch.nan, dtype=torch.float64, device=fill.device)
+    days, entry = prices.days, entry_prices(prices, trading)
+    gains = torch.full((days, trading.holding_days + 1), torch.nan, dtype=torch.float64, device=entry.device)
     for offset in range(fill_offset(trading), trading.holding_days + 1):
-        row = (torch.arange(days, device=fill.device) + offset).clamp(max=days - 1)
+        row = (torch.arange(days, device=entry.device) + offset).clamp(max=days - 1)
         gains[:, offset] = gain_at_close(trading, entry, prices.last_close[row]).nanmean(dim=1)
     return gains
 
@@ -41,15 +49,15 @@ def excess_sums(excess: Tensor, bought: Tensor, lags: int) -> dict[str, Tensor]:
     """Return what `excess_of` needs to know of each episode: float64 `[episodes]` by name.
 
     Args:
-        excess: float64 `[episodes, decisions]`, gain of a trade beyond the market's (a fraction).
-        bought: bool `[episodes, decisions]`, where there was a trade.
+        excess: float64 `[episodes, decisions]`, gain of a decision's trades beyond the market's, summed (a fraction).
+        bought: bool or int64 `[episodes, decisions]`, whether there was a trade, or how many.
         lags: decisions after one whose trades overlap with its trade.
 
     Beside the number of trades and the sum of their excess: sums over all pairs of decisions at most `lags` apart, of
     the products of excess and excess, excess and number, number and number, with the weights of Bartlett's kernel.
     """
     number = bought.to(torch.float64)
-    gained = torch.where(bought, excess * PERCENT, 0.0)
+    gained = torch.where(number > 0.0, excess * PERCENT, 0.0)
     sums = {"trades": number.sum(dim=1), "excess": gained.sum(dim=1)}
     for name, left, right in (
         ("excess_excess", gained, gained),

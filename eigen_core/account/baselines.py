@@ -1,0 +1,112 @@
+"""Simple rules that an agent is measured against: they know prices alone, and trade with the same costs and fills.
+
+A month is 21 days of trading, a year 252.
+
+equal_weight: the same money in each asset that is tradable on the first day, held to the end.
+rebalanced: the same money in each tradable asset, again every day.
+momentum: every month the same money in the third of the assets with the highest return over the year before the last
+    month (Jegadeesh and Titman 1993, "Returns to buying winners and selling losers", without its sold losers; the last
+    month is left out because it reverses).
+reversal: every month the same money in the third with the lowest return over the last month (Jegadeesh 1990, "Evidence
+    of predictable behavior of security returns", without its sold winners).
+classic: the trading rules of the system that Eigen replaces, driven by a fixed indicator instead of an agent: each day
+    the asset with the highest return over 120 days of those that are not held is bought, with the largest coefficient,
+    and sold at `trading.max_target` or after `trading.holding_days`.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.account.days import prices_of_span, trade_day_by_day
+from eigen_core.account.equity import EquityCurve
+from eigen_core.account.trades import DecidedTrades, trade_accounts
+from eigen_core.account.weights import weights_account
+from eigen_core.config import Config, TradingConfig
+from eigen_core.trading import Prices, entry_prices
+
+Values = NDArray[np.float64]
+
+MONTH, YEAR, INDICATOR = 21, 252, 120
+
+
+def baseline_curves(
+    prices: Prices, dates: NDArray[np.datetime64], config: Config, span: range
+) -> Mapping[str, EquityCurve]:
+    """Return the equity of each baseline over a span, by its name; `cash` earns interest alone.
+
+    Args:
+        prices: of all days; those after the span are not used.
+        dates: datetime64[D] of all days.
+        config: trading rules and account.
+        span: the days.
+
+    An asset without the prices that a rule needs is left out of it; without any, the money stays cash.
+    """
+    trading = config.trading
+    known = prices_of_span(prices, span, trading.holding_days)
+    days, dates = len(span), dates[span.start : span.stop]
+    entries = entry_prices(known, trading)[:days].cpu().numpy()
+    closes = known.last_close[:days].cpu().numpy()
+    tradable = known.tradable[:days].cpu().numpy()
+    before = prices.last_close[: span.stop].cpu().numpy()
+    held = np.full(closes.shape, np.nan)
+    first = np.arange(days) == 0
+    month = np.arange(days) % MONTH == 0
+    weights = {
+        "cash": held,
+        "equal_weight": np.where(first[:, None], _equal(tradable), held),
+        "rebalanced": _equal(tradable),
+        "momentum": np.where(month[:, None], _top_third(_returns(before, span, YEAR, MONTH), tradable), held),
+        "reversal": np.where(month[:, None], _top_third(-_returns(before, span, MONTH, 0), tradable), held),
+    }
+    curves = {
+        name: weights_account(wanted, entries, closes, dates, trading, config.account)
+        for name, wanted in weights.items()
+    }
+    indicator = _returns(before, span, INDICATOR, 0)
+    classic = trade_accounts(_classic_trades(known, trading, indicator), closes, dates, trading, config.account)
+    return {**curves, "classic": classic.curve(0)}
+
+
+def _returns(last_close: Values, span: range, since: int, until: int) -> Values:
+    """Return what each asset returned from `since` to `until` days before each day of a span; NaN where unknown."""
+    days = np.arange(span.start, span.stop)
+    start = np.maximum(days - since, 0)
+    change = last_close[np.maximum(days - until, 0)] / last_close[start] - 1.0
+    returns: Values = np.where((days >= since)[:, None], change, np.nan)
+    return returns
+
+
+def _equal(chosen: NDArray[np.bool_]) -> Values:
+    weights: Values = chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
+    return weights
+
+
+def _top_third(score: Values, tradable: NDArray[np.bool_]) -> Values:
+    """Return equal weights of the third, rounded up, of the tradable assets with the highest known score."""
+    ranked = np.where(tradable & ~np.isnan(score), score, -np.inf)
+    number = np.isfinite(ranked).sum(axis=1, keepdims=True)
+    order = np.argsort(-ranked, axis=1, kind="stable")
+    rank = np.empty_like(order)
+    np.put_along_axis(rank, order, np.arange(score.shape[1])[None], axis=1)
+    return _equal(rank < -(-number // 3))
+
+
+def _classic_trades(known: Prices, trading: TradingConfig, indicator: Values) -> DecidedTrades:
+    """Return the trades of the rule `classic`."""
+    coefficient = trading.max_coefficient or max(trading.buy_threshold, 1.0)
+    scores = torch.tensor(indicator, device=known.close.device)
+    targets = torch.full((1, known.assets), trading.max_target, device=known.close.device)
+
+    def decide(day: int, portfolios: Tensor) -> tuple[Tensor, Tensor]:
+        free = known.tradable[day] & (portfolios[0, :, 0] == 0.0) & ~scores[day].isnan()
+        score = torch.where(free, scores[day], -torch.inf)
+        chosen = free & (score == score.max())
+        return torch.where(chosen, coefficient, 0.0).unsqueeze(0), targets
+
+    seeing = trading.model_copy(update={"observe_portfolio": True})
+    return trade_day_by_day(known, seeing, len(scores), 1, decide)

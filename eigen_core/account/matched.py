@@ -1,0 +1,194 @@
+"""Random traders matched to an agent, and what its trades gained beyond the market.
+
+A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, held as long; only the
+assets are drawn at random. The market's own move, and how often and how long one is invested, earn both the same.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from eigen_core.account.fees import daily_rate
+from eigen_core.account.trades import DecidedTrades, trade_accounts
+from eigen_core.config import AccountConfig, Config, TradingConfig
+from eigen_core.randomness import keyed_generator
+from eigen_core.records import Excess
+from eigen_core.trading import Prices, entry_prices, excess_of, excess_sums, market_gains
+from eigen_core.trading.orders import BASIS_POINTS, PERCENT, fill_offset, net_gain
+
+Values = NDArray[np.float64]
+
+# Returns that differ by rounding alone have no Sharpe ratio.
+ROUNDING = 1e-12
+GROUP = 250
+"""Random traders drawn at a time, which bounds memory; each group has a random generator of its own."""
+
+
+def matched_traders(
+    trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
+) -> Iterator[DecidedTrades]:
+    """Yield random traders matched to each agent of `trades`, some at a time: `[traders x agents, days]`.
+
+    Args:
+        trades: of the agents, `[agents, days]`.
+        known: prices of the span, as `prices_of_span` returns them.
+        trading: the rules.
+        draws: traders to draw.
+        seed: of the run.
+        key: whom they are matched to.
+
+    On each day on which the agent's decision became a trade, a trader buys an asset drawn from those that are tradable
+    that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. It
+    sells at the last known close of the day of the agent's sale.
+    """
+    entries = entry_prices(known, trading).cpu().numpy()
+    for first in range(0, draws, GROUP):
+        generator = keyed_generator(seed, first, "backtest", key, "matched traders")
+        yield _draw(trades, known, entries, trading, min(GROUP, draws - first), generator)
+
+
+def _draw(
+    trades: DecidedTrades,
+    known: Prices,
+    entries: NDArray[np.float64],
+    trading: TradingConfig,
+    traders: int,
+    generator: np.random.Generator,
+) -> DecidedTrades:
+    agents, days = trades.asset.shape
+    rows, agent = np.arange(traders)[:, None], np.arange(agents)
+    asset = np.full((traders, agents, days), -1)
+    free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
+    available = ~np.isnan(entries)
+    for day in range(days):
+        decides = trades.asset[:, day] >= 0
+        free = available[day] & (free_from <= day)
+        number = free.sum(axis=2)
+        # The drawn one of those that are free, counted from the first.
+        drawn = np.floor(generator.random((traders, agents)) * number).astype(np.int64)
+        chosen = (free.cumsum(axis=2) == drawn[..., None] + 1).argmax(axis=2)
+        buys = decides & (number > 0)
+        asset[:, :, day] = np.where(buys, chosen, -1)
+        held_until = np.where(buys, trades.exit_day[:, day], free_from[rows, agent, chosen])
+        free_from[rows, agent, chosen] = held_until
+    shape, decided = asset.shape, np.arange(days)
+    exit_day = np.broadcast_to(trades.exit_day, shape)
+    column = np.maximum(asset, 0)
+    opened = ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros_like(available)
+    closes = known.last_close.cpu().numpy()[np.maximum(exit_day, 0), column]
+    columns = {
+        "asset": asset,
+        "exit_day": exit_day,
+        "entry": entries[decided, column],
+        "exit": closes * (1.0 - trading.slippage_bps / BASIS_POINTS),
+        "coefficient": np.broadcast_to(trades.coefficient, shape),
+        "at_target": np.zeros(shape, dtype=np.bool_),
+        "at_open": opened[decided + fill_offset(trading), column],
+    }
+    return DecidedTrades(**{name: values.reshape(-1, days) for name, values in columns.items()})
+
+
+@dataclass(frozen=True)
+class MatchedTraders:
+    """What random traders matched to an agent earned, float64 `[draws]` each.
+
+    Attributes:
+        total_returns: last equity / capital - 1.
+        sharpes: Sharpe ratio of a year; NaN where the equity never moved.
+        gains_per_trade: mean net gain of a trade, in percent of what was paid; NaN without a trade.
+    """
+
+    total_returns: Values
+    sharpes: Values
+    gains_per_trade: Values
+
+    def quantile_of(self, total_return: float) -> float | None:
+        """Return the share of the traders that earned less, half of those that earned as much; None without any."""
+        if not len(self.total_returns):
+            return None
+        below, equal = self.total_returns < total_return, self.total_returns == total_return
+        return float(below.mean() + equal.mean() / 2.0)
+
+
+def play_matched_traders(
+    trades: DecidedTrades,
+    known: Prices,
+    dates: NDArray[np.datetime64],
+    config: Config,
+    draws: int,
+    key: str,
+) -> MatchedTraders:
+    """Return what matched traders earn with the agents' accounts, of which each has an equal share of the capital.
+
+    Args:
+        trades: of the agents, `[agents, days]`.
+        known: prices of the span, as `prices_of_span` returns them.
+        dates: datetime64[D] `[days]`.
+        config: trading rules, account, seed.
+        draws: traders to draw.
+        key: whom they are matched to.
+    """
+    agents, days = trades.asset.shape
+    settings = share_of_capital(config.account, agents)
+    equities, gains = [], []
+    for group in matched_traders(trades, known, config.trading, draws, config.seed, key):
+        closes = known.last_close[:days].cpu().numpy()
+        accounts = trade_accounts(group, closes, dates, config.trading, settings)
+        equities.append(accounts.equity.reshape(-1, agents, days).sum(axis=1))
+        gains.append(mean_gain(group, config.trading, agents))
+    equity = np.concatenate(equities) if equities else np.empty((0, days))
+    return MatchedTraders(
+        total_returns=equity[:, -1] / config.account.capital - 1.0,
+        sharpes=_sharpes(equity, config.account),
+        gains_per_trade=np.concatenate(gains) if gains else np.empty(0),
+    )
+
+
+def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
+    """Return the settings of one of several accounts that share the capital equally."""
+    return settings.model_copy(update={"capital": settings.capital / agents})
+
+
+def mean_gain(trades: DecidedTrades, trading: TradingConfig, agents: int) -> Values:
+    """Return the mean net gain of the trades of each trader with so many agents, in percent; NaN without a trade."""
+    made = (trades.asset >= 0).reshape(-1, agents * trades.asset.shape[1])
+    gain = np.where(made, _net_gains(trades, trading).reshape(made.shape), 0.0).sum(axis=1)
+    number = made.sum(axis=1)
+    mean: Values = np.divide(gain * PERCENT, number, out=np.full(len(gain), np.nan), where=number > 0)
+    return mean
+
+
+def _net_gains(trades: DecidedTrades, trading: TradingConfig) -> Values:
+    gains: Values = net_gain(trading, torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
+    return gains
+
+
+def _sharpes(equity: Values, settings: AccountConfig) -> Values:
+    """Return the Sharpe ratio of each account, as `figures_of` defines it; NaN where it is undefined."""
+    before = np.concatenate([np.full((len(equity), 1), settings.capital), equity[:, :-1]], axis=1)
+    excess = equity / before - 1.0 - daily_rate(settings.risk_free, settings.periods_per_year)
+    spread = excess.std(axis=1, ddof=1) if equity.shape[1] > 1 else np.zeros(len(equity))
+    ratio = np.full(len(equity), np.nan)
+    np.divide(excess.mean(axis=1) * np.sqrt(settings.periods_per_year), spread, out=ratio, where=spread > ROUNDING)
+    return ratio
+
+
+def excess_of_trades(trades: DecidedTrades, known: Prices, trading: TradingConfig) -> Excess | None:
+    """Return the mean of what trades gained beyond all assets that could be bought that day, and its standard error.
+
+    Args:
+        trades: of one or more agents, `[agents, days]`. What several decide on one day counts together in the error.
+        known: prices of the span, as `prices_of_span` returns them.
+        trading: the rules.
+
+    Both are held as long; see `market_gains` and `excess_of`. None with fewer than two trades.
+    """
+    made, day = trades.asset >= 0, np.arange(trades.asset.shape[1])
+    market = market_gains(known, trading).cpu().numpy()[day, np.where(made, trades.exit_day - day, 0)]
+    excess = np.where(made, _net_gains(trades, trading) - market, 0.0).sum(axis=0, keepdims=True)
+    number = made.sum(axis=0, keepdims=True)
+    sums = excess_sums(torch.tensor(excess), torch.tensor(number), trading.holding_days)
+    return excess_of({name: values.numpy() for name, values in sums.items()})

@@ -1,0 +1,58 @@
+"""The rules of the baselines on prices whose order is known."""
+
+import numpy as np
+import pytest
+from trading_cases import panel_of, prices_of
+
+from eigen_core.account.baselines import MONTH, baseline_curves
+from eigen_core.config import Config
+
+DAYS = 420
+SPAN = range(300, DAYS)
+FREE = {"trading": {"cost_bps": 0.0, "slippage_bps": 0.0, "holding_days": 2}}
+
+
+def steady_growth(rates: list[float]) -> np.ndarray:
+    """Closes of assets that grow at steady rates, a day."""
+    closes: np.ndarray = 100.0 * np.exp(np.outer(np.arange(DAYS), rates))
+    return closes
+
+
+def test_each_rule_holds_the_assets_that_it_names() -> None:
+    rates = [-0.002, -0.001, 0.0, 0.001, 0.002, 0.003]
+    closes = steady_growth(rates)
+    panel = panel_of(closes, closes, closes)
+    curves = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), SPAN)
+    assert set(curves) == {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic"}
+    for curve in curves.values():
+        np.testing.assert_array_equal(curve.dates, panel.dates[SPAN.start : SPAN.stop])
+    total = {name: curve.equity[-1] / curve.capital for name, curve in curves.items()}
+    held = len(SPAN) - 2  # bought at the second day's open, which is its close here
+    assert total["cash"] == 1.0
+    assert total["equal_weight"] == pytest.approx(np.mean(np.exp(held * np.array(rates))))
+    assert total["rebalanced"] == pytest.approx(np.exp(rates).mean() ** held, rel=1e-4)
+    assert np.exp(held * 0.002) < total["momentum"] < np.exp(held * 0.003)
+    assert np.exp(held * -0.002) < total["reversal"] < np.exp(held * -0.001)
+    # The two best are held by turns, each from the close after its decision to the next: one day of two.
+    assert total["classic"] == pytest.approx(np.exp(held * 0.0025 / 2), rel=0.01)
+    traded_days = np.flatnonzero(curves["momentum"].traded > 1.0)
+    assert set(traded_days) <= {day + 1 for day in range(0, len(SPAN), MONTH)}
+
+
+def test_a_rule_without_the_prices_that_it_needs_stays_in_cash() -> None:
+    closes = steady_growth([0.001, 0.002, 0.003])
+    panel = panel_of(closes, closes, closes)
+    early = range(40, 100)
+    curves = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), early)
+    assert (curves["momentum"].equity == curves["momentum"].capital).all()
+    assert curves["reversal"].equity[-1] > curves["reversal"].capital
+
+
+def test_an_asset_that_starts_late_is_bought_once_it_can_be() -> None:
+    closes = steady_growth([0.0, 0.01])
+    closes[: SPAN.start + 10, 1] = np.nan
+    panel = panel_of(closes, closes, closes)
+    curves = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), SPAN)
+    assert curves["equal_weight"].equity[-1] == pytest.approx(curves["equal_weight"].capital)
+    assert curves["rebalanced"].equity[11] == pytest.approx(curves["rebalanced"].capital)
+    assert curves["rebalanced"].equity[12] > curves["rebalanced"].capital

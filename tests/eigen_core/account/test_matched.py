@@ -1,0 +1,94 @@
+"""Random traders matched to an agent."""
+
+import numpy as np
+import pytest
+import torch
+from trading_cases import prices_of, random_panel
+
+from eigen_core.account.days import prices_of_span, trade_day_by_day
+from eigen_core.account.matched import excess_of_trades, matched_traders, mean_gain, play_matched_traders
+from eigen_core.account.trades import DecidedTrades, trade_accounts
+from eigen_core.config import Config
+from eigen_core.trading import Prices, entry_prices
+
+PANEL = random_panel(11, days=260, assets=8)
+SPAN = range(120, 220)
+CONFIG = Config(trading={"holding_days": 8, "min_target": 0.02, "max_target": 0.1}, account={"interest": 0.02})
+DATES = PANEL.dates[SPAN.start : SPAN.stop]
+
+
+def agents_trades(agents: int) -> tuple[DecidedTrades, Prices]:
+    known = prices_of_span(prices_of(PANEL), SPAN, CONFIG.trading.holding_days)
+    random = np.random.default_rng(5)
+
+    def decide(day: int, portfolios: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG001
+        actions = torch.tensor(random.uniform(0.0, 3.0, (2, agents, known.assets)))
+        return actions[0], actions[1] / 30.0
+
+    return trade_day_by_day(known, CONFIG.trading, len(SPAN), agents, decide), known
+
+
+def test_a_matched_trader_differs_from_the_agent_in_the_assets_alone() -> None:
+    trades, known = agents_trades(2)
+    drawn = next(matched_traders(trades, known, CONFIG.trading, 20, 1, "champion"))
+    entries = entry_prices(known, CONFIG.trading).numpy()
+    made = drawn.asset >= 0
+    expected = np.tile(trades.asset >= 0, (20, 1))
+    assert made.sum() > 0.97 * expected.sum()
+    assert not (made & ~expected).any()
+    for name in ("exit_day", "coefficient"):
+        np.testing.assert_array_equal(getattr(drawn, name)[made], np.tile(getattr(trades, name), (20, 1))[made])
+    for trader in range(40):
+        free_from: dict[int, int] = {}
+        for day in np.flatnonzero(made[trader]):
+            asset = int(drawn.asset[trader, day])
+            assert known.tradable[day, asset]
+            assert free_from.get(asset, 0) <= day
+            assert drawn.entry[trader, day] == entries[day, asset]
+            free_from[asset] = int(drawn.exit_day[trader, day])
+    assert len(np.unique(drawn.asset[::2, np.flatnonzero(trades.asset[0] >= 0)[0]])) > 3
+
+
+def test_draws_are_keyed() -> None:
+    trades, known = agents_trades(1)
+    few = play_matched_traders(trades, known, DATES, CONFIG, 30, "champion")
+    again = play_matched_traders(trades, known, DATES, CONFIG, 30, "champion")
+    other = play_matched_traders(trades, known, DATES, CONFIG, 30, "agent 3")
+    np.testing.assert_array_equal(few.total_returns, again.total_returns)
+    assert not np.array_equal(few.total_returns, other.total_returns)
+
+
+def test_where_all_assets_are_alike_random_traders_earn_what_the_agent_does() -> None:
+    trades, known = agents_trades(1)
+    closes = np.exp(np.cumsum(np.random.default_rng(2).normal(0.0, 0.01, len(SPAN) + 8)))[:, None] * np.ones((1, 8))
+    panel = random_panel(11, days=len(SPAN) + 8, assets=8)
+    alike = prices_of(type(panel)(**{**vars(panel), **dict.fromkeys(("open", "high", "low", "close"), closes)}))
+    known = prices_of_span(alike, range(len(SPAN)), 8)
+    trades = next(matched_traders(trades, known, CONFIG.trading, 1, 7, "agent"))
+    matched = play_matched_traders(trades, known, DATES, CONFIG, 25, "champion")
+    accounts = trade_accounts(trades, known.last_close[: len(SPAN)].numpy(), DATES, CONFIG.trading, CONFIG.account)
+    assert matched.total_returns == pytest.approx(accounts.equity[0, -1] / accounts.capital - 1.0, abs=1e-12)
+    assert matched.gains_per_trade == pytest.approx(mean_gain(trades, CONFIG.trading, 1)[0])
+    excess = excess_of_trades(trades, known, CONFIG.trading)
+    assert excess is not None
+    assert excess.mean == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_quantile_is_the_share_of_traders_that_earned_less() -> None:
+    trades, known = agents_trades(1)
+    matched = play_matched_traders(trades, known, DATES, CONFIG, 10, "champion")
+    third = np.sort(matched.total_returns)[2]
+    assert matched.quantile_of(third) == pytest.approx(0.25)
+    assert matched.quantile_of(10.0) == 1.0
+    assert play_matched_traders(trades, known, DATES, CONFIG, 0, "champion").quantile_of(0.0) is None
+
+
+def test_what_agents_decide_on_one_day_counts_together_in_the_error_of_the_excess() -> None:
+    trades, known = agents_trades(1)
+    twice = DecidedTrades(**{name: np.concatenate([values, values]) for name, values in vars(trades).items()})
+    one, two = (excess_of_trades(held, known, CONFIG.trading) for held in (trades, twice))
+    assert one is not None
+    assert two is not None
+    assert two.trades == 2 * one.trades
+    assert two.mean == pytest.approx(one.mean)
+    assert two.standard_error == pytest.approx(one.standard_error)

@@ -1,0 +1,87 @@
+"""Accounts that hold target weights, beside one that is kept asset by asset."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eigen_core.account.weights import weights_account
+from eigen_core.config import AccountConfig, TradingConfig
+
+DATES = np.datetime64("2020-01-01") + np.arange(40)
+
+
+def slow_equity(
+    weights: Any, entries: Any, closes: Any, trading: TradingConfig, settings: AccountConfig
+) -> tuple[list[float], list[float], list[float]]:
+    cost, slippage = trading.cost_bps / 1e4, trading.slippage_bps / 1e4
+    offset = 0 if trading.fill == "same_close" else 1
+    cash, shares = settings.capital, [0.0] * len(closes[0])
+    equity: list[float] = []
+    traded, costs = [0.0] * len(closes), [0.0] * len(closes)
+
+    def worth(day: int) -> float:
+        return float(sum(number * closes[day][asset] for asset, number in enumerate(shares) if number))
+
+    def trade(day: int, asset: int, number: float) -> float:
+        fill = entries[day - offset][asset] / (1 + slippage)
+        price = fill * (1 + slippage if number > 0 else 1 - slippage)
+        shares[asset] += number
+        fee = abs(number) * price * cost
+        traded[day] += abs(number) * price
+        costs[day] += fee + abs(number) * fill * slippage
+        return float(-number * price - fee)
+
+    for day in range(len(closes)):
+        cash *= (1 + settings.interest) ** (1 / settings.periods_per_year)
+        decided = day - offset
+        if decided >= 0 and not math.isnan(weights[decided][0]):
+            known = cash + worth(day) if offset == 0 else equity[decided]
+            changes = {}
+            for asset, entry in enumerate(entries[decided]):
+                if not math.isnan(entry):
+                    target = weights[decided][asset] * known / (entry * (1 + cost))
+                    changes[asset] = (math.floor(target) if settings.shares == "whole" else target) - shares[asset]
+            for asset, number in changes.items():
+                if number < 0:
+                    cash += trade(day, asset, number)
+            buys = {asset: number for asset, number in changes.items() if number > 0}
+            needed = sum(number * entries[decided][asset] * (1 + cost) for asset, number in buys.items())
+            for asset, number in buys.items():
+                smaller = number * cash / needed if needed > cash * (1 + 1e-10) else number
+                if settings.shares == "whole" and smaller < number:
+                    smaller = math.floor(smaller)
+                spent = trade(day, asset, smaller)
+                buys[asset] = spent
+            cash += sum(buys.values())
+        equity.append(cash + worth(day))
+    return equity, traded, costs
+
+
+@pytest.mark.parametrize("shares", ["fractional", "whole"])
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: Any, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    closes = 40.0 * np.exp(np.cumsum(random.normal(0.0, 0.05, (40, 5)), axis=0))
+    entries = closes * np.exp(random.normal(0.0, 0.03, (40, 5)))
+    entries[random.random((40, 5)) < 0.1] = np.nan
+    weights = random.dirichlet(np.ones(5), 40) * random.choice([0.5, 1.0], (40, 1))
+    weights[random.random(40) < 0.4] = np.nan
+    trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0)
+    settings = AccountConfig(capital=3_000.0, shares=shares, interest=0.04)
+    curve = weights_account(weights, entries, closes, DATES, trading, settings)
+    equity, traded, costs = slow_equity(weights.tolist(), entries.tolist(), closes.tolist(), trading, settings)
+    np.testing.assert_allclose(curve.equity, equity, rtol=1e-9)
+    np.testing.assert_allclose(curve.traded, traded, atol=1e-6)
+    np.testing.assert_allclose(curve.costs, costs, atol=1e-6)
+    assert curve.exposure.max() <= 1.0 + 1e-9
+
+
+def test_cash_earns_its_interest_of_a_year() -> None:
+    nothing = np.full((252, 1), np.nan)
+    dates = np.datetime64("2020-01-01") + np.arange(252)
+    settings = AccountConfig(capital=100.0, interest=0.05)
+    curve = weights_account(nothing, nothing, nothing, dates, TradingConfig(), settings)
+    assert curve.equity[-1] == pytest.approx(105.0)
