@@ -33,6 +33,8 @@ class MarketConfig(Section):
     own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
     """Features beside that set: `columns`, and names of functions that are registered as entry points of the group
     `eigen.features`."""
+    look_ahead: Literal["refuse", "allow"] = "refuse"
+    """Where values of such a function change with later days: `refuse` trains nothing, `allow` trains with them."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Days that an agent observes, today included (days)."""
     validation_days: Count = 252

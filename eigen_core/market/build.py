@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow
 
 from eigen_core.config import Config, MarketConfig
+from eigen_core.errors import InputError
 from eigen_core.market.cache import PanelCache, default_cache_root
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import Source, find_source
+from eigen_core.market.look_ahead import look_ahead_of_functions
 from eigen_core.market.normalisation import normalised
 from eigen_core.market.own_features import feature_functions, uses_columns
 from eigen_core.market.panel import Panel, Splits
@@ -47,7 +49,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         value. Prices are read each time where there are feature functions.
 
     Raises:
-        InputError: the prices or a feature cannot be used, there are too few days, or the cache cannot be written.
+        InputError: the prices or a feature cannot be used, there are too few days, the cache cannot be written, or
+            values of a feature function change with later days and `market.look_ahead` is `refuse`.
     """
     market = config.market
     source = find_source(market.data)
@@ -68,6 +71,11 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         _release_memory()
     panel, report = found
     config.require_days(panel.days)
+    if report.look_ahead and market.look_ahead == "refuse":
+        raise InputError(
+            f"{report.look_ahead[0]} A feature may use no later day: correct the function (`eigen audit` tries all "
+            "features), or set market.look_ahead to allow to train nevertheless."
+        )
     return panel, replace(report, source=str(source.path), ignored_files=source.ignored)
 
 
@@ -155,7 +163,7 @@ def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) ->
         splits=splits,
         fingerprint=fingerprint,
     )
-    return panel, opened.report
+    return panel, replace(opened.report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
 
 
 def _read(source: Source, market: MarketConfig) -> Iterator[PriceRows]:

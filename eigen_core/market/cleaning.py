@@ -133,6 +133,7 @@ def clean_prices(
         ignored_columns=raw.ignored,
         ignored_files=(),
         own_features=(),
+        look_ahead=(),
         **counts,
     )
     return prices, report

@@ -57,6 +57,7 @@ class DataReport:
         ignored_columns: headings of columns that are not used.
         ignored_files: names of files and folders in the source's folder that are not read.
         own_features: names of the features that are columns of the data or are computed by registered functions.
+        look_ahead: what feature functions know of later days, in sentences.
         universe: what prices show of the choice of symbols and of how prices were made.
     """
 
@@ -87,6 +88,7 @@ class DataReport:
     ignored_columns: tuple[str, ...] = ()
     ignored_files: tuple[str, ...] = ()
     own_features: tuple[str, ...] = ()
+    look_ahead: tuple[str, ...] = ()
 
     @property
     def gap_days(self) -> int:
@@ -102,6 +104,7 @@ class DataReport:
             "ignored_columns": list(self.ignored_columns),
             "ignored_files": list(self.ignored_files),
             "own_features": list(self.own_features),
+            "look_ahead": list(self.look_ahead),
         }
 
     @classmethod
@@ -116,6 +119,7 @@ class DataReport:
                 "ignored_columns": tuple(values["ignored_columns"]),
                 "ignored_files": tuple(values["ignored_files"]),
                 "own_features": tuple(values["own_features"]),
+                "look_ahead": tuple(values["look_ahead"]),
             }
         )
 
@@ -137,6 +141,7 @@ class DataReport:
             sentences.append(f"Context only: {_listed(context)}.")
         if self.own_features:
             sentences.append(f"Own features: {_listed(self.own_features)}.")
+        sentences += self.look_ahead
         late = [history for history in self.symbols if history.first_day > self.first_day]
         early = [history for history in self.symbols if history.last_day < self.last_day]
         if late:

@@ -138,19 +138,16 @@ def _splits(first: NDArray[np.float64], close: NDArray[np.float64]) -> list[tupl
     """Return day and ratio of the changes that are probably splits, from each day's first price and its close."""
     overnight, moves = np.log(first[1:] / close[:-1]), np.log(close[1:] / close[:-1])
     found: list[tuple[int, str]] = []
-    for move in np.flatnonzero(np.abs(overnight) > np.log(1.5) - _SPLIT_TOLERANCE):
-        distances = np.abs(overnight[move] - _SPLIT_MOVES)
-        ratio = _SPLITS[int(distances.argmin())]
+    large = np.flatnonzero(np.abs(overnight) > np.log(1.5) - _SPLIT_TOLERANCE)
+    distances = np.abs(overnight[large, None] - _SPLIT_MOVES)
+    near = distances.min(axis=1) <= _SPLIT_TOLERANCE
+    for move, nearest in zip(large[near], distances[near].argmin(axis=1), strict=True):
         sides = moves[max(move - _DAYS_AROUND, 0) : move], moves[move + 1 : move + 1 + _DAYS_AROUND]
         around = [side for side in sides if len(side) >= _FEWEST_DAYS_AROUND]
+        deviation = max((side.std() for side in around), default=np.inf)
         # Closes that stood still, then jump, are stale.
-        moving = bool(around) and all(np.median(np.abs(side)) > 0.0 for side in around)
-        if (
-            moving
-            and distances.min() <= _SPLIT_TOLERANCE
-            and abs(moves[move]) >= _SPLIT_DEVIATIONS * max(side.std() for side in around)
-        ):
-            found.append((int(move) + 1, f"{ratio.numerator}:{ratio.denominator}"))
+        if abs(moves[move]) >= _SPLIT_DEVIATIONS * deviation and all(np.median(np.abs(side)) for side in around):
+            found.append((int(move) + 1, f"{_SPLITS[nearest].numerator}:{_SPLITS[nearest].denominator}"))
     return found
 
 

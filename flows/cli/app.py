@@ -13,6 +13,7 @@ from rich.console import Console
 
 from eigen_core import __version__
 from eigen_core.config.loading import load_config
+from flows.cli.audit import AUDIT_EXAMPLES, audit
 from flows.cli.common import (
     EXIT_MEMORY,
     EXIT_OTHER,
@@ -62,6 +63,7 @@ _EXAMPLES = """[bold]Examples[/]
 
   eigen doctor                             what is missing here for a training?
   eigen plan --preset eigen2               does it fit into memory, and how long does it take?
+  eigen audit --data prices.csv            what is wrong with the prices? does a feature know the future?
   eigen train                              the bundled prices, 25 generations
   eigen train --run first --generations 3
   eigen resume first --generations 10
@@ -83,7 +85,7 @@ _EXAMPLES = """[bold]Examples[/]
 
   0  done
   1  stopped, or failed; verify: damage was found; doctor: a check failed;
-     status: a component is not running
+     audit: a feature uses later days; status: a component is not running
   2  what was given cannot be used; a sentence says why
   3  memory: the run does not fit, or its guard has stopped it
 """
@@ -208,6 +210,9 @@ def plan(
     print_result(as_json, planned_document, partial(print_planned, explained=explain), planned)
     if not planned.run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)
+
+
+app.command(epilog=AUDIT_EXAMPLES)(audit)
 
 
 @app.command(epilog=_TRAIN_EXAMPLES)

@@ -1,0 +1,240 @@
+"""The audit of a market's data: each feature of each symbol is tried for look-ahead, from the rows of the files on."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.files import find_source
+from eigen_core.market.folders import with_symbols_of_files
+from eigen_core.market.look_ahead import (
+    FUTURES,
+    Future,
+    LookAhead,
+    changed_prices,
+    first_changes,
+    gathered,
+    rows_with_future,
+)
+from eigen_core.market.normalisation import normalised
+from eigen_core.market.own_features import uses_columns
+from eigen_core.market.panel import Splits
+from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.report import DataReport
+from eigen_core.market.sources import PriceRows, read_source
+from eigen_core.market.spellings import PRICE_ROLES
+from eigen_core.progress import report_progress
+from eigen_core.randomness import keyed_generator
+
+SUSPICIOUS_CORRELATION = 0.2
+"""Rank correlation with the next day's return that no feature reaches which is known on its evening."""
+
+_FEWEST_RETURNS = 250
+_NORMALISED_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class SuspectedLeak:
+    """A feature that knows too much: `correlation` is its mean rank correlation with the next day's return."""
+
+    feature: str
+    correlation: float
+
+    def __str__(self) -> str:
+        """The suspicion as a sentence."""
+        return (
+            f"{self.feature} has a rank correlation of {self.correlation:.2f} with the return of the next day, on "
+            "training days: no feature that is known on its evening knows that much."
+        )
+
+
+@dataclass(frozen=True)
+class MarketAudit:
+    """What the audit tried and found.
+
+    Attributes:
+        report: on the data.
+        features: names of the features.
+        symbols: number of symbols.
+        days: the days after which the future was cut off, then shuffled, as YYYY-MM-DD.
+        found: look-ahead, one finding a feature.
+        suspected: features that know too much of the next day, though nothing shows how.
+    """
+
+    report: DataReport
+    features: tuple[str, ...]
+    symbols: int
+    days: tuple[str, ...]
+    found: tuple[LookAhead, ...]
+    suspected: tuple[SuspectedLeak, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.found and not self.suspected
+
+
+def audit_market(config: Config, days: int) -> MarketAudit:
+    """Audit the market that `config.market` describes.
+
+    Args:
+        config: which prices and features, and which days train.
+        days: after how many days the future is cut off and shuffled: the last training day, and random ones.
+
+    The rows of the files are cut off or shuffled, then cleaned, and features are computed and normalised as for a
+    panel: all of it is tried, but the reading of the files. Columns of the data are what they are in the rows: whether
+    they were known on their evening shows in their correlation with the next day's return at most.
+
+    Raises:
+        InputError: the prices or a feature cannot be used, or there are too few days.
+    """
+    if config.task != "market":
+        raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")
+    market = config.market
+    source = find_source(market.data)
+    parts = with_symbols_of_files(list(read_source(source, own_columns=uses_columns(market))), str(source.path))
+    files: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    for file, part in zip(source.files, parts, strict=True):
+        for symbol in part.symbols:
+            files[symbol] += (file.path.name,)
+    prices, report = clean_prices(parts, str(source.path), market.context)
+    config.require_days(len(prices.days))
+    rows = _together(parts)
+    del parts
+    features = PanelFeatures.of(prices, market)
+    tried = _Tried(rows, prices, features, Splits.of_days(len(prices.days), market).train, dict(files))
+    positions = _positions(prices, tried.train, days)
+    findings: list[LookAhead] = []
+    for done, position in enumerate(positions, 1):
+        for future in FUTURES:
+            findings += tried.findings(position, future)
+        report_progress("audit", done, len(positions))
+    return MarketAudit(
+        report=replace(report, own_features=features.own_names),
+        features=features.names,
+        symbols=len(prices.symbols),
+        days=tuple(str(prices.days[position]) for position in positions),
+        found=gathered(sorted(findings, key=lambda finding: finding.normalised)),
+        suspected=_suspected(features, tried.train),
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What is tried: the rows, the prices and features of them, training days, names of each symbol's files."""
+
+    rows: PriceRows
+    prices: CleanPrices
+    features: PanelFeatures
+    train: range
+    files: dict[str, tuple[str, ...]]
+
+    def findings(self, position: int, future: Future) -> Iterator[LookAhead]:
+        """Give what changes up to the day at `position` when later ones are cut off or shuffled."""
+        rows = rows_with_future(self.rows, self.prices.days[position], future, 0)
+        market = self.features.market
+        # A symbol of the context may begin later: whether it can be traded is no matter here.
+        prices, _ = clean_prices([rows], "what was left of the prices", ())
+        features = PanelFeatures.of(prices, market)
+        changes = [*changed_prices(self.prices, prices, position + 1), *self._raw(features, position + 1)]
+        for name, symbol, day in changes:
+            yield self._finding(name, False, symbol, day, position, future)
+        if position >= self.train.stop - 1:
+            for name, symbol, day in self._normalised(features, position + 1):
+                yield self._finding(name, True, symbol, day, position, future)
+
+    def _raw(self, features: PanelFeatures, days: int) -> Iterator[tuple[str, str, int]]:
+        names, own, others = self._shared(features)
+        for column, symbol in enumerate(features.prices.symbols):
+            before = self.features.of_column(self.prices.symbols.index(symbol))[:days, own]
+            changes = first_changes(before, features.of_column(column)[:days, others])
+            yield from ((name, symbol, int(day)) for name, day in zip(names, changes, strict=True) if day >= 0)
+
+    def _normalised(self, features: PanelFeatures, days: int) -> Iterator[tuple[str, str, int]]:
+        names, own, others = self._shared(features)
+        before, after = (_normalised(each, self.train)[:days] for each in (self.features, features))
+        for column, symbol in enumerate(features.prices.symbols):
+            one, other = before[:, self.prices.symbols.index(symbol), own], after[:, column, others]
+            changed = np.abs(one - other) > _NORMALISED_TOLERANCE
+            for name, of_feature in zip(names, changed.T, strict=True):
+                if of_feature.any():
+                    yield name, symbol, int(of_feature.argmax())
+
+    def _shared(self, features: PanelFeatures) -> tuple[tuple[str, ...], list[int], list[int]]:
+        """Return the features that both have, and their positions: without later volumes there may be none at all."""
+        names = tuple(name for name in self.features.names if name in features.names)
+        return (
+            names,
+            [self.features.names.index(name) for name in names],
+            [features.names.index(name) for name in names],
+        )
+
+    def _finding(
+        self, name: str, is_normalised: bool, symbol: str, day: int, position: int, future: Future
+    ) -> LookAhead:
+        dates = self.prices.days
+        files = self.files.get(symbol, ())
+        return LookAhead(name, is_normalised, symbol, files, str(dates[day]), str(dates[position]), future)
+
+
+def _normalised(features: PanelFeatures, train: range) -> NDArray[np.float32]:
+    days, columns = features.prices.close.shape
+    return normalised(features.of_column, days, columns, len(features.names), train, lambda _: None)
+
+
+def _positions(prices: CleanPrices, train: range, days: int) -> list[int]:
+    """Return the days after which the future is changed: the last of training, and random ones that have a past."""
+    first = max(int((~np.isnan(prices.close)).any(axis=1).argmax()), len(prices.days) // 10)
+    others = [day for day in range(first, len(prices.days) - 1) if day != train.stop - 1]
+    drawn = keyed_generator(0, 0, "market", "audit", "days").permutation(others)[: days - 1]
+    return sorted([train.stop - 1, *map(int, drawn)])
+
+
+def _suspected(features: PanelFeatures, train: range) -> tuple[SuspectedLeak, ...]:
+    """Return the features whose rank correlation with the next day's return is, over all symbols, beyond belief."""
+    correlations: dict[str, list[float]] = {name: [] for name in features.names}
+    for column in range(len(features.prices.symbols)):
+        close = features.prices.close[train.start : train.stop, column]
+        returns = np.log(close[1:] / close[:-1])
+        values = features.of_column(column)[train.start : train.stop - 1]
+        for name, of_feature in zip(features.names, values.T, strict=True):
+            known = ~np.isnan(of_feature) & ~np.isnan(returns)
+            if known.sum() >= _FEWEST_RETURNS and np.ptp(of_feature[known]) > 0.0 and np.ptp(returns[known]) > 0.0:
+                correlations[name].append(float(spearmanr(of_feature[known], returns[known]).statistic))
+    means = {name: float(np.mean(found)) for name, found in correlations.items() if found}
+    return tuple(SuspectedLeak(name, mean) for name, mean in means.items() if abs(mean) >= SUSPICIOUS_CORRELATION)
+
+
+def _together(parts: Sequence[PriceRows]) -> PriceRows:
+    """Return the rows of all files as those of one."""
+    symbols = tuple(dict.fromkeys(symbol for part in parts for symbol in part.symbols))
+    position = {symbol: index for index, symbol in enumerate(symbols)}
+    codes = [np.array([position[symbol] for symbol in part.symbols], dtype=np.intp)[part.codes] for part in parts]
+    own = dict.fromkeys(name for part in parts for name in part.own)
+    unknown = [np.full(len(part.codes), np.nan) for part in parts]
+    return PriceRows(
+        layout="wide" if any(part.layout == "wide" for part in parts) else "long",
+        symbols=symbols,
+        codes=np.concatenate(codes),
+        days=np.concatenate([part.days for part in parts]),
+        prices={
+            role: np.concatenate([part.prices.get(role, nan) for part, nan in zip(parts, unknown, strict=True)])
+            for role in PRICE_ROLES
+            if any(role in part.prices for part in parts)
+        },
+        read=0,
+        undated=0,
+        unsorted=0,
+        moved=0,
+        ignored=(),
+        own={
+            name: np.concatenate([part.own.get(name, nan) for part, nan in zip(parts, unknown, strict=True)])
+            for name in own
+        },
+    )

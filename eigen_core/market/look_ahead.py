@@ -1,0 +1,179 @@
+"""The audit of look-ahead: the future is cut off or shuffled, and no value of the past may change."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.features import Bars, Series
+from eigen_core.market.own_features import FeatureFunction
+from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.sources import PriceRows
+from eigen_core.randomness import keyed_generator
+
+Future = Literal["cut off", "shuffled"]
+FUTURES: tuple[Future, ...] = ("cut off", "shuffled")
+
+TOLERANCE = 1e-8
+"""Changes of a feature up to this share of its standard deviation are rounding: a panel's float32 hold none of them."""
+
+_SMALLEST_DEVIATION = 1e-6
+_CHECKED_COLUMNS = 8
+_CHECKED_DAYS = 3
+_FEWEST_DAYS = 30
+_SHUFFLED_DEVIATION = 0.2
+
+
+@dataclass(frozen=True)
+class LookAhead:
+    """A value that changes with what happens after its day.
+
+    Attributes:
+        feature: whose value; `open`, `high`, `low` or `close` for a price of the panel.
+        normalised: the value changes only once it is normalised: mean or deviation take days after training.
+        symbol: of which symbol; files: names of the files that have it.
+        day: the first day whose value changes, as YYYY-MM-DD.
+        last_known: the last day that was left as it was; later ones were cut off or shuffled (`future`).
+        symbols: number of symbols of which a value changes, on any of the days tried.
+    """
+
+    feature: str
+    normalised: bool
+    symbol: str
+    files: tuple[str, ...]
+    day: str
+    last_known: str
+    future: Future
+    symbols: int = 1
+
+    def __str__(self) -> str:
+        """The finding as a sentence."""
+        where = f"{self.symbol} ({', '.join(self.files)})" if self.files else self.symbol
+        value = f"normalised {self.feature}" if self.normalised else self.feature
+        more = f", and so do values of {self.symbols - 1:,} more symbols" if self.symbols > 1 else ""
+        return (
+            f"The {value} of {where} on {self.day} changes when the days after {self.last_known} are {self.future}"
+            f"{more}."
+        )
+
+
+def first_changes(before: Series, after: Series) -> NDArray[np.int64]:
+    """Return the first day on which each feature differs by more than rounding; -1 if it never does.
+
+    Args:
+        before, after: float64 `[days, features]`, NaN where unknown.
+    """
+    known = ~np.isnan(before)
+    count = np.maximum(known.sum(axis=0), 1)
+    filled = np.where(known, before, 0.0)
+    mean = filled.sum(axis=0) / count
+    deviation = np.sqrt((np.where(known, filled - mean, 0.0) ** 2).sum(axis=0) / count)
+    # A constant feature has no deviation, but its level is rounded.
+    tolerance = TOLERANCE * np.maximum(deviation, _SMALLEST_DEVIATION * np.abs(mean))
+    differs = (known != ~np.isnan(after)) | (np.abs(np.where(known, before - after, 0.0)) > tolerance)
+    return np.where(differs.any(axis=0), differs.argmax(axis=0), -1)
+
+
+def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future, key: int) -> PriceRows:
+    """Return rows whose days after `last_known` are cut off, or are those of other days of their symbol, scaled.
+
+    Args:
+        rows: of all files together.
+        last_known: the last day that stays as it is.
+        future: what becomes of later days.
+        key: of the draws.
+    """
+    if future == "cut off":
+        kept = rows.days <= last_known
+        return replace(
+            rows,
+            codes=rows.codes[kept],
+            days=rows.days[kept],
+            prices={role: values[kept] for role, values in rows.prices.items()},
+            own={name: values[kept] for name, values in rows.own.items()},
+        )
+    generator = keyed_generator(key, 0, "market", "look-ahead", str(last_known))
+    later = np.flatnonzero(rows.days > last_known)
+    number = (rows.days[later] - last_known).astype(np.int64)
+    # Rows of one symbol and day stay alike.
+    _, first, own = np.unique(
+        rows.codes[later] * (number.max(initial=0) + 1) + number, return_index=True, return_inverse=True
+    )
+    taken = later[first][np.lexsort((generator.random(len(first)), rows.codes[later[first]]))]
+    scale = np.exp(_SHUFFLED_DEVIATION * generator.standard_normal(len(first)))
+
+    def shuffled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        changed = values.copy()
+        changed[later] = (values[taken] * scale)[own]
+        return changed
+
+    return replace(
+        rows,
+        prices={role: shuffled(values) for role, values in rows.prices.items()},
+        own={name: shuffled(values) for name, values in rows.own.items()},
+    )
+
+
+def changed_prices(before: CleanPrices, after: CleanPrices, days: int) -> Iterator[tuple[str, str, int]]:
+    """Give price, symbol and first day of what differs between cleaned prices on the first `days` days."""
+    for name in ("open", "high", "low", "close"):
+        for column, symbol in enumerate(before.symbols):
+            one = getattr(before, name)[:days, column]
+            # A symbol without a price before is left out of what was cut off.
+            of_symbol = after.symbols.index(symbol) if symbol in after.symbols else None
+            other = np.full(days, np.nan) if of_symbol is None else getattr(after, name)[:days, of_symbol]
+            changed = np.flatnonzero((one != other) & ~(np.isnan(one) & np.isnan(other)))
+            if changed.size:
+                yield name, symbol, int(changed[0])
+
+
+def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
+    """Return the look-ahead of registered functions, one finding a feature, on a few days of a few symbols.
+
+    Raises:
+        InputError: a function fails.
+    """
+    columns = np.unique(np.linspace(0, len(features.prices.symbols) - 1, _CHECKED_COLUMNS).round().astype(np.int64))
+    findings = [
+        finding
+        for function, _ in features.functions
+        for column in columns
+        for finding in _of_function(function, features.bars(column).with_price()[1], features.prices.symbols[column])
+    ]
+    return gathered(findings)
+
+
+def gathered(findings: Sequence[LookAhead]) -> tuple[LookAhead, ...]:
+    """Return the first finding of each feature, with the number of symbols that it was found for."""
+    symbols: dict[str, set[str]] = {}
+    for finding in findings:
+        symbols.setdefault(finding.feature, set()).add(finding.symbol)
+    first = {finding.feature: finding for finding in reversed(findings)}
+    return tuple(replace(first[feature], symbols=len(found)) for feature, found in symbols.items())
+
+
+def _of_function(function: FeatureFunction, bars: Bars, symbol: str) -> Iterator[LookAhead]:
+    days = len(bars.close)
+    if days < _FEWEST_DAYS:
+        return
+    generator = keyed_generator(0, 0, "market", "look-ahead", f"{function.name} {symbol}")
+    whole = function.features_of(bars, symbol)
+    for last in generator.integers(_FEWEST_DAYS // 2, days - 1, _CHECKED_DAYS):
+        order = np.concatenate([np.arange(last + 1), last + 1 + generator.permutation(days - last - 1)])
+        moved = bars.at(order)
+        scale = np.where(np.arange(days) > last, np.exp(_SHUFFLED_DEVIATION), 1.0)
+        prices = {name: getattr(moved, name) * scale for name in ("open", "high", "low", "close", "volume")}
+        futures = bars.at(slice(last + 1)), replace(moved, **prices, dates=bars.dates).at(slice(None))
+        for future, changed in zip(FUTURES, futures, strict=True):
+            values = function.features_of(changed, symbol)
+            known = [name for name in whole if name in values]
+            if not known:
+                continue
+            before, after = (np.stack([each[name][: last + 1] for name in known], axis=1) for each in (whole, values))
+            for name, day in zip(known, first_changes(before, after), strict=True):
+                if day >= 0:
+                    dates = str(bars.dates[day]), str(bars.dates[last])
+                    yield LookAhead(name, False, symbol, (), *dates, future)

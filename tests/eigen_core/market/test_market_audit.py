@@ -1,0 +1,156 @@
+"""Whatever uses a later day is found, and what does not is clean: features, their normalisation, cleaned prices."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from feature_cases import install_features
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from market_cases import random_bars, small_config, write_csv
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.market import build_panel
+from eigen_core.market.audit import MarketAudit, audit_market
+from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.look_ahead import TOLERANCE, first_changes
+from eigen_core.market.normalisation import normalised
+from eigen_core.market.report import DataReport
+
+LEAKS = ("centred", "whole_score", "next_return")
+DAYS = 400
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    return write_csv(tmp_path / "prices.csv", random_bars(["AAA", "BBB"], DAYS, seed=1))
+
+
+def audited(path: Path, days: int = 3, **market: object) -> MarketAudit:
+    return audit_market(small_config(path, **market), days)
+
+
+@pytest.mark.parametrize("features", ["returns", "classic"])
+def test_ours_are_clean_on_the_real_bars(features: str) -> None:
+    found = audit_market(Config.model_validate({"market": {"data": "us5", "features": features}}), 4)
+    assert found.is_clean
+    assert len(found.days) == 4
+    assert found.symbols == 5
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("features", ["returns", "classic"])
+def test_ours_are_clean_on_the_bundled_closes(features: str) -> None:
+    assert audit_market(Config.model_validate({"market": {"features": features}}), 8).is_clean
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_ours_are_clean_on_generated_prices(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    bars = random_bars(["AAA", "BBB", "IDX"], 120, seed=seed)
+    late = (bars["symbol"] == "IDX") & (bars["date"] < bars["date"].iloc[generator.integers(0, 120)])
+    bars = bars[~late & ((bars["symbol"] == "AAA") | (generator.random(len(bars)) < 0.9))]
+    bars.loc[generator.random(len(bars)) < 0.05, generator.choice(["open", "high", "low", "volume"])] = np.nan
+    bars["adj close"] = bars["close"] * np.exp(np.cumsum(generator.random(len(bars)) < 0.01))
+    again = bars.sample(5, random_state=1)
+    path = write_csv(
+        tmp_path_factory.mktemp("audit") / "p.csv", pd.concat([bars, again]).sample(frac=1, random_state=2)
+    )
+    assert audited(path, 4, context=["IDX"]).is_clean
+
+
+def test_planted_look_ahead_is_named(prices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_features(monkeypatch, tmp_path / "package", [*LEAKS, "gap", "calendar"])
+    found = audited(prices, own_features=[*LEAKS, "gap", "calendar"])
+    assert {finding.feature for finding in found.found} == set(LEAKS)
+    for finding in found.found:
+        assert finding.files == ("prices.csv",)
+        assert finding.day <= finding.last_known
+        assert (finding.last_known in found.days, finding.symbols, finding.normalised) == (True, 2, False)
+        assert f"of {finding.symbol} (prices.csv) on {finding.day} changes when the days after" in str(finding)
+    assert {leak.feature for leak in found.suspected} == {"centred", "next_return"}
+    next_return = next(finding for finding in found.found if finding.feature == "next_return")
+    assert next_return.day == next_return.last_known
+
+
+def test_normalisation_by_all_days_is_found(prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def by_all_days(column: Callable[[int], np.ndarray], days: int, *others: Any) -> np.ndarray:
+        columns, features, _, progress = others
+        return normalised(column, days, columns, features, range(days), progress)
+
+    monkeypatch.setattr("eigen_core.market.audit.normalised", by_all_days)
+    found = audited(prices, 1).found
+    assert {finding.feature for finding in found} >= {"log_return_1", "rsi"}
+    assert all(finding.normalised for finding in found)
+    assert "The normalised log_return_1 of AAA (prices.csv)" in str(found[0])
+
+
+def test_prices_filled_from_later_days_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = random_bars(["AAA", "BBB"], DAYS, seed=2)
+    path = write_csv(tmp_path / "p.csv", bars.drop(index=range(DAYS + 5, 2 * DAYS - 20)))
+
+    def filled_backwards(*arguments: Any) -> tuple[CleanPrices, DataReport]:
+        cleaned, report = clean_prices(*arguments)
+        high, low, close = (
+            pd.DataFrame(grid).bfill().to_numpy() for grid in (cleaned.high, cleaned.low, cleaned.close)
+        )
+        return replace(cleaned, high=high, low=low, close=close), report
+
+    assert audited(path).is_clean
+    monkeypatch.setattr("eigen_core.market.audit.clean_prices", filled_backwards)
+    close = next(finding for finding in audited(path).found if finding.feature == "close")
+    assert (close.symbol, close.symbols) == ("BBB", 1)
+
+
+def test_a_column_of_the_data_that_knows_the_next_day_is_suspected(tmp_path: Path) -> None:
+    bars = random_bars(["AAA", "BBB"], DAYS, seed=3)
+    following = bars.groupby("symbol")["close"].shift(-1) / bars["close"]
+    noise = np.random.default_rng(4).standard_normal((2, len(bars)))
+    bars["Score"], bars["Mood"] = following.fillna(1.0) + 0.02 * noise[0], noise[1]
+    found = audited(write_csv(tmp_path / "p.csv", bars), features="columns")
+    assert found.features == found.report.own_features == ("Score", "Mood")
+    assert not found.found
+    assert [leak.feature for leak in found.suspected] == ["Score"]
+    assert 0.5 < found.suspected[0].correlation < 0.8
+
+
+def test_training_refuses_functions_that_use_later_days(
+    prices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_features(monkeypatch, tmp_path / "package", [*LEAKS, "gap"])
+    for leak in LEAKS:
+        config = small_config(prices, own_features=["gap", leak])
+        for _ in ("built", "from the cache"):
+            with pytest.raises(InputError, match=f"The {leak} of AAA on .* A feature may use no later day"):
+                build_panel(config, tmp_path / "cache")
+    allowed = small_config(prices, own_features=["next_return", "gap"], look_ahead="allow")
+    panel, report = build_panel(allowed, tmp_path / "cache")
+    assert panel.feature_names[-2:] == ("next_return", "gap")
+    assert len(report.look_ahead) == 1
+    assert report.look_ahead[0] in report.lines()
+    assert build_panel(small_config(prices, own_features=["gap"]), tmp_path / "cache")[1].look_ahead == ()
+
+
+def test_rounding_is_no_change_and_all_else_is() -> None:
+    before = np.random.default_rng(5).standard_normal((50, 4)) * [1.0, 1e6, 1e-6, 0.0] + [0.0, 0.0, 0.0, 7.0]
+    assert first_changes(before, before * (1.0 + 1e-15)).tolist() == [-1] * 4
+    after = before.copy()
+    after[7] += 2.0 * TOLERANCE * before.std(axis=0) + [0.0, 0.0, 0.0, 1e-9]
+    assert first_changes(before, after).tolist() == [7] * 4
+    after[3, 1] = np.nan
+    before[2, 2] = np.nan
+    assert first_changes(before, after).tolist() == [7, 3, 2, 7]
+
+
+def test_what_cannot_be_audited_is_a_sentence(prices: Path) -> None:
+    with pytest.raises(InputError, match="has no prices to audit"):
+        audit_market(Config(task="gym:Pendulum-v1"), 2)
+    with pytest.raises(InputError, match="the panel has 400"):
+        audited(prices, validation_days=500)

@@ -1,0 +1,61 @@
+"""`eigen audit`: exit codes, sentences, JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+from feature_cases import install_features
+from typer.testing import CliRunner, Result
+
+from flows.cli.app import app
+
+
+def eigen(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_clean_prices_are_exit_code_0_with_what_was_tried() -> None:
+    ended = eigen("audit", "--data", "us5", "--days", "2")
+    assert ended.exit_code == 0, ended.output
+    lines = ended.stdout.splitlines()
+    assert lines[0].startswith("Read 12,154 rows from ")
+    assert lines[-2].startswith("Tried 15 features of 5 symbols: what comes after each of 2 days")
+    assert lines[-1] == "No value up to these days changed: no look-ahead was found."
+
+
+def test_look_ahead_is_exit_code_1_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_features(monkeypatch, tmp_path, ["next_return"])
+    arguments = ("audit", "--data", "us5", "--days", "1", "--set", "market.own_features=next_return")
+    ended = eigen(*arguments)
+    assert ended.exit_code == 1, ended.output
+    assert (
+        "The next_return of AAPL (us5_ohlcv_2000_2013_long.csv.gz) on 2011-03-01 changes when the days" in ended.stdout
+    )
+    assert "no look-ahead was found" not in ended.stdout
+    document = json.loads(eigen(*arguments, "--json").stdout)
+    assert list(document) == ["is_clean", "features", "symbols", "days", "found", "suspected", "report"]
+    assert (document["is_clean"], document["symbols"], document["days"]) == (False, 5, ["2011-03-01"])
+    (found,) = document["found"]
+    assert found.pop("sentence") in ended.stdout
+    assert found == {
+        "feature": "next_return",
+        "normalised": False,
+        "symbol": "AAPL",
+        "files": ["us5_ohlcv_2000_2013_long.csv.gz"],
+        "day": "2011-03-01",
+        "last_known": "2011-03-01",
+        "future": "cut off",
+        "symbols": 4,
+    }
+    assert [leak["feature"] for leak in document["suspected"]] == ["next_return"]
+    assert document["report"]["own_features"] == ["next_return"]
+    assert document["report"]["universe"]["ended_symbols"] == 0
+
+
+def test_what_cannot_be_used_is_exit_code_2_and_a_sentence(tmp_path: Path) -> None:
+    for arguments in (["--data", str(tmp_path / "none.csv")], ["--set", "market.own_features=unknown"]):
+        ended = eigen("audit", *arguments)
+        assert ended.exit_code == 2
+        assert ended.stderr.startswith("eigen: ")
+        assert "Traceback" not in ended.output
