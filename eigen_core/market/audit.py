@@ -103,7 +103,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     for file, part in zip(source.files, parts, strict=True):
         for symbol in part.symbols:
             files[symbol] += (file.path.name,)
-    prices, report = clean_prices(parts, str(source.path), market.context)
+    prices, report = clean_prices(parts, str(source.path), market.context, market.first_date, market.last_date)
     config.require_days(len(prices.days))
     rows = _together(parts)
     del parts
@@ -140,7 +140,7 @@ class _Tried:
         rows = rows_with_future(self.rows, self.prices.days[position], future, 0)
         market = self.features.market
         # A symbol of the context may begin later: whether it can be traded is no matter here.
-        prices, _ = clean_prices([rows], "what was left of the prices", ())
+        prices, _ = clean_prices([rows], "what was left of the prices", (), market.first_date, market.last_date)
         features = PanelFeatures.of(prices, market)
         changes = [*changed_prices(self.prices, prices, position + 1), *self._raw(features, position + 1)]
         for name, symbol, day in changes:

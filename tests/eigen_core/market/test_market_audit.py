@@ -149,6 +149,13 @@ def test_rounding_is_no_change_and_all_else_is() -> None:
     assert first_changes(before, after).tolist() == [7, 3, 2, 7]
 
 
+def test_days_are_those_between_the_dates(prices: Path) -> None:
+    found = audited(prices, 5, first_date="2020-03-02", last_date="2020-12-31")
+    assert found.is_clean
+    assert found.days[0] > "2020-03-02"
+    assert found.days[-1] < "2020-12-31"
+
+
 def test_what_cannot_be_audited_is_a_sentence(prices: Path) -> None:
     with pytest.raises(InputError, match="has no prices to audit"):
         audit_market(Config(task="gym:Pendulum-v1"), 2)
