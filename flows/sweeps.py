@@ -18,11 +18,12 @@ from optuna.trial import TrialState, create_trial
 
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
-from eigen_core.config.loading import differing_keys, load_config, parse_assignments
+from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.config.plain import shown
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
+from flows.definitions import require_same_definition
 from flows.runs import is_changeable
 
 _DEFINITION = "definition"
@@ -150,14 +151,10 @@ class Study:
 
     def _require_same(self, name: str, begun: Mapping[str, Any]) -> None:
         now = self._definition.document()
-        differing = [f"--{key}" for key in ("vary", "seeds", "prune") if begun[key] != now[key]]
-        keys = differing_keys(config_from_stored(begun["config"]), self._definition.config)
-        differing += [key for key in keys if key == "generations" or not is_changeable(key)]
-        if differing:
-            raise InputError(
-                f"Sweep '{name}' exists and was begun otherwise: {', '.join(differing[:5])} "
-                f"differ{'s' * (len(differing) == 1)}. Give the same command, or choose another name."
-            )
+        options = [f"--{key}" for key in ("vary", "seeds", "prune") if begun[key] != now[key]]
+        require_same_definition(
+            f"Sweep '{name}'", config_from_stored(begun["config"]), self._definition.config, options
+        )
 
     def trials(self) -> list[Any]:
         """Return all trials, as Optuna describes them."""
