@@ -95,6 +95,12 @@ class TradedAccounts:
         daily = (self.equity, self.exposure, self.traded, self.costs)
         return EquityCurve(self.dates, self.capital, *(values[trader] for values in daily))
 
+    def together(self, share: float = 1.0) -> EquityCurve:
+        """Return the sum of all accounts, times `share`."""
+        equity, traded, costs = (values.sum(axis=0) * share for values in (self.equity, self.traded, self.costs))
+        exposure = (self.exposure * self.equity).sum(axis=0) * share / equity
+        return EquityCurve(self.dates, self.capital * len(self.equity) * share, equity, exposure, traded, costs)
+
     @property
     def gain(self) -> Values:
         """Gain of each trade, float64 `[traders, days]` (money): what is still held counts at its last known close."""

@@ -3,7 +3,7 @@
 from eigen_core.checkpoint.checksums import parse_checksummed, tensors_sha256
 from eigen_core.checkpoint.contents import Listing, RunContents
 from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenerationError, UnfitSnapshotError
-from eigen_core.checkpoint.export import ExportedChampion, read_champion, write_champion
+from eigen_core.checkpoint.export import CHAMPION, ExportedChampion, read_champion, stored_weights, write_champion
 from eigen_core.checkpoint.form import SnapshotForm
 from eigen_core.checkpoint.lease import LeaseHeldError, LeaseLostError, is_live
 from eigen_core.checkpoint.location import RunLocation, list_runs, newest_of, no_such_run
@@ -25,6 +25,7 @@ from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.upload_status import UploadStatus, read_status
 
 __all__ = [
+    "CHAMPION",
     "CleanReport",
     "Compression",
     "Damage",
@@ -63,6 +64,7 @@ __all__ = [
     "parse_checksummed",
     "read_champion",
     "read_status",
+    "stored_weights",
     "tensors_sha256",
     "write_champion",
 ]

@@ -75,15 +75,14 @@ def write_champion(contents: RunContents, path: Path, manifest: Manifest | None 
 
 def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
     try:
-        entry = manifest.entry(f"{CHAMPION}.safetensors")
         facts = contents.document(manifest, CHAMPION)
+        weights = stored_weights(contents, manifest, CHAMPION)
     except KeyError as error:
         raise InputError(f"Generation {manifest.generation} of run '{contents.name}' holds no champion.") from error
-    blob = blob_name(entry.sha256)
-    with reading_part(manifest, entry.name, blob), contents.blob_file(blob, entry.bytes) as file:
-        tensors = read_tensors(file, entry.tensors or ())
-        if "weights" not in tensors or not isinstance(facts, dict):
-            raise DamagedFileError("does not hold a champion's weights, or its facts say nothing of them")
+    if not isinstance(facts, dict):
+        entry = manifest.entry(f"{CHAMPION}.json")
+        with reading_part(manifest, entry.name, blob_name(entry.sha256)):
+            raise DamagedFileError("says nothing of a champion's weights")
     metadata = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
@@ -93,8 +92,29 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         "facts": canonical_json(facts).decode("ascii"),
     }
     with explained("write", path), replacing(path) as target:
-        for chunk in tensor_file({"weights": tensors["weights"]}, metadata):
+        for chunk in tensor_file({"weights": weights}, metadata):
             target.write(chunk)
+
+
+def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:
+    """Return the weights of a generation's champion, float32 `[parameters]`, or population, `[agents, parameters]`.
+
+    Args:
+        contents: the run.
+        manifest: the generation's.
+        stem: of the file, `champion` or `population`.
+
+    Raises:
+        DamagedGenerationError: they are missing or damaged.
+        KeyError: the manifest lists no such file.
+    """
+    entry = manifest.entry(f"{stem}.safetensors")
+    blob = blob_name(entry.sha256)
+    with reading_part(manifest, entry.name, blob), contents.blob_file(blob, entry.bytes) as file:
+        tensors = read_tensors(file, entry.tensors or ())
+        if "weights" not in tensors:
+            raise DamagedFileError("holds no weights")
+    return tensors["weights"]
 
 
 def read_champion(path: Path) -> ExportedChampion:

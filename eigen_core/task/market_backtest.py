@@ -1,0 +1,108 @@
+"""What agents earn in money over a span of days, beside baselines and matched random traders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from eigen_core.account import DecidedTrades, EquityCurve, trade_accounts
+from eigen_core.account.baselines import baseline_curves
+from eigen_core.account.days import prices_of_span
+from eigen_core.account.matched import MatchedTraders, excess_of_trades, play_matched_traders, share_of_capital
+from eigen_core.config import Config
+from eigen_core.learners import learner_class
+from eigen_core.market import Panel
+from eigen_core.networks import AgentNetwork
+from eigen_core.population import agent_groups, initial_weights
+from eigen_core.records import Excess
+from eigen_core.task.market_days import play_days
+from eigen_core.trading import Prices
+
+DRAWS = 1_000
+"""Matched random traders, unless another number is given."""
+_AGENTS_AT_A_TIME = 4
+
+
+@dataclass(frozen=True)
+class PlayedSpan:
+    """What agents earned over a span of days.
+
+    Attributes:
+        curve: the account; that of several agents is the sum of their accounts.
+        trades: all trades, one a row: columns of `TradedAccounts.table`, and `agent`, its place among those played.
+        interest: earned on cash (money).
+        baselines: other accounts on the same days, by name; `initial_population` is the mean of the agents that the run
+            began with.
+        matched: what matched random traders earned.
+        excess: what the trades gained beyond the market; None with fewer than two.
+    """
+
+    curve: EquityCurve
+    trades: pd.DataFrame
+    interest: float
+    baselines: Mapping[str, EquityCurve]
+    matched: MatchedTraders
+    excess: Excess | None
+
+
+class MarketBacktest:
+    """Plays agents of a run over spans of a panel.
+
+    Args:
+        config: of the run.
+        panel: the market that the run was trained on.
+        device: where networks are computed.
+    """
+
+    def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
+        self._config = config
+        self._panel = panel
+        self._device = device
+        self._prices = Prices.of_panel(panel, device)
+        self._dates = np.asarray(panel.dates)
+        self._network = AgentNetwork(panel, config, device, learner_class(config.learner).heads(config))
+
+    def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> PlayedSpan:
+        """Play agents day after day over a span, each with an equal share of the capital.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            span: days of the panel; a whole window lies before the first decision.
+            key: name of the agents, which the draws of matched traders belong to.
+            ensemble: the agents trade one portfolio, by the means of their actions.
+            draws: matched random traders.
+        """
+        config = self._config
+        known = prices_of_span(self._prices, span, config.trading.holding_days)
+        dates = self._dates[span.start : span.stop]
+        closes = known.last_close[: len(span)].cpu().numpy()
+        weights = weights.to(self._device)
+        if ensemble:
+            decided = play_days(self._network, known, config, weights, span, ensemble=True)
+        else:
+            decided = self._decided(weights, known, span)
+        own = share_of_capital(config.account, len(decided.asset))
+        accounts = trade_accounts(decided, closes, dates, config.trading, own)
+        tables = [accounts.table(agent, self._panel.symbols) for agent in range(len(decided.asset))]
+        trades = pd.concat([table.assign(agent=agent) for agent, table in enumerate(tables)], ignore_index=True)
+        size = config.population.size
+        initial = initial_weights(self._network.layouts, size, config.seed, self._device)
+        began = trade_accounts(self._decided(initial, known, span), closes, dates, config.trading, config.account)
+        rules = baseline_curves(self._prices, self._dates, config, span)
+        return PlayedSpan(
+            curve=accounts.together(),
+            trades=trades.sort_values("decision", kind="stable", ignore_index=True),
+            interest=float(accounts.interest.sum()),
+            baselines={**rules, "initial_population": began.together(1.0 / size)},
+            matched=play_matched_traders(decided, known, dates, config, draws, key),
+            excess=excess_of_trades(decided, known, config.trading),
+        )
+
+    def _decided(self, weights: Tensor, known: Prices, span: range) -> DecidedTrades:
+        groups = agent_groups(len(weights), self._config.population.group_size or _AGENTS_AT_A_TIME)
+        parts = [play_days(self._network, known, self._config, weights[group], span) for group in groups]
+        names = [field.name for field in fields(DecidedTrades)]
+        return DecidedTrades(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

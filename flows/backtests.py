@@ -1,0 +1,225 @@
+"""Backtests: what agents of a run would have earned in money over a span of days. No Prefect in here."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.attribution import gain_by_asset, gain_by_month
+from eigen_core.account.matched import MatchedTraders
+from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
+from eigen_core.config import Config, merge
+from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
+from eigen_core.errors import InputError
+from eigen_core.generation.state import resolve_device
+from eigen_core.market import Panel, build_panel
+from eigen_core.records import Excess, history_in
+from eigen_core.task.market_backtest import DRAWS, MarketBacktest
+from flows.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
+
+_DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
+_SURVIVORS = ("elite", "champion")
+_FEWEST_DAYS = 2
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """What agents of a run would have earned in money over a span of days.
+
+    Attributes:
+        run: its name.
+        agent: champion, elites, ensemble, or an agent's number.
+        agents: how many played.
+        generation: the run's generation whose agents played.
+        span: holdout, validation, or the dates as they were given.
+        first, last: days of the panel.
+        training_days: how many of them the run was trained on.
+        config: of the run, with the account's settings of this backtest.
+        curve: the account.
+        trades: all trades, one a row; see `TradedAccounts.table`, and `agent`, its place among those that played.
+        by_asset, by_month: where the gain came from; see `gain_by_asset` and `gain_by_month`.
+        interest: earned on cash (money).
+        baselines: other accounts on the same days, by name: cash, equal_weight, rebalanced, momentum, reversal,
+            classic, initial_population.
+        matched: what random traders earned that are matched to the agents.
+        excess_per_trade: what the trades gained beyond the market, in percent; None with fewer than two.
+    """
+
+    run: str
+    agent: str
+    agents: int
+    generation: int
+    span: str
+    first: int
+    last: int
+    training_days: int
+    config: Config
+    curve: EquityCurve
+    trades: pd.DataFrame
+    by_asset: pd.DataFrame
+    by_month: pd.DataFrame
+    interest: float
+    baselines: Mapping[str, EquityCurve]
+    matched: MatchedTraders
+    excess_per_trade: Excess | None
+
+
+def backtest(
+    store: str,
+    run: str,
+    *,
+    span: str | None = None,
+    agent: str = "champion",
+    settings: Iterable[str] = (),
+    draws: int = DRAWS,
+) -> Backtest:
+    """Let agents of a run trade a span of days with an account in money.
+
+    Args:
+        store: where the run is kept.
+        run: its name.
+        span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
+        agent: `champion`; the number of an agent of the newest generation; `elites`, each with an equal share of the
+            capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
+        settings: of the section `account`, as key=value.
+        draws: matched random traders.
+
+    Raises:
+        InputError: there is no such run, agent or span, the run plays no market, or its prices are not those that it
+            was trained on.
+        StoreUnavailableError: the store does not answer.
+    """
+    status = status_of(store, run)
+    config = _with_account(config_to_resume(store, run, None), settings)
+    if config.task != "market":
+        raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
+    span = _default_span(status) if span is None else span
+    contents, manifest = _newest(store, run)
+    weights = _weights_of(contents, manifest, agent)
+    panel, _ = build_panel(config)
+    _require_same_panel(contents, manifest, panel)
+    days = days_of(panel, config, span)
+    market = MarketBacktest(config, panel, resolve_device(config.device))
+    played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
+    return Backtest(
+        run=run,
+        agent=agent,
+        agents=len(weights),
+        generation=manifest.generation,
+        span=span,
+        first=days[0],
+        last=days[-1],
+        training_days=len(set(days) & set(panel.splits.train)),
+        config=config,
+        curve=played.curve,
+        trades=played.trades,
+        by_asset=gain_by_asset(played.trades),
+        by_month=gain_by_month(played.curve, played.trades),
+        interest=played.interest,
+        baselines=played.baselines,
+        matched=played.matched,
+        excess_per_trade=played.excess,
+    )
+
+
+def _with_account(config: Config, settings: Iterable[str]) -> Config:
+    """Return a run's configuration with other settings of the account."""
+    changed = config_from_values(merge(config.model_dump(), parse_assignments(settings)))
+    other = [key for key in differing_keys(config, changed) if not key.startswith("account.")]
+    if other:
+        raise InputError(f"{other[0]} belongs to the run: a backtest can change settings of the section account alone.")
+    return changed
+
+
+def _default_span(status: RunStatus) -> str:
+    if not status.config.market.holdout_days:
+        raise InputError(f"Run '{status.run}' has no holdout days: choose others, such as --slice validation.")
+    if status.generation < status.config.generations:
+        raise InputError(
+            f"Run '{status.run}' has {status.generation} of {status.config.generations} generations, and its holdout "
+            "judges no choice that a look at it has led to: look at --slice validation until the run is finished, or "
+            "give --slice holdout to look now."
+        )
+    return "holdout"
+
+
+def _newest(store: str, run: str) -> tuple[RunContents, Manifest]:
+    newest = newest_generation(configured_location(store, run)[0])
+    if newest is None:
+        raise InputError(f"Run '{run}' has no agents yet: it has not completed a generation.")
+    return newest
+
+
+def _weights_of(contents: RunContents, manifest: Manifest, agent: str) -> torch.Tensor:
+    """Return the weights of the agents that are named, float32 `[agents, parameters]`."""
+    if agent == "champion":
+        return stored_weights(contents, manifest, CHAMPION).unsqueeze(0)
+    population = stored_weights(contents, manifest, "population")
+    if agent in ("elites", "ensemble"):
+        return population[_elites(contents, manifest)]
+    if not agent.isdecimal() or int(agent) >= len(population):
+        raise InputError(
+            f"There is no agent '{agent}': choose champion, elites, ensemble, or a number from 0 to "
+            f"{len(population) - 1}."
+        )
+    return population[int(agent)].unsqueeze(0)
+
+
+def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
+    history = history_in(contents.document(manifest, "history"), manifest.generation)
+    elites = [descent.agent for descent in history[-1].descent if descent.origin in _SURVIVORS]
+    if not elites:
+        raise InputError(
+            f"No agent of run '{contents.name}' has survived generation {manifest.generation} as an elite: choose "
+            "champion, or an agent by its number."
+        )
+    return elites
+
+
+def _require_same_panel(contents: RunContents, manifest: Manifest, panel: Panel) -> None:
+    facts = contents.document(manifest, CHAMPION)
+    trained_on = facts.get("panel") if isinstance(facts, dict) else None
+    if trained_on != panel.fingerprint:
+        raise InputError(
+            f"Run '{contents.name}' was trained on other data: its panel was {str(trained_on)[:12]}, this one is "
+            f"{panel.fingerprint[:12]}. Give the data that the run began with in EIGEN_DATA."
+        )
+
+
+def days_of(panel: Panel, config: Config, span: str) -> range:
+    """Return the days of a panel that a span names: `holdout`, `validation`, or two dates, FIRST:LAST.
+
+    Raises:
+        InputError: it names none, or too few, or they begin before a whole window.
+    """
+    if span in ("holdout", "validation"):
+        days: range = getattr(panel.splits, span)
+    else:
+        days = _days_between(panel, span)
+    earliest = config.market.window - 1
+    if len(days) < _FEWEST_DAYS:
+        raise InputError(f"The span {span} holds {len(days)} days of prices: an account needs {_FEWEST_DAYS} or more.")
+    if days[0] < earliest:
+        raise InputError(
+            f"The span {span} begins after fewer days of prices than the {config.market.window} that agents observe: "
+            f"begin on {panel.dates[earliest]} or later."
+        )
+    return days
+
+
+def _days_between(panel: Panel, span: str) -> range:
+    found = _DATES.fullmatch(span)
+    try:
+        first, last = (np.datetime64(date, "D") for date in found.groups()) if found else (None, None)
+    except ValueError:
+        first, last = None, None
+    if first is None or last is None:
+        raise InputError(f"'{span}' is no span: write holdout, validation, or dates such as 2021-01-01:2021-12-31.")
+    if first > last:
+        raise InputError(f"'{span}' ends before it begins: swap the dates.")
+    start, stop = np.searchsorted(panel.dates, first), np.searchsorted(panel.dates, last, side="right")
+    return range(int(start), int(stop))
