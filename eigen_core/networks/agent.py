@@ -124,10 +124,18 @@ class AgentNetwork:
             *action_shapes("actor.action", width, self.box, self._heads),
         ]
 
-    def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
+    def _attention(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> Tensor:
+        """The weight of each column in each query's pool, float32 `[agents, days, queries, columns]`."""
         scores = project(parameters["pool.queries"], embeddings).transpose(2, 3)
-        weights = _softmax(scores.masked_fill(~valid[:, :, None], _MASKED))
-        pooled = weights @ embeddings
+        return _softmax(scores.masked_fill(~valid[:, :, None], _MASKED))
+
+    def attention(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
+        """Return how much of each column is in each query's pool, float32 `[agents, days, queries, columns]`."""
+        valid = self._valid[first_day : first_day + days][None]
+        return self._attention(parameters, self._encoder.encode_block(parameters, first_day, days), valid)
+
+    def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
+        pooled = self._attention(parameters, embeddings, valid) @ embeddings
         tradable = valid[..., : self._assets]
         return MarketEmbedding(embeddings[:, :, : self._assets], pooled.flatten(2), tradable)
 

@@ -31,7 +31,7 @@ from eigen_core.task.market_transitions import (
     stored_days,
     wrong_rows,
 )
-from eigen_core.trading import Prices, episode_times, excess_of, excess_sums, market_gains
+from eigen_core.trading import EpisodeSummary, Prices, episode_times, excess_of, excess_sums, market_gains
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
 
@@ -162,13 +162,16 @@ class MarketTask:
     ) -> Rollout:
         """Play one episode for each agent and start; see `Task.roll_out`."""
         played = self.evaluator.roll_out(weights, starts, noise, record)
-        summary = played.summary
+        counts = self.counts(starts, played.summary)
+        return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
+
+    def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
+        """Return what is counted in episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
         market = self._market_gains[days, summary.exit_offset]
         excess = excess_sums(summary.gain - market, summary.bought, self._config.trading.holding_days)
         counted = excess | {name: getattr(summary, name) for name in _COUNTED}
-        counts = {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
-        return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
+        return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
         """Return the state, which stays empty."""

@@ -22,6 +22,7 @@ class EpisodeSummary:
         fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
         reward: float64, sum of the episode's rewards.
         bought: bool `[episodes, decisions]`, which decisions became trades.
+        asset: int64 `[episodes, decisions]`, what was bought; -1 where there was no trade.
         exit_offset, gain: `[episodes, decisions]`, days from decision to exit, and net gain; 0 where there was no
             trade.
     """
@@ -33,6 +34,7 @@ class EpisodeSummary:
     fees: Tensor
     reward: Tensor
     bought: Tensor
+    asset: Tensor
     exit_offset: Tensor
     gain: Tensor
 
@@ -76,6 +78,7 @@ def account(
         fees=torch.where(bought, fees, 0.0).sum(dim=1),
         reward=reward,
         bought=bought,
+        asset=torch.where(bought, orders.asset, -1),
         exit_offset=torch.where(bought, orders.exit_offset, 0),
         gain=torch.where(bought, orders.gain, 0.0),
     )

@@ -1,0 +1,141 @@
+"""What an agent's decisions rest on: features and columns whose values are moved in time, and what changes then."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.learners import learner_class
+from eigen_core.market.panel import Panel
+from eigen_core.progress import report_progress
+from eigen_core.randomness import keyed_generator
+from eigen_core.task.market import MarketTask
+from eigen_core.trading import excess_of
+
+INTERVAL = (5.0, 95.0)
+"""Percentiles of the draws that bound an interval."""
+_NEAREST = 0.1
+
+_Part = tuple[slice | int, slice | int]
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What changes where values do not belong to their days any more; intervals are over the draws (5 to 95 %).
+
+    Attributes:
+        name: the feature or column.
+        changed: share of the days on which something else is bought, or nothing instead of something.
+        changed_interval: its bounds.
+        excess_lost: how much less a trade gains beyond the market (%); None without trades.
+        excess_lost_interval: its bounds.
+        attention: share of the column in the pools of the network's queries; None for a feature.
+    """
+
+    name: str
+    changed: float
+    changed_interval: tuple[float, float]
+    excess_lost: float | None
+    excess_lost_interval: tuple[float, float] | None
+    attention: float | None = None
+
+
+@dataclass(frozen=True)
+class _Played:
+    """What an agent did: assets bought, int64 `[episodes, decisions]`, and their mean excess (%)."""
+
+    assets: NDArray[np.int64]
+    excess: float | None
+
+
+def importance(
+    config: Config, panel: Panel, weights: Tensor, starts: Sequence[int], days: range, draws: int = 20
+) -> tuple[list[Importance], list[Importance]]:
+    """Return the importance of each feature and of each column for an agent, the most important first.
+
+    Args:
+        config: the run's.
+        panel: its market.
+        weights: the agent's, float32 `[parameters]`, on the device that computes.
+        starts: first days of the episodes it plays.
+        days: the days that these episodes and the windows before them reach.
+        draws: how often the values of each are moved.
+
+    The values of a feature (of all columns), or of a column (all features), are moved by the same random number of
+    days, around the end of `days`: they keep their distribution, their course and what they have in common, and say
+    nothing about the days that they stand on (permutation importance, Breiman 2001, "Random forests", section 10, with whole
+    courses instead of single values, which follow one another too closely to be exchanged one by one).
+    """
+    generator = keyed_generator(config.seed, 0, "importance")
+    task = _task(config, panel, weights.device)
+    usual, attention = _play(task, weights, starts), _attention(task, weights, days)
+    parts: list[tuple[str, _Part]] = [
+        *((name, (slice(None), index)) for index, name in enumerate(panel.feature_names)),
+        *((name, (index, slice(None))) for index, name in enumerate(panel.symbols)),
+    ]
+    found = []
+    for done, (name, part) in enumerate(parts, 1):
+        moved = [
+            _play(_task(config, changed, weights.device), weights, starts)
+            for changed in _moved(panel, part, days, draws, generator)
+        ]
+        found.append(_importance(name, usual, moved))
+        report_progress("importance", done, len(parts))
+    features, columns = found[: len(panel.feature_names)], found[len(panel.feature_names) :]
+    attended = [replace(one, attention=float(share)) for one, share in zip(columns, attention, strict=True)]
+    return _ranked(features), _ranked(attended)
+
+
+def _ranked(found: Sequence[Importance]) -> list[Importance]:
+    return sorted(found, key=lambda one: -one.changed)
+
+
+def _task(config: Config, panel: Panel, device: torch.device) -> MarketTask:
+    return MarketTask(config, panel, device, learner_class(config.learner).heads(config))
+
+
+def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
+    """Yield panels in which the values of a part, (columns, features), are moved in time within `days`."""
+    nearest = max(1, int(_NEAREST * len(days)))
+    for shift in generator.integers(nearest, max(len(days) - nearest, nearest + 1), draws):
+        features = np.array(panel.features)
+        within = features[days.start : days.stop]
+        within[:, part[0], part[1]] = np.roll(within[:, part[0], part[1]], shift, axis=0)
+        yield replace(panel, features=features)
+
+
+def _play(task: MarketTask, weights: Tensor, starts: Sequence[int]) -> _Played:
+    first_days = np.array([starts], dtype=np.int64)
+    summary = task.evaluator.roll_out(weights[None], first_days).summary
+    excess = excess_of(task.counts(first_days, summary))
+    return _Played(summary.asset.cpu().numpy(), None if excess is None else excess.mean)
+
+
+def _attention(task: MarketTask, weights: Tensor, days: range) -> NDArray[np.float64]:
+    """Return the mean share of each column in the pools, float64 `[columns]`."""
+    critic = task.critic_layout.views(weights[None, : task.critic_layout.size])
+    with torch.no_grad():
+        attention = task.network.attention(critic, days.start, len(days))
+    shares: NDArray[np.float64] = attention.double().mean((0, 1, 2)).cpu().numpy()
+    return shares
+
+
+def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importance:
+    changed = [float((played.assets != usual.assets).mean()) for played in moved]
+    lost = [usual.excess - played.excess for played in moved if usual.excess is not None and played.excess is not None]
+    return Importance(
+        name=name,
+        changed=float(np.mean(changed)),
+        changed_interval=_bounds(changed),
+        excess_lost=float(np.mean(lost)) if lost else None,
+        excess_lost_interval=_bounds(lost) if lost else None,
+    )
+
+
+def _bounds(values: Sequence[float]) -> tuple[float, float]:
+    low, high = np.percentile(values, INTERVAL)
+    return float(low), float(high)
