@@ -67,8 +67,8 @@ def importance(
 
     The values of a feature (of all columns), or of a column (all features), are moved by the same random number of
     days, around the end of `days`: they keep their distribution, their course and what they have in common, and say
-    nothing about the days that they stand on (permutation importance, Breiman 2001, "Random forests", section 10, with whole
-    courses instead of single values, which follow one another too closely to be exchanged one by one).
+    nothing about the days that they stand on (permutation importance, Breiman 2001, "Random forests", section 10, with
+    whole courses instead of single values, which follow one another too closely to be exchanged one by one).
     """
     generator = keyed_generator(config.seed, 0, "importance")
     task = _task(config, panel, weights.device)

@@ -19,7 +19,7 @@ def deaf_to(features: list[int], config: Config, panel: Panel) -> Tensor:
     weights = state.initial_weights()[0].clone()
     critic = state.task.critic_layout.views(weights[None, : state.task.critic_layout.size])
     # Moving means of all features over one scale, then over the next.
-    by_scale = critic["encoder.hidden.weight"].unflatten(1, (len(config.network.scales), _FEATURES))
+    by_scale = critic["encoder.hidden.weight"].view(1, len(config.network.scales), _FEATURES, -1)
     by_scale[:, :, features] = 0.0
     return weights
 
