@@ -1,10 +1,12 @@
 """The sections of the configuration: every setting with its unit, meaning, bounds and default."""
 
+import zoneinfo
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from eigen_core.config.choices import EncoderName, LearnerName, TrackerName
+from eigen_core.config.plain import shown
 from eigen_core.config.values import (
     Count,
     CountOrZero,
@@ -35,6 +37,12 @@ class MarketConfig(Section):
     `eigen.features`."""
     look_ahead: Literal["refuse", "allow"] = "refuse"
     """Where values of such a function change with later days: `refuse` trains nothing, `allow` trains with them."""
+    intraday: Literal["refuse", "aggregate"] = "refuse"
+    """Bars within a day: refused, or days are formed of them from midnight to midnight on the exchange's clock (first
+    open, highest high, lowest low, last close, summed volume)."""
+    time_zone: Text | None = None
+    """The exchange's time zone, as `America/New_York`, for bars within a day whose stamps have a time zone. Empty: days
+    are those of the stamps' own clock, unless that is UTC."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Days that an agent observes, today included (days)."""
     validation_days: Count = 252
@@ -61,6 +69,16 @@ class MarketConfig(Section):
         """Days of validation, of holdout, and those left out before each of them."""
         purged = self.purge_days * (2 if self.holdout_days else 1)
         return self.validation_days + self.holdout_days + purged
+
+    @model_validator(mode="after")
+    def _time_zone_is_known(self) -> Self:
+        try:
+            zoneinfo.ZoneInfo(self.time_zone or "UTC")
+        except (KeyError, ValueError, OSError) as error:
+            raise ValueError(
+                f"market.time_zone {shown(self.time_zone)} is no time zone: name one like America/New_York, or UTC"
+            ) from error
+        return self
 
 
 class TradingConfig(Section):

@@ -15,6 +15,7 @@ from eigen_core.errors import InputError
 from eigen_core.market.cache import PanelCache, default_cache_root
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import Source, find_source
+from eigen_core.market.intraday import Intraday
 from eigen_core.market.look_ahead import look_ahead_of_functions
 from eigen_core.market.normalisation import normalised
 from eigen_core.market.own_features import feature_functions, uses_columns
@@ -45,8 +46,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     Returns:
         The panel, its arrays memory-mapped and read-only, and the report on its data. Equal prices and settings give
         equal bits and the same fingerprint: SHA-256 of the price files' names and bytes, of the settings that choose
-        features and days, of the version of this procedure, and of what feature functions return, to 16 bits of each
-        value. Prices are read each time where there are feature functions.
+        features and days or form days of bars, of the version of this procedure, and of what feature functions return,
+        to 16 bits of each value. Prices are read each time where there are feature functions.
 
     Raises:
         InputError: the prices or a feature cannot be used, there are too few days, the cache cannot be written, or
@@ -88,7 +89,7 @@ def _release_memory() -> None:
 def _fingerprint(source: Source, market: MarketConfig) -> str:
     inputs = {
         "format": FORMAT,
-        "files": [(file.path.name, file.sha256) for file in source.files],
+        "files": [(file.name, file.sha256) for file in source.files],
         "context": market.context,
         "features": market.features,
         "validation_days": market.validation_days,
@@ -98,6 +99,8 @@ def _fingerprint(source: Source, market: MarketConfig) -> str:
     for name in ("own_features", "purge_days", "first_date", "last_date"):
         if value := getattr(market, name):
             inputs[name] = value
+    if market.intraday == "aggregate":
+        inputs["intraday"] = [market.intraday, market.time_zone]
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
@@ -115,7 +118,8 @@ def _opened(source: Source, market: MarketConfig) -> _Opened:
         _read(source, market), str(source.path), market.context, market.first_date, market.last_date
     )
     features = PanelFeatures.of(prices, market)
-    return _Opened(prices, replace(report, own_features=features.own_names), features)
+    time_zone = (market.time_zone or "") if report.bars else ""
+    return _Opened(prices, replace(report, own_features=features.own_names, time_zone=time_zone), features)
 
 
 def _with_results(fingerprint: str, features: PanelFeatures) -> str:
@@ -167,6 +171,7 @@ def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) ->
 
 
 def _read(source: Source, market: MarketConfig) -> Iterator[PriceRows]:
-    for done, rows in enumerate(read_source(source, own_columns=uses_columns(market)), 1):
+    intraday = Intraday(market.intraday == "aggregate", market.time_zone)
+    for done, rows in enumerate(read_source(source, intraday, own_columns=uses_columns(market)), 1):
         yield rows
         report_progress(_PROGRESS, _STEPS // 2 * done // len(source.files), _STEPS)

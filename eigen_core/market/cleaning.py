@@ -134,6 +134,7 @@ def clean_prices(
         ignored_files=(),
         own_features=(),
         look_ahead=(),
+        time_zone="",
         **counts,
     )
     return prices, report
@@ -203,10 +204,12 @@ def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
             "files": len(parts),
             "rows": sum(part.read for part in parts),
             "undated_rows": sum(part.undated for part in parts),
-            "duplicate_rows": _duplicates(parts, repeated),
+            "duplicate_rows": _duplicates(parts, repeated) + sum(part.repeated for part in parts),
             "unsorted_rows": sum(part.unsorted for part in parts),
             "moved_stamps": sum(part.moved for part in parts),
             "empty_days": int((~informed).sum()),
+            "bars": sum(part.bars for part in parts),
+            "formed_days": sum(len(part.codes) for part in parts if part.bars),
         },
         ignored=tuple(dict.fromkeys(name for part in parts for name in part.ignored)),
     )

@@ -1,6 +1,6 @@
 """From the dates and time stamps of a price file to trading days."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ _STAMP = (
     r"|T(?P<compact_hour>\d{2})(?P<compact_minute>\d{2})(?P<compact_second>\d{2})?)"
     r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?$"
 )
+_TIME_OF_DAY = (
+    r"^(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,]\d+)?)?(?:\s*(?P<half>[AaPp])\.?[Mm]\.?)?$"
+)
 _UTC_ZONES = ("Z", "UTC", "GMT", "+00:00", "-00:00", "+0000", "-0000", "+00", "-00")
 
 _EARLIEST, _LATEST = np.datetime64("1800-01-01"), np.datetime64("2200-12-31")
@@ -38,18 +41,21 @@ class Stamps:
         days: datetime64[D] `[rows]`, the date on the stamp's own clock; NaT where the row has none.
         seconds: int64 `[rows]`, since midnight on that clock; 0 for a date alone.
         in_utc: bool `[rows]`, that clock is UTC, which is no exchange's own.
+        offsets: float64 `[rows]`, seconds by which that clock is ahead of UTC; NaN where the stamp has no time zone.
     """
 
     days: Days
     seconds: NDArray[np.int64]
     in_utc: NDArray[np.bool_]
+    offsets: NDArray[np.float64]
 
     @classmethod
     def of_instants(cls, instants: NDArray[np.datetime64], in_utc: bool) -> "Stamps":
         """Return the stamps of instants, datetime64 `[rows]` of any unit."""
         days = instants.astype("datetime64[D]")
         seconds = (instants.astype("datetime64[s]") - days.astype("datetime64[s]")).astype(np.int64)
-        return cls(days, np.where(np.isnat(days), 0, seconds), np.full(len(days), in_utc))
+        offsets = np.full(len(days), 0.0 if in_utc else np.nan)
+        return cls(days, np.where(np.isnat(days), 0, seconds), np.full(len(days), in_utc), offsets)
 
 
 class UnreadableDateError(ValueError):
@@ -91,9 +97,29 @@ def read_stamps(column: "pd.Series[Any]", where: str) -> Stamps:
     return stamps
 
 
+def seconds_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
+    """Return seconds since midnight, float64 `[rows]`, of times of day: 9:30, 16:00:00, 4:00 PM, 93000 or 1600.
+
+    NaN where a cell is none of these, or no time.
+    """
+    texts = column.astype("str").where(column.notna(), "").str.strip().str.removesuffix(".0")
+    digits = texts.str.fullmatch(r"\d{3,6}|0")
+    padded = texts.str.zfill(4).where(texts.str.len() <= 4, texts.str.zfill(6)).str.ljust(6, "0")
+    written = texts.where(~digits, padded.str.replace(r"(..)(..)(..)", r"\1:\2:\3", regex=True))
+    parts = written.str.extract(_TIME_OF_DAY)
+    hours, minutes, seconds = (pd.to_numeric(parts[unit]) for unit in ("hour", "minute", "second"))
+    afternoon = parts["half"].str.lower() == "p"
+    hours = hours.where(parts["half"].isna(), hours % 12 + 12 * afternoon)
+    found = hours * 3_600 + minutes * 60 + seconds.fillna(0)
+    right = (hours < 24) & (minutes < 60) & (seconds.fillna(0) < 60)
+    return np.asarray(found.where(right).to_numpy(dtype=np.float64, na_value=np.nan))
+
+
 def _of_zoned(column: "pd.Series[Any]") -> Stamps:
     in_utc = str(column.dt.tz) in ("UTC", "GMT", "Etc/UTC", "Zulu", "UTC+00:00", "+00:00")
-    return Stamps.of_instants(column.dt.tz_localize(None).to_numpy(), in_utc)
+    local, utc = (column.dt.tz_localize(None), column.dt.tz_convert("UTC").dt.tz_localize(None))
+    offsets = (local - utc).dt.total_seconds().to_numpy(dtype=np.float64)
+    return replace(Stamps.of_instants(local.to_numpy(), in_utc), offsets=offsets)
 
 
 def _of_texts(texts: "pd.Series[str]", where: str) -> Stamps:
@@ -105,7 +131,7 @@ def _of_texts(texts: "pd.Series[str]", where: str) -> Stamps:
     if unreadable.any():
         row = int(np.argmax(unreadable[codes]))
         raise UnreadableDateError(row, str(unique[codes[row]]))
-    return Stamps(stamps.days[codes], stamps.seconds[codes], stamps.in_utc[codes])
+    return Stamps(stamps.days[codes], stamps.seconds[codes], stamps.in_utc[codes], stamps.offsets[codes])
 
 
 def _of_unique_texts(texts: "pd.Series[str]", where: str) -> Stamps:
@@ -118,12 +144,22 @@ def _of_unique_texts(texts: "pd.Series[str]", where: str) -> Stamps:
         parts = texts[other].str.extract(_STAMP)
         dates = parts["date"].fillna("").str.strip().str.replace(r"[./]", "-", regex=True)
         in_utc = parts["zone"].isin(_UTC_ZONES).to_numpy()
-        _put(stamps, other, Stamps(_parse_dates(dates, where), _seconds_of(parts), in_utc))
+        found = Stamps(_parse_dates(dates, where), _seconds_of(parts), in_utc, _offsets_of(parts["zone"]))
+        _put(stamps, other, found)
     return stamps
 
 
 def _put(stamps: Stamps, rows: NDArray[np.bool_], found: Stamps) -> None:
-    stamps.days[rows], stamps.seconds[rows], stamps.in_utc[rows] = found.days, found.seconds, found.in_utc
+    stamps.days[rows], stamps.seconds[rows] = found.days, found.seconds
+    stamps.in_utc[rows], stamps.offsets[rows] = found.in_utc, found.offsets
+
+
+def _offsets_of(zones: "pd.Series[str]") -> NDArray[np.float64]:
+    """Return the seconds ahead of UTC that `Z`, `+05:30`, `-0500` or `+09` say, NaN where there is none."""
+    parts = zones.where(~zones.isin(_UTC_ZONES), "+00").str.extract(r"([+-])(\d{2}):?(\d{2})?")
+    hours, minutes = (pd.to_numeric(parts[column]) for column in (1, 2))
+    seconds = hours * 3_600 + minutes.fillna(0) * 60
+    return np.asarray(seconds.where(parts[0] != "-", -seconds).to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _seconds_of(parts: pd.DataFrame) -> NDArray[np.int64]:

@@ -18,8 +18,8 @@ from eigen_core.market.spellings import (
     split_fields,
 )
 
-CellKind = Literal["text", "whole", "fraction", "empty"]
-"""What most cells of a column are: text, whole numbers, numbers, or nothing."""
+CellKind = Literal["text", "time", "whole", "fraction", "empty"]
+"""What most cells of a column are: text, times of day below a heading of times, whole numbers, numbers, or nothing."""
 
 _LONGEST_HEADING = 1_000
 _LONGEST_TICKER = 5
@@ -34,7 +34,7 @@ class Headings:
 
     Attributes:
         layout: `long` has one row a symbol and day, `wide` one row a day and one column of closes a symbol.
-        roles: position of each column that is used; of a wide file the date's alone.
+        roles: position of each column that is used; of a wide file those of date and time alone.
         symbols: of a wide file, position and name of each symbol's column.
         ignored: positions of named columns that are not used.
     """
@@ -70,7 +70,10 @@ def text_positions(names: Sequence[str]) -> set[int]:
     """Return the positions whose cells are read as text because of their headings: dates and symbols."""
     positions = _positions(names)
     return {0} | {
-        positions[spelling] for role in ("date", "symbol") for spelling in SPELLINGS[role] if spelling in positions
+        positions[spelling]
+        for role in ("date", "time", "symbol")
+        for spelling in SPELLINGS[role]
+        if spelling in positions
     }
 
 
@@ -122,7 +125,9 @@ def _roles_of(names: Sequence[str], kinds: Sequence[CellKind]) -> dict[Role, int
         found = [positions[spelling] for spelling in spellings if spelling in positions]
         # COIN and STOCK above prices are symbols themselves.
         found = [position for position in found if role != "symbol" or kinds[position] != "fraction"]
-        if found:
+        # What is called so may be the date, or the hour of an announcement.
+        found = [position for position in found if role != "time" or kinds[position] == "time"]
+        if found and found[0] != roles.get("date"):
             roles[role] = found[0]
     return roles
 
@@ -183,30 +188,38 @@ def _long(names: Sequence[str], roles: dict[Role, int], where: str) -> Headings:
 
 
 def _wide(names: Sequence[str], kinds: Sequence[CellKind], roles: dict[Role, int], where: str) -> Headings:
-    others = [name.strip() for name in names[1:]]
+    symbols = [
+        (position, name.strip()) for position, name in enumerate(names) if position not in (0, roles.get("time"))
+    ]
+    others = [name for _, name in symbols]
     bars = sum(roles.get(role, 0) > 0 for role in PRICE_ROLES)
     if (bars >= 2 and _has_symbols(roles, kinds)) or ("date" in roles and bars >= len(others)):
         raise InputError(f"{where} has no column of closes: name it close; its columns are {_listed(names)}.")
-    unnamed = [position for position, name in enumerate(others, 2) if _is_unnamed(name)]
+    if "time" in roles and _is_in_capitals(names, 0, 0):
+        raise InputError(
+            f"{where} can be read in two ways: '{names[roles['time']]}' is the time of day, or a symbol like the other "
+            f"columns ({_listed(others)}): write {_LONG_HEADINGS}, or date and time in one column."
+        )
+    unnamed = [position + 1 for position, name in symbols if _is_unnamed(name)]
     if unnamed:
         raise InputError(f"{where}: column {unnamed[0]} has no heading: write its symbol there.")
     if any(name.startswith("(") for name in others):
         raise InputError(f"{where} has headings of two levels ({_listed(others)}): give a long file or closes alone.")
     _refuse_repeated([name for name, count in Counter(others).items() if count > 1], where)
-    _refuse_what_is_no_symbol(names, roles, where)
-    return Headings("wide", {"date": 0}, tuple(enumerate(others, 1)), ())
+    of_roles = [name for position, name in symbols if position in roles.values()]
+    _refuse_what_is_no_symbol(names[0], others, of_roles, where)
+    used: dict[Role, int] = {"date": 0, "time": roles["time"]} if "time" in roles else {"date": 0}
+    return Headings("wide", used, tuple(symbols), ())
 
 
-def _refuse_what_is_no_symbol(names: Sequence[str], roles: dict[Role, int], where: str) -> None:
-    symbols = [name.strip() for name in names[1:]]
-    of_roles = [names[position].strip() for position in roles.values() if position]
+def _refuse_what_is_no_symbol(date: str, symbols: Sequence[str], of_roles: Sequence[str], where: str) -> None:
     companions = [name for name in symbols if is_companion(name)]
     fields = split_fields(symbols)
     bases = Counter([*(symbol for symbol, _ in fields.values()), *map(plain, symbols)])
     doubtful = [name for name, (symbol, field) in fields.items() if not is_closing(field) or bases[symbol] > 1]
     for words, times in ((of_roles, 1), (companions, 3)):
         # LOW and OPEN are symbols, VOLUME is none.
-        in_capitals = _is_in_capitals(names, len(words), times)
+        in_capitals = _is_in_capitals([date, *symbols], len(words), times)
         doubtful += [name for name in words if not in_capitals or len(name) > _LONGEST_TICKER]
     if doubtful:
         raise InputError(

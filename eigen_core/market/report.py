@@ -56,6 +56,8 @@ class DataReport:
         dropped_symbols: symbols without any usable price, left out.
         ignored_columns: headings of columns that are not used.
         ignored_files: names of files and folders in the source's folder that are not read.
+        bars: bars within days, of which `formed_days` days of symbols were formed.
+        time_zone: the exchange's, where its midnights were on its clock; empty: on that of the stamps.
         own_features: names of the features that are columns of the data or are computed by registered functions.
         look_ahead: what feature functions know of later days, in sentences.
         universe: what prices show of the choice of symbols and of how prices were made.
@@ -89,6 +91,9 @@ class DataReport:
     ignored_files: tuple[str, ...] = ()
     own_features: tuple[str, ...] = ()
     look_ahead: tuple[str, ...] = ()
+    bars: int = 0
+    formed_days: int = 0
+    time_zone: str = ""
 
     @property
     def gap_days(self) -> int:
@@ -167,6 +172,12 @@ class DataReport:
                 f"{_counted(self.duplicate_rows, 'row')} again for a symbol and day, with the same prices: taken once.",
             ),
             (self.unsorted_rows, f"{_counted(self.unsorted_rows, 'row')} out of order: sorted by day."),
+            (
+                self.bars,
+                f"{_counted(self.formed_days, 'day')} of symbols formed of {_counted(self.bars, 'bar')} within days, "
+                f"from midnight to midnight {f'in {self.time_zone}' if self.time_zone else 'by their own clock'}: "
+                "first open, highest high, lowest low, last close, summed volume.",
+            ),
             (
                 self.moved_stamps,
                 f"{_counted(self.moved_stamps, 'time stamp')} in UTC on the evening before the trading day: moved.",

@@ -11,6 +11,15 @@ from numpy.typing import NDArray
 from eigen_core.errors import InputError
 from eigen_core.market.days import Days
 from eigen_core.market.files import Source, unreadable
+from eigen_core.market.intraday import (
+    REFUSED,
+    Instants,
+    Intraday,
+    are_within_days,
+    form_days,
+    on_exchange_clock,
+    only_daily,
+)
 from eigen_core.market.midnights import trading_days
 from eigen_core.market.repeats import Repeats
 from eigen_core.market.spellings import PRICE_ROLES, Role, is_closing, names_fields, plain
@@ -32,6 +41,8 @@ class PriceRows:
         unsorted: rows of the file that lie before the preceding row of their symbol.
         moved: rows whose UTC stamp was the evening before their trading day.
         ignored: headings of unused columns.
+        bars: bars within days that the rows were formed of; 0: the file has rows of days.
+        repeated: bars that came again with the same prices, counted once.
         file_symbol: whose prices they are if no column or heading names a symbol: the file's name; empty: it is none.
         own: float64 `[rows]` of each numeric column beside prices, by heading, NaN where a cell is missing.
     """
@@ -46,6 +57,8 @@ class PriceRows:
     unsorted: int
     moved: int
     ignored: tuple[str, ...]
+    bars: int = 0
+    repeated: int = 0
     file_symbol: str = ""
     own: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
@@ -61,11 +74,12 @@ class PriceRows:
         return replace(self, codes=self.codes[kept], days=self.days[kept], prices=prices, own=own)
 
 
-def read_source(source: Source, *, own_columns: bool = False) -> Iterator[PriceRows]:
+def read_source(source: Source, intraday: Intraday = REFUSED, *, own_columns: bool = False) -> Iterator[PriceRows]:
     """Read the files of `source`, one after another.
 
     Args:
         source: the files.
+        intraday: what becomes of bars within days.
         own_columns: read the numeric columns beside prices too.
 
     Raises:
@@ -79,17 +93,20 @@ def read_source(source: Source, *, own_columns: bool = False) -> Iterator[PriceR
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise InputError(f"{file.path} changed while it was read: start again when it is complete.")
         table = read_table(content, file.form, str(file.path), file.partition)
-        rows = _wide_rows(table) if table.headings.layout == "wide" else _long_rows(table, file.symbol, own_columns)
+        if table.headings.layout == "wide":
+            rows = _wide_rows(table, intraday)
+        else:
+            rows = _long_rows(table, file.symbol, intraday, own_columns)
         yield replace(rows, file_symbol=file.symbol)
 
 
-def _wide_rows(table: Table) -> PriceRows:
-    days, moved = _days_of_rows(table, np.zeros(table.rows, dtype=np.intp))
+def _wide_rows(table: Table, intraday: Intraday) -> PriceRows:
+    days, moved, instants = _days_of_rows(table, np.zeros(table.rows, dtype=np.intp), intraday)
     closes = np.stack([table.numbers(position) for position, _ in table.headings.symbols], axis=1)
     dated = ~np.isnat(days)
     days, closes = days[dated], closes[dated]
     symbols = tuple(symbol for _, symbol in table.headings.symbols)
-    return PriceRows(
+    rows = PriceRows(
         layout="wide",
         symbols=symbols,
         codes=np.tile(np.arange(len(symbols)), len(days)),
@@ -101,9 +118,10 @@ def _wide_rows(table: Table) -> PriceRows:
         moved=moved,
         ignored=(),
     )
+    return rows if instants is None else _of_bars(rows, np.repeat(instants[dated], len(symbols)), table.where)
 
 
-def _long_rows(table: Table, file_symbol: str, own_columns: bool) -> PriceRows:
+def _long_rows(table: Table, file_symbol: str, intraday: Intraday, own_columns: bool) -> PriceRows:
     roles = dict(table.headings.roles)
     if "symbol" in roles:
         names = table.texts("symbol")
@@ -115,15 +133,15 @@ def _long_rows(table: Table, file_symbol: str, own_columns: bool) -> PriceRows:
     else:
         names = pd.Series(np.full(table.rows, file_symbol, dtype=object), dtype="str")
     codes, found = pd.factorize(names, sort=True)
-    days, moved = _days_of_rows(table, codes)
+    days, moved, instants = _days_of_rows(table, codes, intraday)
     prices: dict[Role, NDArray[np.float64]] = {
         role: table.numbers(roles[role]) for role in PRICE_ROLES if role in roles
     }
-    _refuse_unused_keys(table, names, codes, days)
+    _refuse_unused_keys(table, names, codes, days if instants is None else instants)
     own = table.own_columns() if own_columns else ()
     complete = ~np.isnat(days) & (names != "").to_numpy(dtype=np.bool_)
     codes, days = codes[complete], days[complete]
-    return PriceRows(
+    rows = PriceRows(
         layout="long",
         symbols=tuple(str(name) for name in found),
         codes=codes,
@@ -136,28 +154,57 @@ def _long_rows(table: Table, file_symbol: str, own_columns: bool) -> PriceRows:
         ignored=tuple(table.names[position] for position in table.headings.ignored if position not in own),
         own={table.names[position].strip(): table.numbers(position)[complete] for position in own},
     )
+    return rows if instants is None else _of_bars(rows, instants[complete], table.where)
 
 
-def _days_of_rows(table: Table, codes: NDArray[np.intp]) -> tuple[Days, int]:
-    """Return the trading day of each row and how many were moved; refuse several times of day of a symbol and day."""
+def _of_bars(rows: PriceRows, instants: Instants, where: str) -> PriceRows:
+    """Return the days that bars at some instants form."""
+    values: dict[str, NDArray[np.float64]] = {str(role): column for role, column in rows.prices.items()}
+    formed = form_days(rows.codes, instants, values | rows.own, where)
+    return replace(
+        rows,
+        codes=formed.codes,
+        days=formed.days,
+        prices={role: formed.values[role] for role in rows.prices},
+        own={name: formed.values[name] for name in rows.own},
+        bars=formed.bars,
+        repeated=formed.repeated,
+    )
+
+
+def _days_of_rows(table: Table, codes: NDArray[np.intp], intraday: Intraday) -> tuple[Days, int, Instants | None]:
+    """Return the trading day of each row, how many were moved, and the instants on the exchange's clock of bars.
+
+    None instead of instants: these are no bars within days.
+
+    Raises:
+        InputError: they are, and days are not to be formed of them, or cannot be.
+    """
     stamps = table.stamps()
     if not stamps.seconds.any():
-        return stamps.days, 0
-    # Where most days have several rows, these are bars within a day; where few have, a clock was changed.
-    within_days = 2 * Repeats.of(codes, stamps.days).rows.size > table.rows
-    days, moved = (stamps.days, 0) if within_days else trading_days(stamps, codes, table.where)
+        return stamps.days, 0, None
+    days, moved = (stamps.days, 0) if are_within_days(codes, stamps) else trading_days(stamps, codes, table.where)
     differing = Repeats.of(codes, days).difference(stamps.seconds)
-    if differing is not None:
+    if differing is None:
+        return days, moved, None
+    if not intraday.aggregate:
         one, other = (str(np.timedelta64(stamps.seconds[row], "s").item()) for row in differing)
         raise InputError(
-            f"{table.location(differing[1])}: several rows of {days[differing[1]]}, at {one} and {other}: bars within "
-            "a day are not summed up to one; give one row a symbol and day."
+            f"{table.location(differing[1])}: several rows of {days[differing[1]]}, at {one} and {other}: these are "
+            "bars within a day: give one row a symbol and day, or set market.intraday=aggregate to form days of them."
         )
-    return days, moved
+    daily = only_daily(codes, stamps)
+    if daily is not None:
+        raise InputError(
+            f"{table.location(daily)} is of a symbol with one row a day, and others have bars within days: give it in "
+            "a file of its own."
+        )
+    instants = on_exchange_clock(stamps, intraday.time_zone, table.where)
+    return instants.astype("datetime64[D]"), 0, instants
 
 
 def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np.intp], days: Days) -> None:
-    """Refuse rows of one symbol and day that differ in an unused column: it may be part of the symbol."""
+    """Refuse rows of one symbol and day, or instant, that differ in an unused column: it may be part of the symbol."""
     repeats = Repeats.of(codes, days)
     for position in table.headings.ignored:
         _refuse_other_fields(table, position)

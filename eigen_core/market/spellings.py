@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-Role = Literal["date", "symbol", "open", "high", "low", "close", "adjusted_close", "volume"]
+Role = Literal["date", "time", "symbol", "open", "high", "low", "close", "adjusted_close", "volume"]
 
 PRICE_ROLES: tuple[Role, ...] = ("open", "high", "low", "close", "adjusted_close", "volume")
 
@@ -25,6 +25,8 @@ _COMPANY_NAMES = ("tickername", "companyname", "securityname", "stockname", "nam
 # latter.
 SPELLINGS: dict[Role, tuple[str, ...]] = {
     "date": ("date", "datetime", "timestamp", "tradedate", "tradingdate", "windowstart", "day", "time"),
+    # Beside a column of dates.
+    "time": ("time", "timeofday", "tradetime", "bartime"),
     "symbol": (
         "tradingsymbol",
         *(identifier + ending for identifier in _IDENTIFIERS for ending in _IDENTIFIER_ENDINGS),

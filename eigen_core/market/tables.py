@@ -4,7 +4,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,7 +16,7 @@ from eigen_core.errors import InputError
 from eigen_core.market.arrow_cells import read_arrow
 from eigen_core.market.cells import Cells, with_a_row_a_symbol
 from eigen_core.market.csv_cells import MARKERS, read_csv, refuse_doubtful_points
-from eigen_core.market.days import Stamps, UnreadableDateError, read_stamps
+from eigen_core.market.days import Stamps, UnreadableDateError, read_stamps, seconds_of_day
 from eigen_core.market.headings import CellKind, Headings, read_headings
 from eigen_core.market.spellings import SPELLINGS, Role, is_usual, plain
 
@@ -61,16 +61,32 @@ class Table:
         """Return the stamps of all rows.
 
         Raises:
-            InputError: the column of dates cannot be read.
+            InputError: the column of dates, or that of times of day, cannot be read, or they contradict each other.
         """
         position = self.headings.roles["date"]
         where = f"{self.where}, column '{self.names[position]}'"
         try:
-            return read_stamps(self.columns[position], where)
+            stamps = read_stamps(self.columns[position], where)
         except UnreadableDateError as error:
             raise InputError(
                 f"{self._cell(position, error.row)}: '{_shortened(error.text)}' is no date: write dates as YYYY-MM-DD."
             ) from error
+        return stamps if "time" not in self.headings.roles else self._with_times(stamps, self.headings.roles["time"])
+
+    def _with_times(self, stamps: Stamps, position: int) -> Stamps:
+        """Return the stamps of dates at the times of day that another column has."""
+        dated = ~np.isnat(stamps.days)
+        seconds = np.where(dated, seconds_of_day(self.columns[position]), 0.0)
+        if np.isnan(seconds).any():
+            row = int(np.argmax(np.isnan(seconds)))
+            text = str(self.columns[position].iloc[row])
+            raise InputError(f"{self._cell(position, row)}: '{_shortened(text)}' is no time of day: write 16:00:00.")
+        if stamps.seconds.any() and (stamps.seconds != seconds).any():
+            raise InputError(
+                f"{self.where} has times of day in two columns, '{self.names[self.headings.roles['date']]}' and "
+                f"'{self.names[position]}', and they differ: leave one of them."
+            )
+        return replace(stamps, seconds=seconds.astype(np.int64))
 
     def texts(self, role: Role) -> "pd.Series[str]":
         """Return the cells of a column as text without surrounding spaces; empty where there is none."""
@@ -193,7 +209,15 @@ def _decompressed(content: bytes, where: str) -> bytes:
 
 
 def _kinds(cells: Cells) -> list[CellKind]:
-    return [_kind_of(column) for column in cells.columns]
+    return [
+        "time" if plain(name) in SPELLINGS["time"] and _is_of_times(column) else _kind_of(column)
+        for name, column in zip(cells.names, cells.columns, strict=True)
+    ]
+
+
+def _is_of_times(column: "pd.Series[Any]") -> bool:
+    cells = column.dropna().head(_CELLS_TO_JUDGE_BY)
+    return bool(len(cells)) and not np.isnan(seconds_of_day(cells)).any()
 
 
 def _kind_of(column: "pd.Series[Any]") -> CellKind:

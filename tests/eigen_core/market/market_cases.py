@@ -9,6 +9,7 @@ import pandas as pd
 from eigen_core.config import Config
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
+from eigen_core.market.intraday import REFUSED, Intraday
 from eigen_core.market.report import DataReport
 from eigen_core.market.sources import read_source
 
@@ -56,7 +57,9 @@ def write_csv(path: Path, frame: pd.DataFrame) -> Path:
     return path
 
 
-def cleaned(path: Path | str, context: tuple[str, ...] = ()) -> tuple[CleanPrices, DataReport]:
+def cleaned(
+    path: Path | str, context: tuple[str, ...] = (), intraday: Intraday = REFUSED
+) -> tuple[CleanPrices, DataReport]:
     """Read and clean the prices at `path`."""
     source = find_source(str(path))
-    return clean_prices(read_source(source), str(path), context)
+    return clean_prices(read_source(source, intraday), str(path), context)

@@ -1,0 +1,242 @@
+"""Bars within a day are refused, or form the days that an obvious version forms; none is left out as a duplicate."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from market_cases import cleaned, small_config, write_csv, write_text
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.market import build_panel
+from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.intraday import REFUSED, Intraday
+
+HOURS = {
+    "America/New_York": range(4, 20),
+    "Asia/Tokyo": range(9, 15),
+    "Australia/Sydney": range(10, 16),
+    "UTC": range(24),
+}
+
+
+def hourly(zone: str, days: int = 30) -> pd.DataFrame:
+    """Return hourly bars on an exchange's clock, with gaps, across a change of its clock."""
+    generator = np.random.default_rng(1)
+    dates = (pd.date_range if zone == "UTC" else pd.bdate_range)("2024-02-20", periods=days)
+    stamps = pd.DatetimeIndex([date + pd.Timedelta(hours=hour) for date in dates for hour in HOURS[zone]])
+    parts = []
+    for symbol in ("AAA", "BBB"):
+        own = stamps[generator.random(len(stamps)) < 0.8]
+        close = 50.0 * np.exp(np.cumsum(0.01 * generator.standard_normal(len(own))))
+        opened = close * np.exp(0.01 * generator.standard_normal(len(own)))
+        bars = {
+            "date": own,
+            "symbol": symbol,
+            "open": opened,
+            "high": np.maximum(opened, close) * 1.01,
+            "low": np.minimum(opened, close) * 0.99,
+            "close": close,
+            "volume": generator.integers(1, 1_000, len(own)).astype(float),
+        }
+        parts.append(pd.DataFrame(bars))
+    return pd.concat(parts, ignore_index=True)
+
+
+def days_of(bars: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
+    """Return open, high, low, close and volume of each symbol and day, formed one after another."""
+    found: dict[tuple[str, str], list[float]] = {}
+    ordered = bars.sort_values("date")
+    keys = zip(ordered["symbol"], ordered["date"].dt.strftime("%Y-%m-%d"), strict=True)
+    fields = ordered[["open", "high", "low", "close", "volume"]].to_numpy()
+    for key, (opened, high, low, close, volume) in zip(keys, fields.tolist(), strict=True):
+        before = found.get(key)
+        if before is None:
+            found[key] = [opened, high, low, close, volume]
+        else:
+            found[key] = [before[0], max(before[1], high), min(before[2], low), close, before[4] + volume]
+    return found
+
+
+def assert_days(prices: CleanPrices, bars: pd.DataFrame) -> None:
+    expected = days_of(bars)
+    grids = (prices.open, prices.high, prices.low, prices.close, prices.volume)
+    read = {
+        (symbol, str(day)): [grid[row, column] for grid in grids]
+        for column, symbol in enumerate(prices.symbols)
+        for row, day in enumerate(prices.days)
+        if not np.isnan(prices.close[row, column])
+    }
+    assert read.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(read[key], values, rtol=1e-12)
+
+
+def refused(path: Path, words: str, intraday: Intraday = REFUSED) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        cleaned(path, intraday=intraday)
+    assert "\n" not in str(caught.value)
+
+
+def in_utc(bars: pd.DataFrame, zone: str) -> pd.DataFrame:
+    return bars.assign(date=bars["date"].dt.tz_localize(zone).dt.tz_convert("UTC"))
+
+
+def write_forms(folder: Path, bars: pd.DataFrame, zone: str) -> dict[str, Path]:
+    """Write bars on the exchange's clock, with its offset from UTC, in UTC, as numbers, and one file a symbol."""
+    offset = bars.assign(date=bars["date"].dt.tz_localize(zone))
+    utc = in_utc(bars, zone)
+    seconds = utc["date"].dt.tz_localize(None).dt.as_unit("s").astype("int64")
+    per_symbol = folder / "folder"
+    per_symbol.mkdir()
+    for symbol, own in utc.groupby("symbol"):
+        own.drop(columns="symbol").to_parquet(per_symbol / f"{symbol}.parquet", index=False)
+    two = bars.assign(date=bars["date"].dt.strftime("%Y%m%d"), time=bars["date"].dt.strftime("%H%M%S"))
+    offset.to_parquet(folder / "zoned.parquet", index=False)
+    return {
+        "own clock": write_csv(folder / "own.csv", bars),
+        "two columns": write_csv(folder / "two.csv", two[["symbol", "date", "time", *bars.columns[2:]]]),
+        "offset": write_csv(folder / "offset.csv", offset),
+        "zoned": folder / "zoned.parquet",
+        "utc": write_csv(folder / "utc.csv", utc.sample(frac=1.0, random_state=1)),
+        "numbers": write_csv(folder / "numbers.csv", bars.assign(date=seconds)),
+        "folder": per_symbol,
+    }
+
+
+@pytest.mark.parametrize("zone", HOURS)
+def test_bars_within_days_in_all_forms(tmp_path: Path, zone: str) -> None:
+    bars = hourly(zone)
+    for form, path in write_forms(tmp_path, bars, zone).items():
+        refused(path, r"several rows of 2024-.*, at .* and .*: these are bars within a day.*market\.intraday=aggregate")
+        on_own_clock = form in ("own clock", "two columns", "offset", "zoned") and zone != "UTC"
+        without, within = Intraday(aggregate=True), Intraday(aggregate=True, time_zone=zone)
+        if form in ("own clock", "two columns"):
+            refused(path, "may be on the exchange's clock or in UTC: leave market.time_zone out", within)
+            prices, report = cleaned(path, intraday=without)
+        else:
+            if on_own_clock:
+                assert_days(cleaned(path, intraday=without)[0], bars)
+            else:
+                refused(path, "bars within days in UTC: name the exchange's time zone", without)
+            prices, report = cleaned(path, intraday=within)
+        assert_days(prices, bars)
+        assert (report.bars, report.formed_days) == (len(bars), len(days_of(bars)))
+        assert (report.duplicate_rows, report.moved_stamps) == (0, 0)
+
+
+def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
+    bars = hourly("Asia/Tokyo", 120).sample(frac=0.2, random_state=1)
+    path = write_csv(tmp_path / "p.csv", bars)
+    refused(path, "these are bars within a day")
+    assert_days(cleaned(path, intraday=Intraday(aggregate=True))[0], bars)
+
+
+def test_minutes_of_one_symbol(tmp_path: Path) -> None:
+    days = pd.bdate_range("2024-01-02", periods=12)
+    stamps = pd.DatetimeIndex([day + pd.Timedelta(minutes=minute) for day in days for minute in range(570, 960)])
+    generator = np.random.default_rng(2)
+    bars = pd.DataFrame({"date": stamps, "symbol": "AAA", **dict.fromkeys(("open", "high", "low", "close"), 1.0)})
+    bars = bars.assign(volume=generator.integers(0, 9, len(bars)).astype(float))
+    path = write_csv(tmp_path / "AAA.csv", bars.drop(columns="symbol"))
+    refused(path, "these are bars within a day")
+    prices, report = cleaned(path, intraday=Intraday(aggregate=True))
+    assert_days(prices, bars)
+    assert (report.rows, report.bars, report.formed_days, report.duplicate_rows) == (12 * 390, 12 * 390, 12, 0)
+
+
+def test_wide_bars_and_times_in_a_column_of_their_own(tmp_path: Path) -> None:
+    bars = hourly("Asia/Tokyo")
+    wide = bars.pivot(index="date", columns="symbol", values="close").reset_index()
+    last = wide.assign(day=wide["date"].dt.strftime("%Y-%m-%d")).groupby("day")[["AAA", "BBB"]].last()
+    wide.to_csv(tmp_path / "one.csv", index=False)
+    wide.insert(1, "Time", wide["date"].dt.strftime("%H:%M"))
+    wide.assign(date=wide["date"].dt.strftime("%Y-%m-%d")).to_csv(tmp_path / "two.csv", index=False)
+    for name in ("one.csv", "two.csv"):
+        refused(tmp_path / name, "these are bars within a day")
+        prices, _ = cleaned(tmp_path / name, intraday=Intraday(aggregate=True))
+        assert prices.symbols == ("AAA", "BBB")
+        np.testing.assert_allclose(prices.close, last.to_numpy(), rtol=1e-14)
+    text = "Date,TIME,AAA\n2020-01-02,1600,1\n2020-01-03,1600,2\n"
+    refused(write_text(tmp_path / "ticker.csv", text), "'TIME' is the time of day, or a symbol like the other columns")
+
+
+def test_times_of_day_of_daily_rows(tmp_path: Path) -> None:
+    for name, time in (("a", "16:00"), ("b", "4:00 PM"), ("c", "000000"), ("d", "160000"), ("e", "")):
+        text = f"Date,Time,Symbol,Close\n2020-01-02,{time},A,1\n2020-01-03,{time},A,2\n"
+        prices, report = cleaned(write_text(tmp_path / f"{name}.csv", text))
+        np.testing.assert_array_equal(prices.close, [[1.0], [2.0]])
+        assert report.bars == 0
+    text = "Date,Time,Symbol,Close\n2020-01-02,after close,A,1\n2020-01-03,before open,A,2\n"
+    assert cleaned(write_text(tmp_path / "f.csv", text))[1].ignored_columns == ("Time",)
+    text = "Date,Time,Symbol,Close\n2020-01-02 10:00,16:00,A,1\n2020-01-03 10:00,16:00,A,2\n"
+    refused(write_text(tmp_path / "g.csv", text), "times of day in two columns, 'Date' and 'Time', and they differ")
+
+
+def test_sessions_over_midnight_are_refused(tmp_path: Path) -> None:
+    sydney = in_utc(hourly("Australia/Sydney", 60), "Australia/Sydney")
+    # In UTC the session of Monday begins on Sunday.
+    path = write_csv(tmp_path / "naive.csv", sydney.assign(date=sydney["date"].dt.tz_localize(None)))
+    refused(
+        path, r"few bars on Sundays \(\d+, \d+ on other days\), so sessions go over midnight", Intraday(aggregate=True)
+    )
+    path = write_csv(tmp_path / "utc.csv", sydney)
+    refused(path, "sessions go over midnight", Intraday(aggregate=True, time_zone="UTC"))
+
+
+def test_bars_that_come_again(tmp_path: Path) -> None:
+    bars = hourly("Asia/Tokyo")
+    path = write_csv(tmp_path / "p.csv", pd.concat([bars, bars.iloc[5:9]]))
+    prices, report = cleaned(path, intraday=Intraday(aggregate=True))
+    assert_days(prices, bars)
+    assert (report.duplicate_rows, report.bars) == (4, len(bars))
+    other = bars.iloc[[5]].assign(close=1.0, low=1.0)
+    refused(
+        write_csv(tmp_path / "q.csv", pd.concat([bars, other])),
+        r"several bars of one symbol at 2024-02-2\d \d\d:00:00, with low ",
+        Intraday(aggregate=True),
+    )
+    refused(
+        write_csv(tmp_path / "r.csv", pd.concat([bars.assign(venue="X"), bars.assign(venue="Y")])),
+        "with 'X' and 'Y' under 'venue'",
+        Intraday(aggregate=True),
+    )
+
+
+def test_a_symbol_of_days_among_bars_is_refused(tmp_path: Path) -> None:
+    bars = in_utc(hourly("America/New_York"), "America/New_York")
+    days = bars.groupby(bars["date"].dt.normalize()).first().drop(columns="date").reset_index().assign(symbol="DAY")
+    path = write_csv(tmp_path / "p.csv", pd.concat([bars, days]))
+    refused(path, "is of a symbol with one row a day", Intraday(aggregate=True, time_zone="America/New_York"))
+
+
+def test_daily_rows_are_read_as_ever(tmp_path: Path) -> None:
+    days = pd.bdate_range("2019-12-02", periods=80).tz_localize("Europe/London").tz_convert("UTC")
+    frame = pd.DataFrame({"date": days, "A": np.arange(1.0, 81.0)})
+    path = write_csv(tmp_path / "p.csv", pd.concat([frame, frame]))
+    plain, report = cleaned(path)
+    formed, _ = cleaned(path, intraday=Intraday(aggregate=True, time_zone="America/New_York"))
+    np.testing.assert_array_equal(plain.days, formed.days)
+    assert (report.bars, report.duplicate_rows) == (0, 80)
+
+
+def test_the_panel_and_its_report(tmp_path: Path) -> None:
+    bars = hourly("America/New_York", 40)
+    path = write_csv(tmp_path / "p.csv", in_utc(bars, "America/New_York"))
+    with pytest.raises(InputError, match="bars within a day"):
+        build_panel(small_config(path), tmp_path / "cache")
+    config = small_config(path, intraday="aggregate", time_zone="America/New_York")
+    panel, report = build_panel(config, tmp_path / "cache")
+    assert panel.days == 40
+    sentence = (
+        f"80 days of symbols formed of {len(bars):,} bars within days, from midnight to midnight in America/New_York: "
+        "first open, highest high, lowest low, last close, summed volume."
+    )
+    assert sentence in report.lines()
+    assert build_panel(config, tmp_path / "cache")[1].lines() == report.lines()
+    other, _ = build_panel(small_config(path, intraday="aggregate", time_zone="America/Chicago"), tmp_path / "cache")
+    assert other.fingerprint != panel.fingerprint
+    for zone in ("Nowhere", "../etc/passwd", "America"):
+        with pytest.raises(ValueError, match="is no time zone: name one like America/New_York"):
+            Config.model_validate({"market": {"time_zone": zone}})
