@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import torch
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.attribution import gain_by_asset, gain_by_month
+from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.matched import MatchedTraders
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config, merge
@@ -47,6 +49,9 @@ class Backtest:
             classic, initial_population.
         matched: what random traders earned that are matched to the agents.
         excess_per_trade: what the trades gained beyond the market, in percent; None with fewer than two.
+        folder: where its tables belong, on this machine.
+        figures: of the account, against the baseline `equal_weight`.
+        figures_of_baselines: by name.
     """
 
     run: str
@@ -66,6 +71,20 @@ class Backtest:
     baselines: Mapping[str, EquityCurve]
     matched: MatchedTraders
     excess_per_trade: Excess | None
+    folder: Path
+    figures: Figures = field(init=False)
+    figures_of_baselines: Mapping[str, Figures] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the figures of all accounts, those of the agents against `equal_weight`."""
+        benchmark = self.baselines["equal_weight"]
+        others = {name: self._figures(curve, None) for name, curve in self.baselines.items()}
+        object.__setattr__(self, "figures", self._figures(self.curve, benchmark))
+        object.__setattr__(self, "figures_of_baselines", others)
+
+    def _figures(self, curve: EquityCurve, benchmark: EquityCurve | None) -> Figures:
+        account = self.config.account
+        return figures_of(curve, benchmark, periods_per_year=account.periods_per_year, risk_free=account.risk_free)
 
 
 def backtest(
@@ -123,6 +142,7 @@ def backtest(
         baselines=played.baselines,
         matched=played.matched,
         excess_per_trade=played.excess,
+        folder=status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}",
     )
 
 

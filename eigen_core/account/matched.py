@@ -105,6 +105,11 @@ class MatchedTraders:
     sharpes: Values
     gains_per_trade: Values
 
+    @property
+    def median_return(self) -> float | None:
+        """Median of the total returns; None without any trader."""
+        return float(np.median(self.total_returns)) if len(self.total_returns) else None
+
     def quantile_of(self, total_return: float) -> float | None:
         """Return the share of the traders that earned less, half of those that earned as much; None without any."""
         if not len(self.total_returns):

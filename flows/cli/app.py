@@ -14,6 +14,7 @@ from rich.console import Console
 from eigen_core import __version__
 from eigen_core.config.loading import load_config
 from flows.cli.audit import AUDIT_EXAMPLES, audit
+from flows.cli.backtest import BACKTEST_EXAMPLES, backtest
 from flows.cli.common import (
     EXIT_MEMORY,
     EXIT_OTHER,
@@ -68,6 +69,7 @@ _EXAMPLES = """[bold]Examples[/]
   eigen train --run first --generations 3
   eigen resume first --generations 10
   eigen show first
+  eigen backtest first                     what would the champion have earned?
   eigen memory first                       what took the memory?
   eigen verify first --deep                is every file as it was written?
   eigen export first --champion champion.safetensors
@@ -213,6 +215,7 @@ def plan(
 
 
 app.command(epilog=AUDIT_EXAMPLES)(audit)
+app.command(epilog=BACKTEST_EXAMPLES)(backtest)
 
 
 @app.command(epilog=_TRAIN_EXAMPLES)

@@ -1,0 +1,154 @@
+"""The command `eigen backtest`: what agents of a run would have earned in money, beside baselines."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flows.cli.common import Json, RunName, Store, sentences, store_of
+from flows.cli.output import PlainTable, print_fact, print_line, print_result
+
+if TYPE_CHECKING:
+    from eigen_core.account.figures import Figures
+    from flows.backtests import Backtest
+
+BACKTEST_EXAMPLES = """[bold]Examples[/]
+
+  eigen backtest first                                     the champion on the holdout
+  eigen backtest first --slice validation --agent ensemble
+  eigen backtest first --slice 2015-01-01:2016-12-31 --set account.shares=whole --set account.capital=20000
+
+Every look at days that no agent was trained on is counted, for good: the verdict takes the count into account.
+"""
+_BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population")
+_COMPARED = ("total_return", "sharpe", "max_drawdown")
+
+
+@sentences
+def backtest(
+    name: RunName,
+    span: Annotated[
+        str | None,
+        typer.Option(
+            "--slice",
+            help="Days to play: holdout, validation, or FIRST:LAST.",
+            show_default="holdout of a finished run",
+            metavar="DAYS",
+        ),
+    ] = None,
+    agent: Annotated[
+        str, typer.Option(help="Who plays: champion, an agent's number, elites or ensemble.", metavar="AGENT")
+    ] = "champion",
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the account. May be repeated.", metavar="KEY=VALUE"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the tables.", show_default="in the run's folder", metavar="FOLDER")
+    ] = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
+    from eigen_core.progress import progress_to
+    from flows.backtest_files import write_backtest
+    from flows.backtests import backtest as play
+    from flows.cli.display import display_on
+
+    with display_on(Console(stderr=True)) as display:
+        display.waiting_for("reading the data")
+        with progress_to(display):
+            found = play(store_of(store), name, span=span, agent=agent, settings=assignments or ())
+    folder = out or found.folder
+    write_backtest(found, folder)
+    print_result(as_json, backtest_document, print_backtest, found, folder)
+
+
+def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noqa: ARG001 - what is printed has it
+    """Return what `eigen backtest --json` prints. Its keys are a contract."""
+    figures, excess, matched = found.figures, found.excess_per_trade, found.matched
+    trades = found.trades
+    return {
+        "run": found.run,
+        "agent": found.agent,
+        "slice": found.span,
+        "first": str(found.curve.dates[0]),
+        "last": str(found.curve.dates[-1]),
+        "days": len(found.curve.dates),
+        "capital": found.curve.capital,
+        "final": float(found.curve.equity[-1]),
+        "total_return": figures.total_return,
+        "cagr": figures.cagr,
+        "volatility": figures.volatility,
+        "sharpe": figures.sharpe,
+        "max_drawdown": figures.max_drawdown,
+        "longest_drawdown_days": figures.longest_drawdown_days,
+        "exposure": float(found.curve.exposure.mean()),
+        "turnover": figures.turnover,
+        "trades": len(trades),
+        "win_rate": float((trades["gain"] > 0.0).mean()) if len(trades) else None,
+        "costs": float(found.curve.costs.sum()),
+        "excess_per_trade": excess and {"mean": excess.mean, "standard_error": excess.standard_error},
+        "baselines": {
+            **{name: _compared(found.figures_of_baselines[name]) for name in _BASELINES},
+            "matched_random": {
+                "median": matched.median_return,
+                "quantile_of_agent": matched.quantile_of(figures.total_return),
+                "draws": len(matched.total_returns),
+            },
+        },
+    }
+
+
+def _compared(figures: "Figures") -> dict[str, float | None]:
+    return {name: getattr(figures, name) for name in _COMPARED}
+
+
+def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
+    """Print the account beside the baselines, what it did, and where its tables are."""
+    curve, figures, matched = found.curve, found.figures, found.matched
+    who = f"{found.agent} ({found.agents} agents)" if found.agents > 1 else _called(found.agent)
+    print_line(
+        console,
+        (f"{who} of run {found.run}, generation {found.generation}, {curve.dates[0]} to {curve.dates[-1]}", "bold"),
+        f" ({found.span}, {len(curve.dates):,} days)",
+    )
+    if found.training_days:
+        print_line(console, f"The agents were trained on {found.training_days:,} of these days: no skill can be seen.")
+    table = PlainTable("account", "return", "Sharpe", "deepest drawdown", "end", left=("account",))
+    rows = {
+        who: (figures, curve),
+        **{name: (found.figures_of_baselines[name], held) for name, held in found.baselines.items()},
+    }
+    for name, (of_it, held) in rows.items():
+        table.add_row(
+            name.replace("_", " "),
+            f"{of_it.total_return:+.1%}",
+            "–" if of_it.sharpe is None else f"{of_it.sharpe:.2f}",
+            f"{of_it.max_drawdown:.1%}",
+            f"{held.equity[-1]:,.0f}",
+        )
+    table.print(console)
+    quantile = matched.quantile_of(figures.total_return)
+    if quantile is not None:
+        print_fact(
+            console,
+            "matched",
+            f"{len(matched.total_returns):,} random traders with the same days, sizes and holding times: median "
+            f"{matched.median_return:+.1%}; {quantile:.0%} of them earn less",
+        )
+    trades = found.trades
+    won = f", {(trades['gain'] > 0.0).mean():.0%} with a gain" if len(trades) else ""
+    print_fact(
+        console,
+        "trades",
+        f"{len(trades):,}{won}; costs {curve.costs.sum():,.0f}; turnover {figures.turnover:.1f} a year",
+    )
+    if found.excess_per_trade is not None:
+        print_fact(console, "excess", f"{found.excess_per_trade} beyond all assets on the same days")
+    print_fact(console, "tables", str(folder))
+
+
+def _called(agent: str) -> str:
+    return agent if agent == "champion" else f"agent {agent}"
