@@ -1,0 +1,189 @@
+"""The claim: whether an agent shows skill, by a rule that is stated, in a sentence that says how sure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from eigen_core.records import Excess
+from eigen_core.units import count
+from eigen_core.verdict.statistics import (
+    corrected,
+    deflated_sharpe,
+    overfitting_probability,
+    sharpe_interval,
+    superiority,
+)
+
+Values = NDArray[np.float64]
+Claim = Literal["skill", "none", "undecided"]
+
+SIGNIFICANCE = 0.05
+"""Greatest probability of a claim of skill without skill."""
+POWER = 0.8
+"""Share of the trials in which an edge must show to count as one that could have been found."""
+BASKET = 0.9
+"""Correlation of daily returns with those of equal weight from which an agent is the basket of all assets."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of an agent on a span of days.
+
+    Attributes:
+        returns: of its account, a day, float64 `[days]`.
+        baselines: returns of other accounts, float64 `[days]` by name.
+        baskets: those of the baselines that hold all assets.
+        total_return: of its account over the span.
+        matched_returns: total returns of random traders matched to the agent, float64 `[draws]`.
+        excess: what its trades gained beyond the market; None with fewer than two trades.
+        holding_days: longest time from a decision to its exit; trades that overlap are not independent.
+        looks: results on these days among which this one was chosen, itself included.
+        looked_at: Sharpe ratios of a day of those of them that are known.
+        candidates: returns of the agents among which it was chosen, on the days that chose, float64
+            `[days, candidates]`; None if they are not known.
+        risk_free: what is earned without risk, a day.
+        periods_per_year: days of trading a year.
+        seed: of the bootstraps.
+    """
+
+    returns: Values
+    baselines: Mapping[str, Values]
+    baskets: Sequence[str]
+    total_return: float
+    matched_returns: Values
+    excess: Excess | None
+    holding_days: int
+    looks: int = 1
+    looked_at: Sequence[float] = ()
+    candidates: Values | None = None
+    risk_free: float = 0.0
+    periods_per_year: float = 252.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the evidence comes to. What is undefined is None.
+
+    Attributes:
+        claim: `skill`, `none`, or `undecided` where the data are too few to tell.
+        sentence: the claim with its reasons, for users.
+        sharpe_interval: 95 % interval of the Sharpe ratio of a year.
+        deflated_sharpe: probability that the true Sharpe ratio is above 0, after so many looks.
+        spa_pvalue: probability of such a lead over the best baseline by luck.
+        matched_pvalue: probability that a matched random trader earns as much, after so many looks.
+        excess_pvalue: probability of such an excess of a trade by luck, after so many looks.
+        overfitting: probability that the agent chosen is below the median on other days.
+        basket_correlation: greatest correlation of the daily returns with a basket of all assets.
+        smallest_edge: excess of a trade (%) that would have been claimed in 80 % of trials.
+        looks: results on these days.
+    """
+
+    claim: Claim
+    sentence: str
+    sharpe_interval: tuple[float, float] | None
+    deflated_sharpe: float | None
+    spa_pvalue: float | None
+    matched_pvalue: float
+    excess_pvalue: float | None
+    overfitting: float | None
+    basket_correlation: float | None
+    smallest_edge: float | None
+    looks: int
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """Return the verdict on an agent.
+
+    Skill is claimed if, after the correction for looks, both the agent's return lies in the upper 5 % of the matched
+    random traders', and the excess of its trades is positive at 5 % (one-sided, by Student's t with as many degrees of
+    freedom as there are holding times in the span, less one). Otherwise none is shown where the agent is the basket of
+    all assets, or where it gained no more than the market or the median of the matched random traders; what is left is
+    undecided. Neither of the two conditions rises with the market or with the number of trades.
+    """
+    looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
+    draws = evidence.matched_returns
+    matched = corrected((1.0 + (draws >= evidence.total_return).sum()) / (1.0 + len(draws)), looks)
+    freedom = max(len(daily) / evidence.holding_days - 1.0, 1.0)
+    excess_pvalue, smallest = _excess(evidence.excess, freedom, looks)
+    correlation = _basket_correlation(evidence)
+    claim = _claim(evidence, matched, excess_pvalue, correlation)
+    interval, year = sharpe_interval(daily, evidence.seed), evidence.periods_per_year**0.5
+    return Verdict(
+        claim=claim,
+        sentence=_sentence(evidence, claim, matched, correlation, smallest),
+        sharpe_interval=None if interval is None else (interval[0] * year, interval[1] * year),
+        deflated_sharpe=deflated_sharpe(daily, looks, evidence.looked_at),
+        spa_pvalue=superiority(evidence.returns, evidence.baselines, evidence.seed),
+        matched_pvalue=matched,
+        excess_pvalue=excess_pvalue,
+        overfitting=None if evidence.candidates is None else overfitting_probability(evidence.candidates),
+        basket_correlation=correlation,
+        smallest_edge=smallest,
+        looks=looks,
+    )
+
+
+def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | None, float | None]:
+    """Return the corrected one-sided p-value of an excess, and the smallest excess that would mostly be claimed."""
+    if excess is None or excess.standard_error == 0.0:
+        return None, None
+    error = excess.standard_error
+    each = corrected_significance(looks)
+    smallest = float(student.isf(each, freedom) + norm.isf(1.0 - POWER)) * error
+    return corrected(float(student.sf(excess.mean / error, freedom)), looks), smallest
+
+
+def corrected_significance(looks: int) -> float:
+    """Return the significance of each of so many looks, of which together one claims by luck with `SIGNIFICANCE`."""
+    return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
+
+
+def _claim(evidence: Evidence, matched: float, excess_pvalue: float | None, correlation: float | None) -> Claim:
+    if excess_pvalue is not None and max(matched, excess_pvalue) <= SIGNIFICANCE:
+        return "skill"
+    if _is_basket(correlation) or evidence.excess is None or evidence.excess.mean <= 0.0:
+        return "none"
+    return "none" if _share_below(evidence) <= 0.5 else "undecided"
+
+
+def _is_basket(correlation: float | None) -> bool:
+    return correlation is not None and correlation >= BASKET
+
+
+def _share_below(evidence: Evidence) -> float:
+    draws = evidence.matched_returns
+    if not len(draws):
+        return 0.5
+    return float((draws < evidence.total_return).mean() + (draws == evidence.total_return).mean() / 2.0)
+
+
+def _basket_correlation(evidence: Evidence) -> float | None:
+    baskets = [evidence.baselines[name] for name in evidence.baskets if name in evidence.baselines]
+    known = [basket for basket in baskets if basket.std() > 0.0 and evidence.returns.std() > 0.0]
+    return max((float(np.corrcoef(evidence.returns, basket)[0, 1]) for basket in known), default=None)
+
+
+def _sentence(
+    evidence: Evidence, claim: Claim, matched: float, correlation: float | None, smallest: float | None
+) -> str:
+    looks = f"after {count(max(evidence.looks, 1), 'look')} at these days"
+    if evidence.excess is None:
+        return f"no skill shown: it made fewer than two trades ({looks})."
+    gained = f"beyond the market it gained {evidence.excess}"
+    draws = f"{len(evidence.matched_returns):,} random traders that traded as often, on the same days"
+    compared = f"{gained}, and {_share_below(evidence):.0%} of {draws} earned less"
+    if claim == "skill":
+        return f"skill is likely: {compared}; by luck alone that has a probability of {matched:.1%} {looks}."
+    edge = "" if smallest is None else f"the smallest edge that this run could have shown is {smallest:+.2f} % a trade"
+    if claim == "undecided":
+        return f"too little data to tell: {edge}; {compared} ({looks})."
+    basket = ""
+    if _is_basket(correlation):
+        basket = f"it is the basket of all assets, whose daily returns correlate {correlation:.2f} with its own; "
+    return f"no skill shown: {basket}{compared} ({looks}; {edge})."

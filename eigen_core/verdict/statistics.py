@@ -1,0 +1,150 @@
+"""Statistics of returns that say how far luck reaches. Each is seeded, so equal returns give equal figures."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from arch.bootstrap import SPA, IIDBootstrap, StationaryBootstrap, optimal_block_length
+from numpy.typing import NDArray
+from scipy.stats import trim_mean
+from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_ratio
+
+from eigen_core.randomness import keyed_generator
+
+Values = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+_DRAWS = 2_000
+_BLOCKS = 16
+# Returns that differ by rounding alone have no volatility.
+_ROUNDING = 1e-12
+_FEWEST = 10
+
+
+def sharpe_ratio(excess: Values) -> float | None:
+    """Return the Sharpe ratio of a day's excess returns, float64 `[days]`, not scaled to a year; None if undefined."""
+    if len(excess) < _FEWEST:
+        return None
+    spread = float(excess.std(ddof=1))
+    return float(excess.mean()) / spread if spread > _ROUNDING else None
+
+
+def sharpe_interval(excess: Values, seed: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of `sharpe_ratio`; None where that is undefined.
+
+    Percentiles of a stationary bootstrap, whose blocks keep what neighbouring days have in common (Politis and Romano
+    1994, "The stationary bootstrap"); their mean length is that of Patton, Politis and White 2009.
+    """
+    if sharpe_ratio(excess) is None:
+        return None
+    bootstrap = StationaryBootstrap(_block_length(excess), excess, seed=keyed_generator(seed, "verdict", "sharpe"))
+    bounds = bootstrap.conf_int(_sharpe_or_zero, reps=_DRAWS, method="percentile", size=CONFIDENCE)
+    return float(bounds[0, 0]), float(bounds[1, 0])
+
+
+def _sharpe_or_zero(excess: Values) -> Values:
+    return np.array([sharpe_ratio(excess) or 0.0])
+
+
+def _block_length(values: Values) -> int:
+    length = float(optimal_block_length(values)["stationary"].iloc[0])
+    return min(max(round(length), 1), len(values) // 2) if np.isfinite(length) else 1
+
+
+def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ()) -> float | None:
+    """Return the probability that the true Sharpe ratio is above 0 though it is the best of so many; None if undefined.
+
+    The observed ratio is compared with the greatest that so many looks would show without any skill (Bailey and Lopez
+    de Prado 2014, "The deflated Sharpe ratio", equations 1 and 2).
+
+    Args:
+        excess: a day's excess returns of the best, float64 `[days]`.
+        looks: results among which it is the best.
+        looked_at: Sharpe ratios of a day of those of them that are known. Their deviation is that of all; with fewer
+            than two, the deviation of the Sharpe ratio of returns without skill, sqrt(1 / days) (Lo 2002).
+    """
+    if sharpe_ratio(excess) is None:
+        return None
+    known = np.asarray(looked_at, dtype=np.float64)
+    deviation = float(known.std(ddof=1)) if len(known) > 1 else len(excess) ** -0.5
+    best_by_luck = expected_max_sharpe_ratio(max(looks, 1), deviation)
+    probability = float(probabilistic_sharpe_ratio(excess, benchmark_sharpe_ratio=best_by_luck))
+    return probability if np.isfinite(probability) else None
+
+
+def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:
+    """Return the probability of such a lead over the best baseline by luck: the greatest of all baselines.
+
+    For each baseline, Hansen's test of the hypothesis that the returns are not greater in the mean (Hansen 2005, "A
+    test for superior predictive ability", consistent p-value). None without a baseline that differs.
+
+    Args:
+        returns: float64 `[days]`.
+        baselines: float64 `[days]` by name.
+        seed: of the draws.
+    """
+    pvalues = []
+    for name, baseline in baselines.items():
+        if (returns - baseline).std() <= _ROUNDING:
+            continue
+        length = _block_length(returns - baseline)
+        generator = keyed_generator(seed, "verdict", "superiority", name)
+        test = SPA(-baseline, -returns[:, None], block_size=length, reps=_DRAWS // 2, seed=generator)
+        test.compute()
+        pvalues.append(float(test.pvalues["consistent"]))
+    return max(pvalues, default=None)
+
+
+def overfitting_probability(returns: Values, blocks: int = _BLOCKS) -> float | None:
+    """Return how often the best of some candidates on half of the days is below their median on the other half.
+
+    Combinatorially symmetric cross-validation over all halves that consist of whole blocks of days (Bailey, Borwein,
+    Lopez de Prado and Zhu 2017, "The probability of backtest overfitting", section 2.2). None with fewer than two
+    candidates or days for the blocks.
+
+    Args:
+        returns: float64 `[days, candidates]`.
+        blocks: an even number.
+    """
+    days, candidates = returns.shape
+    size = days // blocks
+    if candidates < 2 or size < 2:
+        return None
+    parts = returns[: size * blocks].reshape(blocks, size, candidates)
+    sums, squares = parts.sum(axis=1), (parts**2).sum(axis=1)
+    halves = np.zeros((len(list(combinations(range(blocks), blocks // 2))), blocks))
+    for row, chosen in enumerate(combinations(range(blocks), blocks // 2)):
+        halves[row, list(chosen)] = 1.0
+    number = size * blocks / 2
+
+    def ratios(half: Values) -> Values:
+        mean = half @ sums / number
+        spread = np.sqrt(np.maximum((half @ squares) / number - mean**2, 0.0))
+        found: Values = np.divide(mean, spread, out=np.zeros_like(mean), where=spread > _ROUNDING)
+        return found
+
+    best = ratios(halves).argmax(axis=1)
+    outside = ratios(1.0 - halves)
+    chosen_outside = outside[np.arange(len(best)), best][:, None]
+    rank = (outside < chosen_outside).sum(axis=1) + (outside == chosen_outside).sum(axis=1) / 2.0
+    return float((rank / candidates < 0.5).mean() + (rank / candidates == 0.5).mean() / 2.0)
+
+
+def interquartile_mean(values: Values, seed: int) -> tuple[float, float, float]:
+    """Return the mean of the middle half of some seeds' values, with its 95 % interval.
+
+    Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.3;
+    percentiles of a bootstrap over the seeds.
+    """
+
+    def middle(drawn: Values) -> Values:
+        return np.array([trim_mean(drawn, 0.25)])
+
+    bootstrap = IIDBootstrap(values, seed=keyed_generator(seed, "verdict", "interquartile mean"))
+    bounds = bootstrap.conf_int(middle, reps=_DRAWS, method="percentile", size=CONFIDENCE)
+    return float(middle(values)[0]), float(bounds[0, 0]), float(bounds[1, 0])
+
+
+def corrected(pvalue: float, looks: int) -> float:
+    """Return the probability that the best of so many independent looks is as good by luck (Sidak 1967)."""
+    return float(-np.expm1(max(looks, 1) * np.log1p(-min(pvalue, 1.0 - 1e-15))))

@@ -1,0 +1,87 @@
+"""The claim follows its stated rule: what raises the market, the trades or the looks raises no claim."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eigen_core.records import Excess
+from eigen_core.verdict import Evidence, judge
+
+_RANDOM = np.random.default_rng(0)
+_BASKET = _RANDOM.normal(0.0004, 0.01, 251)
+_OTHER = _RANDOM.normal(0.0004, 0.01, 251)
+
+
+def evidence_of(**changes: Any) -> Evidence:
+    """An agent whose trades earn clearly more than the market, on days of its own."""
+    skilled = Evidence(
+        returns=_OTHER,
+        baselines={"equal_weight": _BASKET, "cash": np.zeros(251)},
+        baskets=("equal_weight",),
+        total_return=0.3,
+        matched_returns=np.linspace(-0.2, 0.2, 1_000),
+        excess=Excess(mean=1.0, standard_error=0.2, trades=120),
+        holding_days=20,
+    )
+    return replace(skilled, **changes)
+
+
+def test_skill_needs_both_conditions() -> None:
+    verdict = judge(evidence_of())
+    assert verdict.claim == "skill"
+    assert verdict.sentence.startswith("skill is likely: ")
+    assert "100% of 1,000 random traders" in verdict.sentence
+    assert "after 1 look" in verdict.sentence
+    assert judge(evidence_of(total_return=0.15)).claim == "undecided"
+    assert judge(evidence_of(excess=Excess(mean=0.3, standard_error=0.2, trades=120))).claim == "undecided"
+
+
+def test_looks_take_a_claim_back() -> None:
+    assert judge(evidence_of(looks=20)).claim == "skill"
+    many = judge(evidence_of(looks=400))
+    assert many.claim == "undecided"
+    assert "after 400 looks" in many.sentence
+    assert many.matched_pvalue > judge(evidence_of()).matched_pvalue
+
+
+def test_the_basket_is_named() -> None:
+    verdict = judge(
+        evidence_of(returns=_BASKET * 0.9, total_return=0.02, excess=Excess(mean=0.1, standard_error=0.2, trades=240))
+    )
+    assert verdict.claim == "none"
+    assert "no skill shown: it is the basket of all assets, whose daily returns correlate 1.00" in verdict.sentence
+    assert verdict.basket_correlation == pytest.approx(1.0)
+
+
+def test_nothing_gained_is_no_skill_and_too_little_is_undecided() -> None:
+    assert judge(evidence_of(excess=Excess(mean=-0.1, standard_error=0.2, trades=120))).claim == "none"
+    assert judge(evidence_of(total_return=-0.1)).claim == "none"
+    verdict = judge(evidence_of(total_return=0.1, excess=Excess(mean=0.2, standard_error=0.4, trades=30)))
+    assert verdict.claim == "undecided"
+    assert verdict.smallest_edge is not None
+    assert f"the smallest edge that this run could have shown is {verdict.smallest_edge:+.2f} % a trade" in (
+        verdict.sentence
+    )
+
+
+@pytest.mark.thorough
+def test_the_smallest_edge_is_claimed_four_times_in_five() -> None:
+    verdict = judge(evidence_of(excess=Excess(mean=0.5, standard_error=0.4, trades=90)))
+    assert verdict.smallest_edge is not None
+    drawn = np.random.default_rng(1).normal(verdict.smallest_edge, 0.4, 400)
+    pvalues = [
+        judge(evidence_of(excess=Excess(mean=float(mean), standard_error=0.4, trades=90))) for mean in drawn[:60]
+    ]
+    found = np.mean([(one.excess_pvalue or 1.0) <= 0.05 for one in pvalues])
+    assert 0.65 <= found <= 0.95
+
+
+def test_without_trades_there_is_no_skill() -> None:
+    verdict = judge(evidence_of(excess=None, returns=np.zeros(251), total_return=0.0, matched_returns=np.zeros(0)))
+    assert verdict.claim == "none"
+    assert verdict.sharpe_interval is None
+    assert verdict.deflated_sharpe is None
+    assert verdict.smallest_edge is None
+    assert "fewer than two trades" in verdict.sentence
