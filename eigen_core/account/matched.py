@@ -23,8 +23,8 @@ Values = NDArray[np.float64]
 
 # Returns that differ by rounding alone have no Sharpe ratio.
 ROUNDING = 1e-12
-GROUP = 250
-"""Random traders drawn at a time, which bounds memory; each group has a random generator of its own."""
+# Decisions of random traders drawn at a time, which bounds memory.
+_DECISIONS = 2**20
 
 
 def matched_traders(
@@ -45,9 +45,10 @@ def matched_traders(
     sells at the last known close of the day of the agent's sale.
     """
     entries = entry_prices(known, trading).cpu().numpy()
-    for first in range(0, draws, GROUP):
+    group = max(1, _DECISIONS // trades.asset.size)
+    for first in range(0, draws, group):
         generator = keyed_generator(seed, first, "backtest", key, "matched traders")
-        yield _draw(trades, known, entries, trading, min(GROUP, draws - first), generator)
+        yield _draw(trades, known, entries, trading, min(group, draws - first), generator)
 
 
 def _draw(

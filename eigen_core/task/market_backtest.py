@@ -23,7 +23,6 @@ from eigen_core.trading import Prices
 
 DRAWS = 1_000
 """Matched random traders, unless another number is given."""
-_AGENTS_AT_A_TIME = 4
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class MarketBacktest:
         )
 
     def _decided(self, weights: Tensor, known: Prices, span: range) -> DecidedTrades:
-        groups = agent_groups(len(weights), self._config.population.group_size or _AGENTS_AT_A_TIME)
+        groups = agent_groups(len(weights), self._config.population.group_size)
         parts = [play_days(self._network, known, self._config, weights[group], span) for group in groups]
         names = [field.name for field in fields(DecidedTrades)]
         return DecidedTrades(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

@@ -147,3 +147,24 @@ def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: s
     for name, curve in curves[0].items():
         for other_curve in curves[1:]:
             np.testing.assert_array_equal(other_curve[name].equity[:until], curve.equity[:until], err_msg=name)
+
+
+def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts() -> None:
+    config = small_config(trading={"loss_multiplier": 1.0})
+    panel = random_panel(config)
+    trading, start = config.trading, 60
+    trades, _, accounts = played(panel, config, range(start, start + trading.episode_days))
+    network = AgentNetwork(panel, config, CPU, Heads())
+    weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
+    evaluator = Evaluator(network, Prices.of_panel(panel, CPU), config, CPU)
+    summary = evaluator.roll_out(weights, np.full((AGENTS, 1), start)).summary
+    penalties = (
+        summary.idle_days.numpy() * trading.idle_penalty + (summary.trades.numpy() == 0) * trading.no_trade_penalty
+    )
+    made = accounts.shares > 0.0
+    made[:, trading.trading_days :] = False
+    # Each trade takes this share of the capital, if what was gained before is not invested again.
+    share = trades.coefficient / (trading.max_coefficient or 1.0) / trading.holding_days
+    gain = np.divide(accounts.gain, accounts.paid, out=np.zeros_like(share), where=made)
+    percent = (summary.reward.numpy() + penalties) / (trading.max_coefficient or 1.0) / trading.holding_days
+    np.testing.assert_allclose(100.0 * (share * gain).sum(axis=1), percent, rtol=1e-9, atol=1e-9)
