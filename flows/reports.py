@@ -29,7 +29,7 @@ def settings_of(config: Config) -> list[Setting]:
 
 
 def training_command(config: Config, run: str) -> str:
-    """Return the command line that trains a run like this one; what does not change its results is left out."""
+    """Return the command line that trains a run like this one; where it is kept and computed is left out."""
     given = {
         row.setting.key: row.value for row in explain(config) if row.source == "given" and row.setting.key not in _HERE
     }

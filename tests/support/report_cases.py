@@ -79,6 +79,7 @@ def comparison_of(**given: object) -> Comparison:
         "span": "Holdout",
         "curves": {run: report.baselines[name] for run, name in names.items()},
         "figures": {run: report.baseline_figures[name] for run, name in names.items()},
+        "claims": dict.fromkeys(names, "none"),
         "sentences": dict.fromkeys(names, SENTENCE),
         "benchmark": ("Equal weight", report.baselines["equal_weight"], report.baseline_figures["equal_weight"]),
         "differences": {"learner.gamma": {"mine": "0.99", "a-second-run-with-a-long-name": "0.9"}},

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures
+from eigen_core.reporting.report.content import Claim
 from eigen_core.reporting.report.curves import equity_plot
 from eigen_core.reporting.report.page import page
 from eigen_core.reporting.report.svg import variable
@@ -24,7 +25,7 @@ class Comparison:
         span: the days, in words.
         curves: the account of each run's agent, by name of the run.
         figures: of these accounts.
-        sentences: the verdict of each run.
+        claims, sentences: the verdict of each run.
         benchmark: an account that all have in common, with its name and figures; None: there is none.
         differences: the settings that differ: dotted key, then the value of each run.
         periods_per_year, risk_free: of the figures.
@@ -33,6 +34,7 @@ class Comparison:
     span: str
     curves: Mapping[str, EquityCurve]
     figures: Mapping[str, Figures]
+    claims: Mapping[str, Claim]
     sentences: Mapping[str, str]
     benchmark: tuple[str, EquityCurve, Figures] | None
     differences: Mapping[str, Mapping[str, str]]
