@@ -1,67 +1,175 @@
 """Reports of runs: what was played, how it is judged, and how to get it again. No Prefect in here."""
 
-import json
 import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from eigen_core.config import Config
-from eigen_core.config.explain import explain
-from eigen_core.reporting.report import Setting
+from eigen_core.account.figures import Figures
+from eigen_core.errors import InputError
+from eigen_core.market import build_panel
+from eigen_core.reporting.report import NAMES, Fact, Report, report_page
+from eigen_core.reporting.report.tables import UNDEFINED
+from eigen_core.store.files import replacing
+from eigen_core.units import count, percent, ratio
+from flows.backtests import Backtest, backtest
+from flows.run_settings import settings_of, training_command
+from flows.runs import RunStatus, status_of
 
-# Reports are sent to others, whom folders of this machine do not concern.
-_PATHS = frozenset({"market.data", "checkpoint.store", "checkpoint.local"})
-_HERE = ("checkpoint.store", "checkpoint.local", "device", "threads")
+BENCHMARK = "equal_weight"
+"""What beta, alpha and information ratio of a report are against."""
 
 
-def settings_of(config: Config) -> list[Setting]:
-    """Return all settings of a run, and what its preset has in those that differ; of paths the last part alone."""
-    preset = {row.setting.key: row.value for row in explain(Config(preset=config.preset))}
-    rows = explain(config)
-    return [
-        Setting(
-            row.setting.key,
-            _shown(row.setting.key, row.value),
-            _shown(row.setting.key, preset[row.setting.key]) if row.source == "given" else None,
+@dataclass(frozen=True)
+class WrittenReport:
+    """A report, and where it is.
+
+    Attributes:
+        report: what it says.
+        file: its page.
+        artifact: key of its artifact in Prefect; None: no server has it.
+    """
+
+    report: Report
+    file: Path
+    artifact: str | None = None
+
+
+def write_report(store: str, run: str, *, span: str | None, agent: str, file: Path) -> WrittenReport:
+    """Play an agent of a run over a span of days and write the report of it.
+
+    Args:
+        store: where the run is kept.
+        run: its name.
+        span, agent: as `backtest` takes them.
+        file: HTML file to write.
+
+    Raises:
+        InputError: as `backtest`; or the file cannot be written.
+    """
+    played = backtest(store, run, span=span, agent=agent)
+    report = report_of(played, status_of(store, run))
+    write_page(report_page(report), file)
+    return WrittenReport(report, file)
+
+
+def write_page(page: str, file: Path) -> None:
+    """Write a page into a file in one step.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        with replacing(file) as opened:
+            opened.write(page.encode())
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror}.") from error
+
+
+def report_of(played: Backtest, status: RunStatus) -> Report:
+    """Return the report of a backtest.
+
+    Args:
+        played: the backtest.
+        status: of its run.
+    """
+    config = played.config
+    account = config.account
+    panel, found = build_panel(config)
+    report = Report(
+        run=played.run,
+        agent=agent_in_words(played, status),
+        span=played.span,
+        claim=None,
+        sentence="",
+        warnings=_warnings(played),
+        facts=(),
+        curve=played.curve,
+        baselines=played.baselines,
+        benchmark=BENCHMARK if BENCHMARK in played.baselines else None,
+        matched=played.matched.total_returns,
+        trades=played.trades,
+        by_asset=played.by_asset,
+        periods_per_year=account.periods_per_year,
+        risk_free=account.risk_free,
+        data=replace(found, source=Path(found.source).name).lines(),
+        preset=config.preset,
+        settings=settings_of(config),
+        commands=[training_command(config, played.run), report_command(played)],
+        hashes=_hashes(status, panel.fingerprint),
+    )
+    benchmark = report.baseline_figures.get(BENCHMARK)
+    sentence = earned_in_words(played, report.figures, benchmark)
+    return replace(report, sentence=sentence, facts=_facts(played, report))
+
+
+def report_command(played: Backtest) -> str:
+    """Return the command line that plays the same days with the same agent."""
+    return shlex.join(["eigen", "report", played.run, "--slice", played.span, "--agent", played.agent])
+
+
+def agent_in_words(played: Backtest, status: RunStatus) -> str:
+    """Return who has played: "champion, agent 3 of generation 7"."""
+    if played.agent == "champion":
+        last = status.history[-1]
+        return f"champion, agent {last.champion_agent} of generation {last.champion_generation}"
+    if played.agent.isdecimal():
+        return f"agent {played.agent} of generation {played.generation}"
+    return f"{played.agent} of generation {played.generation}, {count(played.agents, 'agent')}"
+
+
+def earned_in_words(played: Backtest, figures: Figures, benchmark: Figures | None) -> str:
+    """Return what was earned, beside the benchmark and the matched random traders, as a sentence."""
+    parts = [f"The {'agent' if played.agent.isdecimal() else played.agent} earned {percent(figures.total_return)}"]
+    if benchmark is not None:
+        parts.append(f"{NAMES[BENCHMARK].lower()} {percent(benchmark.total_return)}")
+    quantile = played.matched.quantile_of(figures.total_return)
+    if quantile is not None:
+        parts.append(
+            f"and of {len(played.matched.total_returns):,} matched random traders {percent(quantile, 0)} earned less"
         )
-        for row in rows
+    return f"{', '.join(parts)}."
+
+
+def _warnings(played: Backtest) -> list[str]:
+    """Return what keeps the figures from meaning what they seem to mean."""
+    days = len(played.curve.dates)
+    found = []
+    if played.training_days:
+        found.append(f"The run was trained on {played.training_days:,} of these {days:,} days: it has seen them.")
+    if played.span == "validation":
+        found.append("The champion was chosen on these days: what it earns on them is the best of many looks.")
+    return found
+
+
+def _facts(played: Backtest, report: Report) -> list[Fact]:
+    """Return what the verdict rests on."""
+    figures, excess = report.figures, played.excess_per_trade
+    benchmark = None if report.benchmark is None else report.baseline_figures[report.benchmark]
+    beside = "" if benchmark is None else f"{NAMES[BENCHMARK].lower()} {percent(benchmark.total_return)}"
+    quantile = played.matched.quantile_of(figures.total_return)
+    facts = [
+        Fact("Total Return", percent(figures.total_return), beside),
+        Fact("Sharpe", UNDEFINED if figures.sharpe is None else ratio(figures.sharpe), _sharpe_of(benchmark)),
+        Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
+        Fact("Excess a trade", UNDEFINED if excess is None else excess.short, count(len(played.trades), "trade")),
     ]
+    if quantile is not None:
+        draws = f"of {len(played.matched.total_returns):,} matched random traders"
+        facts.append(Fact("Earned more than", percent(quantile, 0), draws))
+    return facts
 
 
-def training_command(config: Config, run: str) -> str:
-    """Return the command line that trains a run like this one; where it is kept and computed is left out."""
-    given = {
-        row.setting.key: row.value for row in explain(config) if row.source == "given" and row.setting.key not in _HERE
-    }
-    data = given.pop("market.data", None)
-    parts = ["eigen", "train", "--preset", config.preset, "--run", run]
-    parts += [] if data is None else ["--data", _shown("market.data", data)]
-    for key, value in given.items():
-        parts += ["--set", f"{key}={_entered(value)}"]
-    return shlex.join(parts)
-
-
-def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, str]]:
-    """Return the settings in which runs differ: dotted key, then the value of each run."""
-    values = {run: {row.setting.key: row.value for row in explain(config)} for run, config in configs.items()}
-    keys: Sequence[str] = list(next(iter(values.values())))
-    return {
-        key: {run: _shown(key, of_run[key]) for run, of_run in values.items()}
-        for key in keys
-        if len({_entered(of_run[key]) for of_run in values.values()}) > 1
-    }
-
-
-def _shown(key: str, value: object) -> str:
-    if key in _PATHS and isinstance(value, str):
-        return PurePath(value).name or value
-    return _entered(value) or "–"
-
-
-def _entered(value: object) -> str:
-    """Return a value as a command line takes it."""
-    if value is None:
+def _sharpe_of(benchmark: Figures | None) -> str:
+    if benchmark is None or benchmark.sharpe is None:
         return ""
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return ",".join(value)
-    return value if isinstance(value, str) else json.dumps(value)
+    return f"{NAMES[BENCHMARK].lower()} {ratio(benchmark.sharpe)}"
+
+
+def _hashes(status: RunStatus, panel: str) -> list[Fact]:
+    last = status.history[-1]
+    facts = [
+        Fact("Weights of the last generation", last.weights_sha256),
+        Fact("Replay", last.replay_sha256),
+        Fact("Data and features", panel),
+    ]
+    return facts + ([] if status.computed_by is None else [Fact("Computed by", str(status.computed_by))])

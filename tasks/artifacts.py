@@ -99,8 +99,8 @@ def publish_cleaning(store: str, rows: list[Row]) -> None:
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
 
 
-def publish_report(run: str, markdown: str, headline: str) -> None:
-    """Show the report of a run, from outside a flow run too.
+def publish_report(run: str, markdown: str, headline: str) -> str:
+    """Show the report of a run, from outside a flow run too; return the artifact's key.
 
     Prefect's pages show no HTML file: they show its verdict and figures, and name the file.
 
@@ -109,6 +109,7 @@ def publish_report(run: str, markdown: str, headline: str) -> None:
     """
     key = artifact_key(run, "report")
     create_markdown_artifact(key=key, markdown=markdown, description=f"Report of run {run}: {headline}")
+    return key
 
 
 def _guarded(key: str, publish: Callable[[], object]) -> None:

@@ -34,6 +34,7 @@ from flows.cli.common import (
     sentences,
     store_of,
 )
+from flows.cli.compare import COMPARE_EXAMPLES, compare
 from flows.cli.operations import operations
 from flows.cli.output import output_console, print_json, print_line, print_result
 from flows.cli.plan import (
@@ -46,6 +47,7 @@ from flows.cli.plan import (
     shape_of,
 )
 from flows.cli.presets import presets_document, print_presets, print_settings, settings_document
+from flows.cli.report import REPORT_EXAMPLES, report
 from flows.cli.runs import (
     cleaned_document,
     print_cleaned,
@@ -70,6 +72,8 @@ _EXAMPLES = """[bold]Examples[/]
   eigen resume first --generations 10
   eigen show first
   eigen backtest first                     what would the champion have earned?
+  eigen report first                       what would it have earned? one HTML file
+  eigen compare first second
   eigen memory first                       what took the memory?
   eigen verify first --deep                is every file as it was written?
   eigen export first --champion champion.safetensors
@@ -308,6 +312,10 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
     from flows.runs import status_of
 
     print_result(as_json, run_document, print_run, status_of(store_of(store), name))
+
+
+app.command(epilog=REPORT_EXAMPLES)(report)
+app.command(epilog=COMPARE_EXAMPLES)(compare)
 
 
 @app.command()

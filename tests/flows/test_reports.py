@@ -1,46 +1,159 @@
-"""What a report says of a run's settings, and how to train it again."""
+"""Reports and comparisons of small runs, and the artifact of a report."""
 
-import shlex
+import json
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from report_cases import report_of
+from stored_run import train_into
+from typer.testing import CliRunner
 
-from eigen_core.config import PRESET_NAMES, Config
-from eigen_core.config.loading import differing_keys, load_config
-from flows.reports import differing_settings, settings_of, training_command
+from eigen_core.errors import InputError
+from flows import publishing, server_presence
+from flows.cli.app import app
+from flows.comparing import write_comparison
+from flows.reports import WrittenReport, write_report
+from tasks import artifacts
 
-GIVEN = ("generations=3", "learner.batch_size=16", "market.context=AAPL,MSFT", "market.data=/home/user/my prices.csv")
-
-
-@pytest.mark.parametrize("preset", PRESET_NAMES)
-def test_the_command_trains_a_run_with_the_same_settings(preset: str) -> None:
-    config = load_config(preset, ["seed=7", "checkpoint.store=/somewhere/else", "memory.limit_gb=3.5"])
-    words = shlex.split(training_command(config, "mine"))
-    assert words[:6] == ["eigen", "train", "--preset", preset, "--run", "mine"]
-    again = load_config(preset, words[7::2])
-    assert set(words[6::2]) == {"--set"}
-    assert differing_keys(again, config) == ("checkpoint.store",)
-
-
-def test_names_and_paths_are_entered_as_they_are_given() -> None:
-    config = load_config("quickstart", GIVEN)
-    words = shlex.split(training_command(config, "mine"))
-    assert words[words.index("--data") + 1] == "my prices.csv"
-    assert "market.context=AAPL,MSFT" in words
-    assert differing_keys(load_config("quickstart", words[9::2]), config) == ("market.data",)
+ONE, OTHER, LONGER = "one", "other", "longer"
+REPORT_KEYS = {
+    *("run", "agent", "slice", "first", "last", "days", "file", "artifact", "periods_per_year", "risk_free"),
+    *("figures", "baselines", "verdict"),
+}
+COMPARISON_KEYS = {
+    *("slice", "first", "last", "file", "periods_per_year", "risk_free", "runs", "benchmark", "differences"),
+}
 
 
-def test_settings_have_what_the_preset_has_where_they_differ() -> None:
-    shown = {setting.key: setting for setting in settings_of(load_config("quickstart", GIVEN))}
-    changed = {key: setting.preset for key, setting in shown.items() if setting.preset is not None}
-    assert set(changed) == {"generations", "learner.batch_size", "market.context", "market.data"}
-    assert changed["generations"] == str(Config().generations)
-    assert (shown["generations"].value, shown["market.data"].value) == ("3", "my prices.csv")
-    assert len(shown) > 50
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with two runs on the same days, and one on others."""
+    folder = tmp_path_factory.mktemp("store")
+    train_into(folder, ONE)
+    train_into(folder, OTHER, seed=7, learner={"batch_size": 8})
+    train_into(folder, LONGER, market={"holdout_days": 61})
+    return str(folder)
 
 
-def test_of_runs_only_settings_that_differ_are_shown() -> None:
-    configs = {"one": load_config("quickstart"), "two": load_config("quickstart", GIVEN[:2])}
-    different = differing_settings(configs)
-    assert different["generations"] == {"one": str(Config().generations), "two": "3"}
-    assert set(different) == {"generations", "learner.batch_size"}
-    assert differing_settings({"one": configs["one"], "same": configs["one"]}) == {}
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user has no Prefect server."""
+    monkeypatch.setattr(publishing, "api_url", lambda: None)
+
+
+def command(*arguments: str) -> Any:
+    """What a command prints as JSON."""
+    found = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)
+
+
+@pytest.mark.thorough
+def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: str, tmp_path: Path) -> None:
+    written = write_report(store, ONE, span=None, agent="champion", file=tmp_path / "new" / "report.html")
+    report, page = written.report, written.file.read_text(encoding="utf-8")
+    assert (report.run, report.span, len(report.curve.dates)) == (ONE, "holdout", 60)
+    assert report.agent.startswith("champion, agent ")
+    assert report.benchmark == "equal_weight"
+    assert not report.warnings
+    assert f"eigen report {ONE} --slice holdout --agent champion" in page
+    assert f"eigen train --preset quickstart --run {ONE} --set generations=1 " in page
+    assert "Read 8,313 rows from sp500_20_close_1990_2022.csv.gz" in page
+    assert store not in page
+    assert "No skill shown" in page or "Skill is likely" in page or "Earned " in page or "Too little data" in page
+
+
+@pytest.mark.thorough
+def test_days_that_the_run_has_seen_are_named(store: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    seen = write_report(store, ONE, span="2001-01-01:2001-12-31", agent="0", file=file).report
+    assert seen.agent == "agent 0 of generation 1"
+    (warning,) = seen.warnings
+    assert (
+        warning
+        == f"The run was trained on {len(seen.curve.dates)} of these {len(seen.curve.dates)} days: it has seen them."
+    )
+    assert warning in file.read_text(encoding="utf-8")
+    chosen = write_report(store, ONE, span="validation", agent="elites", file=file).report
+    assert chosen.warnings[0].startswith("The champion was chosen on these days")
+    assert "elites of generation 1, " in chosen.agent
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("no_server")
+def test_the_command_report_prints_the_contract(store: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    found = command("report", ONE, "--store", store, "--out", str(file))
+    assert set(found) == REPORT_KEYS
+    assert file.is_file()
+    assert found["file"] == str(file)
+    assert found["baselines"]["cash"]["sharpe"] is None
+    assert found["figures"]["total_return"] == pytest.approx(found["figures"]["cagr"] * 60 / 252, rel=0.5, abs=0.05)
+    assert set(found["verdict"]) == {"claim", "sentence"}
+    shown = CliRunner().invoke(app, ["report", ONE, "--store", store, "--out", str(file)], catch_exceptions=False)
+    assert found["verdict"]["sentence"] in shown.stdout
+    assert str(file) in shown.stdout
+
+
+@pytest.mark.thorough
+def test_the_command_compare_prints_the_contract_and_writes_a_page(store: str, tmp_path: Path) -> None:
+    file = tmp_path / "comparison.html"
+    found = command("compare", ONE, OTHER, "--store", store, "--out", str(file))
+    assert set(found) == COMPARISON_KEYS
+    assert list(found["runs"]) == [ONE, OTHER]
+    assert set(found["differences"]) == {"seed", "learner.batch_size"}
+    assert found["differences"]["learner.batch_size"] == {ONE: "16", OTHER: "8"}
+    assert "learner.batch_size" in file.read_text(encoding="utf-8")
+    shown = CliRunner().invoke(app, ["compare", ONE, OTHER, "--store", store], catch_exceptions=False).stdout
+    assert "learner.batch_size" in shown
+
+
+@pytest.mark.thorough
+def test_runs_on_other_days_are_not_compared(store: str) -> None:
+    with pytest.raises(InputError, match=r"'one' and 'longer' play other days: 20.*such as --slice"):
+        write_comparison(store, [ONE, LONGER], span=None, agent="champion", file=None)
+    same = write_comparison(store, [ONE, LONGER], span="2022-11-01:2022-12-01", agent="champion", file=None)
+    assert same.compared.differences["market.holdout_days"] == {ONE: "60", LONGER: "61"}
+
+
+@pytest.mark.parametrize("runs", [["one"], ["one", "one"], [f"run-{number}" for number in range(8)]])
+def test_two_to_seven_different_runs_are_compared(runs: list[str]) -> None:
+    with pytest.raises(InputError, match="from two to 7 different runs"):
+        write_comparison("runs", runs, span=None, agent="champion", file=None)
+
+
+def test_a_file_that_cannot_be_written_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("flows.reports.backtest", lambda *_, **__: None)
+    monkeypatch.setattr("flows.reports.status_of", lambda *_: None)
+    monkeypatch.setattr("flows.reports.report_of", lambda *_: None)
+    monkeypatch.setattr("flows.reports.report_page", lambda _: "page")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written: "):
+        write_report("runs", ONE, span=None, agent="champion", file=tmp_path / "file" / "report.html")
+
+
+def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    created: list[dict[str, str]] = []
+    monkeypatch.setattr(publishing, "api_url", lambda: "http://server/api")
+    monkeypatch.setattr(server_presence, "require_server", lambda: None)
+    monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda **given: created.append(given))
+    written = WrittenReport(report_of(), tmp_path / "report.html")
+    assert publishing.publish(written) == "mine-report"
+    (artifact,) = created
+    assert artifact["key"] == "mine-report"
+    assert written.report.sentence in artifact["markdown"]
+    assert str(tmp_path / "report.html") in artifact["markdown"]
+
+
+def test_a_server_that_does_not_answer_costs_no_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise httpx.ConnectError("Prefect's server does not answer")
+
+    monkeypatch.setattr(publishing, "api_url", lambda: "http://server/api")
+    monkeypatch.setattr(server_presence, "require_server", refuse)
+    assert publishing.publish(WrittenReport(report_of(), tmp_path / "report.html")) is None
+    assert "Prefect has no page of the report: ConnectError" in caplog.text

@@ -42,7 +42,7 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
     values: dict[str, object] = {
         "run": "mine",
         "agent": "champion, agent 3 of generation 7",
-        "span": "Holdout",
+        "span": "holdout",
         "claim": "none",
         "sentence": SENTENCE,
         "facts": [Fact("Sharpe", "0.62", "−0.4 to 1.7 (95 %)"), Fact("Looks at these days", "12")],
@@ -51,7 +51,7 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
         "benchmark": "equal_weight",
         "matched": draw.normal(0.1, 0.05, draws),
         "trades": trades,
-        "by_asset": {str(name): float(gain) for name, gain in trades.groupby("symbol")["gain"].sum().items()},
+        "by_asset": _by_asset(trades),
         "periods_per_year": 252.0,
         "risk_free": 0.0,
         "preset": "quickstart",
@@ -66,6 +66,12 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
     return Report(**(values | given))  # type: ignore[arg-type]
 
 
+def _by_asset(trades: pd.DataFrame) -> pd.DataFrame:
+    grouped = trades.assign(won=trades["gain"] > 0.0).groupby("symbol")
+    table = grouped.agg(trades=("gain", "size"), won=("won", "mean"), gain=("gain", "sum"))
+    return table.sort_values("gain", ascending=False).reset_index()
+
+
 def _after(day: datetime.date, fold: int) -> datetime.date:
     """The first day of a fold; folds but the first one begin after the last day of that before."""
     return day if fold == 0 else day + datetime.timedelta(days=1)
@@ -76,7 +82,7 @@ def comparison_of(**given: object) -> Comparison:
     report = report_of()
     names = {"mine": "reversal", "a-second-run-with-a-long-name": "momentum"}
     values: dict[str, object] = {
-        "span": "Holdout",
+        "span": "holdout",
         "curves": {run: report.baselines[name] for run, name in names.items()},
         "figures": {run: report.baseline_figures[name] for run, name in names.items()},
         "claims": dict.fromkeys(names, "none"),

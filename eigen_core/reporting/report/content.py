@@ -17,8 +17,8 @@ Claim = Literal["skill", "none", "undecided"]
 
 NAMES = {
     "cash": "Cash",
-    "equal_weight": "Equal weight, held",
-    "rebalanced": "Equal weight, daily",
+    "equal_weight": "Equal weight (held)",
+    "rebalanced": "Equal weight (daily)",
     "momentum": "Momentum",
     "reversal": "Reversal",
     "classic": "Classic rule",
@@ -60,7 +60,8 @@ class Report:
 
     Attributes:
         run, agent, span: what was played, in words.
-        claim, sentence: the verdict.
+        claim, sentence: the verdict; without a claim the sentence says what was earned.
+        warnings: what keeps the figures from meaning what they seem to mean, as sentences.
         facts: what the verdict rests on.
         curve: the agent's account.
         baselines: other accounts on the same days, by name.
@@ -68,7 +69,7 @@ class Report:
         matched: total returns of random traders matched to the agent, float64 `[draws]`; may be empty.
         trades: one row a trade: `symbol`, `fill`, `exit` (dates; NaT: still held), `shares`, `paid`, `received`,
             `costs`, `gain` (money), `reason` of the exit.
-        by_asset: gain (money) by symbol.
+        by_asset: one row an asset, the highest gain first: `symbol`, `trades`, `won` (share), `gain` (money).
         periods_per_year, risk_free: of the figures.
         folds: of a walk-forward; empty without one.
         looks: how often these days were looked at, in a sentence.
@@ -83,7 +84,7 @@ class Report:
     run: str
     agent: str
     span: str
-    claim: Claim
+    claim: Claim | None
     sentence: str
     facts: Sequence[Fact]
     curve: EquityCurve
@@ -91,10 +92,11 @@ class Report:
     benchmark: str | None
     matched: Values
     trades: pd.DataFrame
-    by_asset: Mapping[str, float]
+    by_asset: pd.DataFrame
     periods_per_year: float
     risk_free: float
     preset: str
+    warnings: Sequence[str] = ()
     folds: Sequence[Fold] = ()
     looks: str = ""
     looked: Sequence[Mapping[str, str]] = ()

@@ -89,7 +89,9 @@ def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], f
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         wide_range = high > _DECADE * low
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide_range else MaxNLocator(nbins=5))
+        axes.yaxis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0)) if wide_range else MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
+        )
         axes.yaxis.set_minor_locator(NullLocator())
         _axes(axes, money, narrow=narrow)
         if not narrow:
@@ -198,16 +200,20 @@ def matched_plot(report: Report) -> Markup:
         top = 1.22 * axes.get_ylim()[1]
         axes.set_ylim(0.0, top)
         left, right = axes.get_xlim()
-        marks = ((float(np.median(matched)), "median", MUTED, 0.90), (own, AGENT, CHAMPION, 0.99))
-        for value, name, colour, height in marks:
+        median = float(np.median(matched))
+        # The agent's line is as high as the median's text: that is on the other side of its own line.
+        marks = (
+            (median, "median", MUTED, 0.90, median <= own),
+            (own, AGENT, CHAMPION, 0.99, own > left + 0.6 * (right - left)),
+        )
+        for value, name, colour, height, text_is_left in marks:
             axes.axvline(value, ymax=height, color=colour, linewidth=_THICK if colour == CHAMPION else _THIN)
-            at_right = value > left + 0.6 * (right - left)
             axes.annotate(
                 f"{name} {percent(value)}",
                 (value, height * top),
-                xytext=(-6 if at_right else 6, 0),
+                xytext=(-6 if text_is_left else 6, 0),
                 textcoords="offset points",
-                ha="right" if at_right else "left",
+                ha="right" if text_is_left else "left",
                 va="top",
                 color=letters(colour),
             )

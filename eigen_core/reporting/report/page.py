@@ -29,6 +29,7 @@ from eigen_core.reporting.report.tables import (
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.units import count, money, number, percent
 
+_DAYS = {"holdout": "Holdout", "validation": "Validation days"}
 HEADLINES = {"skill": "Skill is likely", "none": "No skill shown", "undecided": "Too little data to tell"}
 
 
@@ -48,8 +49,9 @@ def report_page(report: Report) -> str:
     ]
     context = {
         "report": report,
-        "title": f"{HEADLINES[report.claim]}: {report.run}",
-        "headline": HEADLINES[report.claim],
+        "title": f"{_headline(report)}: {report.run}",
+        "headline": _headline(report),
+        "days": _DAYS.get(report.span, "Days"),
         "sentence": _after_headline(report),
         "capital": money(report.curve.capital),
         "colours": {name: variable(colour) for name, colour in colours.items()},
@@ -69,7 +71,7 @@ def report_page(report: Report) -> str:
         "matched": matched_plot(report) if len(report.matched) else None,
         "traded": _traded(report),
         "trades": trade_tables(report.trades),
-        "assets": assets_table(report.by_asset, report.trades, report.curve.capital),
+        "assets": assets_table(report.by_asset, report.curve.capital),
         "folds": rows_table("Folds", _folds(report), compared) if report.folds else None,
         "looked": rows_table("Looks", report.looked),
         "changed": rows_table(f"Settings that are not those of preset {report.preset}", changed),
@@ -86,8 +88,16 @@ def page(template: str, context: dict[str, Any]) -> str:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("eigen_core.reporting", "report"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("eigen_core.reporting", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_with_its_unit,
     )
+
+
+def _with_its_unit(value: object) -> object:
+    """Keep a number and its percent sign on one line."""
+    return value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value
 
 
 def _sections(context: dict[str, Any]) -> list[tuple[str, str]]:
@@ -110,10 +120,15 @@ def _sections(context: dict[str, Any]) -> list[tuple[str, str]]:
     return [section for section, is_there in shown.items() if is_there]
 
 
+def _headline(report: Report) -> str:
+    """Return the claim of the verdict; without one, what was earned."""
+    return f"Earned {percent(report.figures.total_return)}" if report.claim is None else HEADLINES[report.claim]
+
+
 def _after_headline(report: Report) -> str:
     """Return the verdict's sentence without the claim that the headline makes."""
     claim, colon, rest = report.sentence.partition(": ")
-    repeated = colon and claim.casefold() == HEADLINES[report.claim].casefold()
+    repeated = colon and claim.casefold() == _headline(report).casefold()
     return rest[:1].upper() + rest[1:] if repeated else report.sentence
 
 

@@ -18,7 +18,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 # Enough of a table for a reader to see what the agent did; all trades are in the files of `eigen backtest`.
 _SHOWN_TRADES = 5
 _SHOWN_ASSETS = 20
-_TRADE_COLUMNS = ("Symbol", "Bought", "Sold", "At", "Shares", "Paid", "Received", "Costs", "Gain", "Return")
+_TRADE_COLUMNS = ("Symbol", "Bought", "Sold", "Exit", "Shares", "Paid", "Received", "Costs", "Gain", "Return")
 # Returns of this size have the full shade.
 _FULL_MONTH, _FULL_YEAR = 0.08, 0.30
 
@@ -143,28 +143,27 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
         gain = [Cell(number(trade["costs"])), Cell(money(trade["gain"]))]
         made = _return(trade["gain"] / trade["paid"], _FULL_MONTH)
         rows.append([Cell(trade["symbol"]), *days, Cell(trade["reason"]), *amounts, *gain, made])
-    return Table(caption, _TRADE_COLUMNS, rows, frozenset({"Bought", "Sold", "At"}))
+    return Table(caption, _TRADE_COLUMNS, rows, frozenset({"Bought", "Sold", "Exit"}))
 
 
-def assets_table(by_asset: Mapping[str, float], trades: pd.DataFrame, capital: float) -> Table:
+def assets_table(by_asset: pd.DataFrame, capital: float) -> Table:
     """Return what each asset has contributed, the best first; of many, the best and the worst ones."""
-    counts = trades.groupby("symbol").size() if len(trades) else pd.Series(dtype=int)
-    ordered = sorted(by_asset.items(), key=lambda item: -item[1])
-    if len(ordered) > _SHOWN_ASSETS:
-        ordered = ordered[: _SHOWN_ASSETS // 2] + ordered[-_SHOWN_ASSETS // 2 :]
-    largest = max((abs(gain) for _, gain in ordered), default=0.0) or 1.0
+    assets = by_asset.to_dict("records")
+    shown = assets if len(assets) <= _SHOWN_ASSETS else assets[: _SHOWN_ASSETS // 2] + assets[-_SHOWN_ASSETS // 2 :]
+    largest = max((abs(asset["gain"]) for asset in shown), default=0.0) or 1.0
     rows = [
         [
-            Cell(symbol),
-            Cell(str(counts.get(symbol, 0))),
-            Cell(money(gain), gain / largest),
-            Cell(percent(gain / capital, 2)),
+            Cell(asset["symbol"]),
+            Cell(money(asset["trades"])),
+            Cell(percent(asset["won"], 0)),
+            Cell(money(asset["gain"]), asset["gain"] / largest),
+            Cell(percent(asset["gain"] / capital, 2)),
         ]
-        for symbol, gain in ordered
+        for asset in shown
     ]
-    left_out = len(by_asset) - len(rows)
+    left_out = len(assets) - len(shown)
     caption = "Gain by asset" + (f"; {left_out} in the middle are not shown" if left_out else "")
-    return Table(caption, ("Asset", "Trades", "Gain", "Of the capital"), rows)
+    return Table(caption, ("Asset", "Trades", "Won", "Gain", "Of the capital"), rows)
 
 
 def rows_table(caption: str, rows: Sequence[Mapping[str, str]], numbers: Collection[str] = ()) -> Table:

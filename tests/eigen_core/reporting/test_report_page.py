@@ -38,7 +38,7 @@ class _Parsed(HTMLParser):
         self.targets += [values[name] for name in ("href", "src", "xlink:href") if name in values]
         self.targets += re.findall(r"url\(([^)]+)\)", " ".join(values.values()))
         if tag == "svg":
-            self.labels.append(values["aria-label"])
+            self.labels.append(values["aria-label"].replace("\N{NO-BREAK SPACE}", " "))
         if tag not in {"meta", "link"}:
             self.open.append(tag)
 
@@ -61,7 +61,11 @@ def page(report: Report) -> str:
 
 def test_the_verdict_comes_first_and_is_said_once(page: str) -> None:
     body = page[page.index("<body>") :]
-    assert body.index("No skill shown") < body.index("excess per trade is 0.02 ± 0.11 %") < body.index("<svg")
+    assert (
+        body.index("No skill shown")
+        < body.index("excess per trade is 0.02 ± 0.11\N{NO-BREAK SPACE}%")
+        < body.index("<svg")
+    )
     assert body.count("No skill shown") == 1
 
 
@@ -111,7 +115,8 @@ def test_what_is_inserted_is_escaped() -> None:
             agent=spoiled,
             sentence=spoiled,
             trades=trades,
-            by_asset={spoiled: 1.0},
+            by_asset=report_of().by_asset.assign(symbol=spoiled),
+            warnings=[spoiled],
             baselines={spoiled: report_of().curve},
             benchmark=spoiled,
             data=[spoiled],
@@ -125,12 +130,13 @@ def test_what_is_inserted_is_escaped() -> None:
 
 def test_parts_that_are_not_there_have_no_section() -> None:
     bare = replace(report_of(days=30), benchmark=None, matched=np.zeros(0), looks="", data=(), settings=(), commands=())
-    page = report_page(replace(bare, hashes=(), sentence="The span is short: it has 30 days.", claim="undecided"))
+    page = report_page(replace(bare, hashes=(), sentence="The span is short: it has 30 days.", claim=None))
     for section in ("rolling", "luck", "folds", "looks", "data", "settings", "again"):
         assert f'id="{section}"' not in page
         assert f'href="#{section}"' not in page
     assert "Beta is against" not in page
     assert "The span is short: it has 30 days." in page
+    assert f"<h1>Earned {percent(bare.figures.total_return)}</h1>" in page.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_an_agent_that_never_trades_has_a_report() -> None:
@@ -141,7 +147,7 @@ def test_an_agent_that_never_trades_has_a_report() -> None:
             baselines={"cash": idle},
             benchmark="cash",
             trades=report_of().trades[:0],
-            by_asset={},
+            by_asset=report_of().by_asset[:0],
             matched=np.zeros(10),
             settings=[Setting("seed", "1", None)],
         )
@@ -215,7 +221,7 @@ def test_every_baseline_has_its_name() -> None:
 def test_the_short_form_has_verdict_and_figures_and_names_the_file(report: Report) -> None:
     text = report_markdown(report, "mine-report.html")
     assert (
-        text.splitlines()[0] == f"# mine, champion, agent 3 of generation 7: Holdout, {report.first} to {report.last}"
+        text.splitlines()[0] == f"# mine, champion, agent 3 of generation 7: holdout, {report.first} to {report.last}"
     )
     assert f"**{report.sentence}**" in text
     assert f"| Total Return | {percent(report.figures.total_return, 2)} |" in text

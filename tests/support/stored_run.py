@@ -1,0 +1,30 @@
+"""Runs in a store that were trained within a second."""
+
+from pathlib import Path
+from typing import Any
+
+from flow_cases import small_flow_config
+
+from eigen_core.checkpoint import open_session
+from eigen_core.config import Config
+from eigen_core.config.stored import stored_values
+from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
+from eigen_core.market import build_panel
+from flows.runs import open_or_create
+
+
+def train_into(store: Path, run: str, *, of: int = 1, **sections: Any) -> Config:
+    """Put a run into a store that has one of so many generations, and with one all: its holdout was played."""
+    market = {"holdout_days": 60, **sections.pop("market", {})}
+    config = small_flow_config(store, generations=of, market=market, **sections)
+    state = start_training(config, build_panel(config)[0])
+    for phase in (evaluate, train, evolve):
+        phase(state)
+    open_or_create(config, run)
+    with open_session(config.checkpoint, run) as session:
+        session.save(snapshot(state), stored_values(config), "none")
+        if of == 1:
+            result = hold_out(state)
+            assert result is not None
+            session.keep_holdout(1, result.model_dump(mode="json"))
+    return config
