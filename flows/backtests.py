@@ -114,13 +114,9 @@ def backtest(
     """
     status = status_of(store, run)
     config = _with_account(config_to_resume(store, run, None), settings)
-    if config.task != "market":
-        raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
+    _require_market(config, run)
     span = _default_span(status) if span is None else span
-    contents, manifest = _newest(store, run)
-    weights = _weights_of(contents, manifest, agent)
-    panel, _ = build_panel(config)
-    _require_same_panel(contents, manifest, panel)
+    weights, generation, panel = agents_on_market(store, run, config, agent)
     days = days_of(panel, config, span)
     market = MarketBacktest(config, panel, resolve_device(config.device))
     played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
@@ -128,7 +124,7 @@ def backtest(
         run=run,
         agent=agent,
         agents=len(weights),
-        generation=manifest.generation,
+        generation=generation,
         span=span,
         first=days[0],
         last=days[-1],
@@ -144,6 +140,33 @@ def backtest(
         excess_per_trade=played.excess,
         folder=status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}",
     )
+
+
+def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
+    """Return agents of a run, float32 `[agents, parameters]`, their generation, and the market they were trained on.
+
+    Args:
+        store: where the run is kept.
+        run: its name.
+        config: of the run.
+        agent: see `backtest`.
+
+    Raises:
+        InputError: there is no such run or agent, the run plays no market, or its prices are not those that it was
+            trained on.
+        StoreUnavailableError: the store does not answer.
+    """
+    _require_market(config, run)
+    contents, manifest = _newest(store, run)
+    weights = _weights_of(contents, manifest, agent)
+    panel, _ = build_panel(config)
+    _require_same_panel(contents, manifest, panel)
+    return weights, manifest.generation, panel
+
+
+def _require_market(config: Config, run: str) -> None:
+    if config.task != "market":
+        raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
 
 
 def _with_account(config: Config, settings: Iterable[str]) -> Config:

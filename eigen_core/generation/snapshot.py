@@ -171,7 +171,8 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     if document.panel != state.task.fingerprint:
         raise InputError(
             f"generation {generation} was trained on other data: its panel was {document.panel[:12]}, this one is "
-            f"{state.task.fingerprint[:12]}. Give the data that the run began with, or start a new run."
+            f"{state.task.fingerprint[:12]}. Give the data and feature functions that the run began with, or start a "
+            "new run."
         )
     history = _read(saved, "history", lambda held: history_in(held, generation))
     telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))

@@ -35,6 +35,7 @@ from flows.cli.common import (
     store_of,
 )
 from flows.cli.compare import COMPARE_EXAMPLES, compare
+from flows.cli.importance import IMPORTANCE_EXAMPLES, importance
 from flows.cli.operations import operations
 from flows.cli.output import output_console, print_json, print_line, print_result
 from flows.cli.plan import (
@@ -316,6 +317,7 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
 
 app.command(epilog=REPORT_EXAMPLES)(report)
 app.command(epilog=COMPARE_EXAMPLES)(compare)
+app.command(epilog=IMPORTANCE_EXAMPLES)(importance)
 
 
 @app.command()

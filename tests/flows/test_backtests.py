@@ -8,19 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from flow_cases import small_flow_config
+from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import open_session
-from eigen_core.config import Config
-from eigen_core.config.stored import stored_values
 from eigen_core.errors import InputError
-from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
-from eigen_core.market import build_panel
 from flows.backtests import Backtest, backtest
 from flows.cli.app import app
 from flows.runs import open_or_create
 
-RUN = "small"
 DRAWS = 20
 CONTRACT = {
     *("run", "agent", "slice", "first", "last", "days", "capital", "final", "total_return", "cagr", "volatility"),
@@ -28,23 +23,6 @@ CONTRACT = {
     *("excess_per_trade", "baselines"),
 }
 BASELINES = {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population", "matched_random"}
-
-
-def trained(store: Path, *, of: int, **sections: Any) -> Config:
-    """A run with one of so many generations."""
-    market = {"holdout_days": 60, **sections.pop("market", {})}
-    config = small_flow_config(store, generations=of, market=market, **sections)
-    state = start_training(config, build_panel(config)[0])
-    for phase in (evaluate, train, evolve):
-        phase(state)
-    open_or_create(config, RUN)
-    with open_session(config.checkpoint, RUN) as session:
-        session.save(snapshot(state), stored_values(config), "none")
-        if of == 1:
-            result = hold_out(state)
-            assert result is not None
-            session.keep_holdout(1, result.model_dump(mode="json"))
-    return config
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,74 @@
+"""The command `eigen importance`: which features and columns of the market agents of a run use."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from flows.cli.common import Json, RunName, Store, sentences, store_of
+from flows.cli.output import PlainTable, print_line, print_result
+
+if TYPE_CHECKING:
+    from flows.importance import RunImportance
+
+IMPORTANCE_EXAMPLES = """[bold]Examples[/]
+
+  eigen importance mine
+  eigen importance mine --agent elites --draws 50 --json
+
+In the validation episodes, the values of each feature and of each column are moved to other days: what changes then
+rests on them. No holdout day is read.
+"""
+
+
+@sentences
+def importance(
+    name: RunName,
+    agent: Annotated[
+        str, typer.Option(help="champion, elites, or an agent's number in the newest generation.", metavar="AGENT")
+    ] = "champion",
+    draws: Annotated[int, typer.Option(min=2, max=10_000, help="How often each is moved.", metavar="N")] = 20,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Show which features and columns of the market agents of a run use."""
+    from eigen_core.progress import progress_to
+    from flows.cli.display import display_on
+    from flows.importance import run_importance
+
+    with display_on(Console(stderr=True)) as display:
+        display.waiting_for("reading the data")
+        with progress_to(display):
+            found = run_importance(store_of(store), name, agent=agent, draws=draws)
+    print_result(as_json, lambda found: found, print_importance, found)
+
+
+def print_importance(console: Console, found: "RunImportance") -> None:
+    """Print features and columns, the most used first, and the columns that are hardly used."""
+    print_line(
+        console,
+        f"Run {found.run}, generation {found.generation}, {found.agent}: validation episodes from {found.first} to "
+        f"{found.last}, {found.draws} draws.",
+    )
+    for kind, importances in (("feature", found.features), ("column", found.columns)):
+        headers = (kind, "other decisions", "5 to 95 %", "loss a trade", "loss, 5 to 95 %", "attention")
+        shown = headers if kind == "column" else headers[:-1]
+        table = PlainTable(*shown, left=(kind,), least_important=("loss, 5 to 95 %", "5 to 95 %"))
+        for each in importances:
+            cells = (
+                each.name,
+                f"{each.changed:.1%}",
+                "{:.1%} to {:.1%}".format(*each.changed_interval),
+                "" if each.excess_lost is None else f"{each.excess_lost:+.2f} %",
+                "" if each.excess_lost_interval is None else "{:+.2f} to {:+.2f}".format(*each.excess_lost_interval),
+                "" if each.attention is None else f"{each.attention:.1%}",
+            )
+            table.add_row(*cells[: len(shown)])
+        table.print(console)
+    print_line(
+        console,
+        "Other decisions: days on which something else is bought, or nothing, once these values are those of other "
+        "days. Loss: what a trade then gains less beyond the market.",
+    )
+    if found.low_columns:
+        print_line(console, f"Hardly used: {', '.join(found.low_columns)}.")

@@ -1,0 +1,32 @@
+"""Small runs on a market that were trained for a generation, in a store."""
+
+from pathlib import Path
+from typing import Any
+
+from flow_cases import small_flow_config
+
+from eigen_core.checkpoint import open_session
+from eigen_core.config import Config
+from eigen_core.config.stored import stored_values
+from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
+from eigen_core.market import build_panel
+from flows.runs import open_or_create
+
+RUN = "small"
+
+
+def trained(store: Path, *, of: int, **sections: Any) -> Config:
+    """A run with one of so many generations."""
+    market = {"holdout_days": 60, **sections.pop("market", {})}
+    config = small_flow_config(store, generations=of, market=market, **sections)
+    state = start_training(config, build_panel(config)[0])
+    for phase in (evaluate, train, evolve):
+        phase(state)
+    open_or_create(config, RUN)
+    with open_session(config.checkpoint, RUN) as session:
+        session.save(snapshot(state), stored_values(config), "none")
+        if of == 1:
+            result = hold_out(state)
+            assert result is not None
+            session.keep_holdout(1, result.model_dump(mode="json"))
+    return config
