@@ -4,7 +4,7 @@ A fold is trained with each seed as an ordinary run whose holdout are the days t
 play a span of days that nothing was trained or chosen on. No Prefect in here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,12 @@ class Walk:
         first = self.config.market.first_date if self.train_days is None else fold.train.first
         market = {"first_date": first, "last_date": fold.played.last}
         return config_from_values(merge(self.config.model_dump(), {"market": market, "seed": seed}))
+
+    def runs(self) -> Iterator[tuple[str, Config]]:
+        """Yield the name and the configuration of each run: fold by fold, seed by seed."""
+        for fold in self.folds:
+            for seed in self.all_seeds:
+                yield self.run_of(fold, seed), self.config_of(fold, seed)
 
     def document(self) -> dict[str, JsonValue]:
         """All of it, as it is stored."""

@@ -60,6 +60,7 @@ from flows.cli.runs import (
     verification_document,
 )
 from flows.cli.training import continue_run, start_or_continue
+from flows.cli.walk import WALK_EXAMPLES, walk
 from flows.names import default_run_name
 from flows.prefect_environment import set_umask
 
@@ -78,6 +79,7 @@ _EXAMPLES = """[bold]Examples[/]
   eigen memory first                       what took the memory?
   eigen verify first --deep                is every file as it was written?
   eigen export first --champion champion.safetensors
+  eigen walk years --folds 6               train and play fold after fold through the years
   eigen presets quickstart                 every setting, explained
 
 [bold]For days, unattended[/]
@@ -291,6 +293,9 @@ def sweep(
         print_json(results_document(given, results))
     else:
         print_results(console, results)
+
+
+app.command(epilog=WALK_EXAMPLES)(walk)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from eigen_core.checkpoint import RunLocation
 from eigen_core.market import PanelFacts
 from eigen_core.memory import MemoryGuardError
-from flows.cli import training
+from flows.cli import flow_context
 from flows.cli.app import app
 from flows.journals import BlockedError, write_memory_report
 from flows.prefect_environment import PrefectServer
@@ -55,7 +55,7 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(PrefectServer, "start", lambda _: None)
-    monkeypatch.setattr(training, "_show_warnings_with", lambda _: None)
+    monkeypatch.setattr(flow_context, "_show_warnings_with", lambda _: None)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
     return save_generations(config, "run", 1, 2)
 
@@ -152,7 +152,7 @@ def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
     command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
     ended = subprocess.run(
         [*command, "--set", "memory.limit_gb=2.5"],
-        env={**environment, "PYTHONPATH": str(Path(training.__file__).parents[2])},
+        env={**environment, "PYTHONPATH": str(Path(flow_context.__file__).parents[2])},
         cwd=tmp_path,
         capture_output=True,
         text=True,

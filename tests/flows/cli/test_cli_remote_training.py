@@ -26,8 +26,8 @@ from eigen_core.records import GenerationRecord
 from eigen_core.store import StoreUnavailableError, open_store
 from flows.cli.app import app
 from flows.cli.display import LineDisplay
+from flows.cli.flow_context import StoppableObserver, explained
 from flows.cli.signals import StopSignals
-from flows.cli.training import _explained, _StoppableObserver
 from flows.endings import Stopped
 from flows.prefect_environment import PrefectServer
 from flows.runs import status_of
@@ -176,8 +176,8 @@ def test_what_stopped_a_run_is_said_though_the_store_is_away(
     finished_here: Config, fault_proxy: FaultProxy, error: BaseException
 ) -> None:
     fault_proxy.add(Fault("status", times=None))
-    observer = _StoppableObserver(LineDisplay(Console()), StopSignals())
-    with pytest.raises(Stopped) as stopped, _explained(finished_here, "run", observer):
+    observer = StoppableObserver(LineDisplay(Console()), StopSignals(), finished_here, "run")
+    with pytest.raises(Stopped) as stopped, explained(observer):
         raise error
     said = str(stopped.value)
     assert said.startswith("Not wholly there. " if isinstance(error, StoreUnavailableError) else "Stopped. ")

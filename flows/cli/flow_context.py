@@ -1,0 +1,226 @@
+"""What surrounds a flow that trains in this process: signals, display, server, and sentences for how it ends early."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from rich.console import Console
+
+from eigen_core.config import Config
+from eigen_core.config.sections import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
+from flows.cli.display import ConsoleHandler, Display, display_on
+from flows.cli.output import output_console, print_line
+from flows.cli.runs import command_for
+from flows.cli.signals import StopSignals, stop_signals
+from flows.endings import Stopped, StoppedByMemory, require_addresses
+from flows.listener import Listener, observed_by
+from flows.names import RUNNING_NAME
+from flows.operations.home import Home
+from flows.operations.server import server_for_training
+from flows.prefect_environment import PrefectServer, prepare_environment
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+    from flows.goodput import Start
+    from flows.training import Training
+
+
+@contextmanager
+def prepared_to_train(
+    name: str, settings: CheckpointConfig, console: Console | None = None
+) -> Iterator[tuple[Display, StopSignals]]:
+    """Handle signals and show the display; check what needs neither torch nor Prefect, which take seconds to import.
+
+    Prefect is imported inside the block: its environment is set here.
+    """
+    console = output_console() if console is None else console
+    with stop_signals() as signals, display_on(console) as display:
+        signals.before_leaving(lambda: console.show_cursor(True))
+        display.waiting_for("loading")
+        prepare_environment()
+        os.environ.update(server_for_training(Home.of(os.environ), os.environ))
+        require_addresses()
+        check_run_name(name)
+        if is_remote(settings.store):
+            open_store(settings.store).check()
+        announce(display, "loading")
+        yield display, signals
+
+
+def announce(display: Display, what: str) -> None:
+    """Show what is done before the training begins, on a pipe too."""
+    display.waiting_for(what)
+    if not display.console.is_terminal:
+        print_line(display.console, f"{what} ...", style="dim")
+
+
+@contextmanager
+def started_meanwhile(server: PrefectServer, signals: StopSignals) -> Iterator[None]:
+    """Let the embedded server start while the data are read, and end at once if the run is refused."""
+    signals.before_leaving(server.stop)
+    with ExitStack() as refused:
+        refused.callback(server.stop)
+        server.start()
+        yield
+        refused.pop_all()
+
+
+class StoppableObserver(Listener):
+    """Shows a training on a display, and stops it between two phases if that was requested.
+
+    Args:
+        display: shows it.
+        signals: know whether a stop was requested.
+        config, run: what is trained first.
+
+    Attributes:
+        config, run: what is trained, or was trained last.
+        training: generations are being trained.
+        flow_run: that trains them.
+        last: the last task but the phases of a generation; None if there was none.
+    """
+
+    def __init__(self, display: Display, signals: StopSignals, config: Config, run: str) -> None:
+        self.display = display
+        self.signals = signals
+        self.config = config
+        self.run = run
+        self.training = False
+        self.flow_run: str | None = None
+        self.last: str | None = None
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """Show how far the loop `name` is."""
+        self.display.update(name, done, total)
+
+    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
+        """Show the training's start."""
+        from prefect.runtime import flow_run
+
+        self.training, self.flow_run = True, flow_run.id
+        self.config, self.run = training.run.config, training.run.name
+        self.display.started(training.state.generation, training.run.config.generations)
+
+    def phase_started(self, generation: int, phase: str) -> None:
+        """Show that a phase begins."""
+        self.signals.check()
+        if phase in ("plot", "holdout"):
+            self.last = phase
+        self.display.phase_started(generation, phase)
+
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+        """Show the figures of a generation."""
+        self.display.generation_finished(record, telemetry)
+
+
+def _warnings_console(display: Display) -> Console:
+    """Bars and warnings must share a console; lines on a pipe must not be mixed with them."""
+    return display.console if display.console.is_terminal else Console(stderr=True)
+
+
+def _show_warnings_with(handler: ConsoleHandler) -> None:
+    """Let `handler` stand in for Prefect's own console handler, and let our own information reach Prefect's API."""
+    # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
+    import prefect.main  # noqa: F401
+    from prefect.logging.handlers import PrefectConsoleHandler
+
+    root = logging.getLogger()
+    for other in list(root.handlers):
+        if isinstance(other, PrefectConsoleHandler):
+            root.removeHandler(other)
+    root.addHandler(handler)
+    logging.getLogger("eigen_core").setLevel(logging.INFO)
+
+
+def run_flow(
+    load: "Callable[[], Callable[[], State[Any]]]", observer: StoppableObserver, server: PrefectServer
+) -> None:
+    """Run a flow that trains, to its end.
+
+    Args:
+        load: imports the flow while the server starts, and returns what runs it.
+        observer: shows it.
+        server: that was started.
+
+    Raises:
+        InputError: another process trains the run.
+        Stopped: it ended early; `StoppedByMemory` if its guard has stopped it.
+    """
+    announce(observer.display, "starting Prefect")
+    _show_warnings_with(ConsoleHandler(_warnings_console(observer.display), observer.signals))
+    import flows.training  # noqa: F401 - while the server starts
+    from tasks.phases import run_name
+
+    run = load()
+    server.wait_until_ready()
+    with explained(observer), observer.signals.raising():
+        with observed_by(observer):
+            ended = run()
+        observer.display.waiting_for("writing the history")
+        if ended.is_completed() and observer.flow_run is not None and observer.last is not None:
+            last_task = run_name(observer.last, observer.config.generations)
+            server.wait_until_recorded(UUID(observer.flow_run), last_task)
+        ended.result()
+        if ended.name == RUNNING_NAME:
+            raise InputError(str(ended.message))
+
+
+@contextmanager
+def explained(observer: StoppableObserver) -> Iterator[None]:
+    """Turn Ctrl-C, the memory guard and failures of disks, stores and numbers into `Stopped`; say how to go on."""
+    from eigen_core.checkpoint import LeaseLostError
+    from eigen_core.memory import MemoryGuardError
+    from flows.journals import BlockedError
+    from flows.run_plan import RunTooLargeError
+
+    began = datetime.now(UTC)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(f"Stopped. {_where_it_stands(observer.config, observer.run)}") from None
+    except MemoryGuardError as error:
+        raise StoppedByMemory(f"{error} {_memory_report_since(began, observer.config, observer.run)}") from error
+    except BlockedError as error:
+        raise StoppedByMemory(str(error)) from error
+    except RunTooLargeError:
+        raise
+    except (InputError, StoreUnavailableError, LeaseLostError) as error:
+        if isinstance(error, InputError) and not observer.training:
+            raise
+        # Once it trains, what was given was good: a disk has filled up since, for example.
+        raise Stopped(f"{error} {_where_it_stands(observer.config, observer.run)}") from error
+    except (OSError, FloatingPointError) as error:
+        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(observer.config, observer.run)}") from error
+    except Exception as error:
+        error.add_note(_where_it_stands(observer.config, observer.run))
+        raise
+
+
+def _memory_report_since(began: datetime, config: Config, name: str) -> str:
+    """Say where the memory report of the training that began then is, what is safe and how to go on."""
+    from eigen_core.checkpoint import RunLocation
+    from flows.journals import memory_reports
+
+    folder = RunLocation.of(config.checkpoint, name).root / name
+    # A report's name begins with its time.
+    reports = [path for path in memory_reports(folder) if path.name >= f"{began:%Y%m%dT%H%M%S}"]
+    report = f"The report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""
+    return f"{report}Free memory or raise the limit first. {_where_it_stands(config, name)}"
+
+
+def _where_it_stands(config: Config, name: str) -> str:
+    """Say what is safe on this machine and how to go on. A store elsewhere is not asked: it may be what failed."""
+    from eigen_core.checkpoint import RunLocation
+
+    location = RunLocation.of(config.checkpoint, name)
+    newest = location.local.newest_manifest()
+    saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
+    return f"{saved} in {location.root / name}. Go on with: {command_for('resume', config, name)}"

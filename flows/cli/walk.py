@@ -1,0 +1,161 @@
+"""The command `eigen walk`: folds of days, each trained as an ordinary run by one flow, and what they earn together."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from eigen_core.config import Config
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+from eigen_core.progress import progress_to
+from flows.cli.common import (
+    Assignments,
+    Data,
+    Device,
+    Generations,
+    Json,
+    Preset,
+    Seed,
+    Store,
+    given_settings,
+    given_store,
+    sentences,
+)
+from flows.cli.flow_context import StoppableObserver, announce, prepared_to_train, run_flow, started_meanwhile
+from flows.cli.output import output_console, print_line
+from flows.cli.training import is_finished, refused_with_its_plan, require_trainable
+from flows.endings import Stopped
+from flows.prefect_environment import PrefectServer
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+    from flows.cli.display import Display
+    from flows.cli.signals import StopSignals
+    from flows.goodput import Start
+    from flows.training import Training
+    from flows.walks import Walk
+
+WALK_EXAMPLES = """[bold]Examples[/]
+
+  eigen walk years --folds 6
+  eigen walk years --folds 6 --seeds 3 --span-days 126 --train-days 2520
+  eigen walk crisis --folds 2 --set market.last_date=2009-12-31
+
+Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-seed-1` and so on, are ordinary ones:
+`eigen show`, `backtest` and `report` know them. Run the same command again to continue a walk that was stopped.
+"""
+
+
+@sentences
+def walk(
+    name: Annotated[str, typer.Argument(help="Name of the walk; its runs begin with it.", metavar="NAME")],
+    folds: Annotated[int, typer.Option(min=1, max=1_000, help="Spans that are played.", metavar="N")] = 6,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Runs of each fold.", metavar="N")] = 1,
+    span_days: Annotated[
+        int | None,
+        typer.Option(min=1, help="Days that each fold plays.", show_default="market.holdout_days", metavar="N"),
+    ] = None,
+    train_days: Annotated[
+        str, typer.Option(help="Days that each fold is trained on; growing: all before.", metavar="N|growing")
+    ] = "growing",
+    preset: Preset = None,
+    generations: Generations = None,
+    seed: Seed = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train, then play the days that follow, fold after fold: years that no agent was trained or chosen on."""
+    named = given_store(store, assignments or ())
+    given = given_settings(generations, seed, assignments, data, named, device)
+    if span_days is not None:
+        given.append(f"market.holdout_days={span_days}")
+    console = Console(stderr=True) if as_json else output_console()
+    planned = partial(_planned, name, preset, given, folds, _train_days(train_days), seeds)
+    train_walk(planned, name, load_config(preset, given), console)
+
+
+def _train_days(text: str) -> int | None:
+    if text == "growing":
+        return None
+    if not text.isdecimal():
+        raise InputError(f"--train-days {text}: give a number of days, or growing.")
+    return int(text)
+
+
+def _planned(
+    name: str, preset: str | None, given: Sequence[str], folds: int, train_days: int | None, seeds: int
+) -> "Walk":
+    from eigen_core.market import build_panel
+    from flows.walks import plan_walk, with_purge
+
+    config = load_config(preset, given)
+    config = with_purge(config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None)
+    dates = build_panel(config)[0].dates
+    return plan_walk(name, config, dates, folds, train_days=train_days, seeds=seeds)
+
+
+def train_walk(planned: "Callable[[], Walk]", name: str, config: Config, console: Console) -> "Walk":
+    """Train all runs of a walk, those of an earlier call no more than they need, and return it.
+
+    Args:
+        planned: reads the dates of the data, and returns the walk.
+        name: of the walk.
+        config: says where its runs are kept.
+        console: shows the training.
+
+    Raises:
+        InputError: what was given cannot be used.
+        StoreUnavailableError: the store does not answer.
+        Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
+    """
+    with prepared_to_train(name, config.checkpoint, console) as (display, signals):
+        announce(display, "reading the data")
+        with progress_to(display):
+            walk = planned()
+        from flows.walks import remember_walk
+
+        remember_walk(walk)
+        left = next(((run, settings) for run, settings in walk.runs() if not is_finished(settings, run)), None)
+        if left is None:
+            return walk
+        run, settings = left
+        server = PrefectServer()
+        server.check()
+        with refused_with_its_plan(settings, console):
+            # Not around the flow: what Prefect still reports at this process's end needs the server.
+            with started_meanwhile(server, signals), progress_to(display):
+                found, run_plan = require_trainable(settings)
+            for line in (*found, run_plan.sentence()):
+                print_line(console, line, style="dim")
+            try:
+                run_flow(lambda: _loaded_flow(walk), _WalkObserver(display, signals, settings, run, walk), server)
+            except Stopped as stop:
+                raise type(stop)(f"{stop} With the same command the walk goes on.") from stop
+    return walk
+
+
+def _loaded_flow(walk: "Walk") -> "Callable[[], State[Any]]":
+    from flows.walk import walk_flow
+
+    return lambda: walk_flow(walk, return_state=True)
+
+
+class _WalkObserver(StoppableObserver):
+    """Says which run of a walk is trained."""
+
+    def __init__(self, display: "Display", signals: "StopSignals", config: Config, run: str, walk: "Walk") -> None:
+        super().__init__(display, signals, config, run)
+        self._folds = {walk.run_of(fold, seed): fold for fold in walk.folds for seed in walk.all_seeds}
+
+    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:
+        """Print the run, its last day of training and the days that it plays."""
+        fold = self._folds[training.run.name]
+        print_line(self.display.console, f"{training.run.name}: trained to {fold.train.last}, plays {fold.played}")
+        super().begun(training, starts)

@@ -1,0 +1,36 @@
+"""The flow of a walk: each of its runs is trained by the flow `train`, as a flow run under its own."""
+
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+
+from flows.names import RUNNING_NAME
+from flows.own_flow_run import correct_state
+from flows.train import train_flow
+from flows.walks import Walk
+
+
+def _name() -> str:
+    return f"walk {flow_run.parameters['walk'].name}"
+
+
+@flow(name="walk", flow_run_name=_name, persist_result=False, validate_parameters=False)
+def walk_flow(walk: Walk) -> State[Any] | None:
+    """Train the runs of a walk, one after another; those that are finished are passed over.
+
+    Ends as the first of its trainings that did not end well; then the runs after it are not begun.
+
+    Args:
+        walk: with its folds and seeds.
+
+    Raises:
+        CancellationError: it was cancelled in Prefect's pages; noticed between two runs.
+    """
+    for run, config in walk.runs():
+        correct_state()
+        ended = train_flow(config, run, return_state=True)
+        if not ended.is_completed() or ended.name == RUNNING_NAME:
+            return ended
+    return None
