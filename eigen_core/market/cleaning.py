@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
 from eigen_core.market.days import Days
-from eigen_core.market.folders import with_symbols_of_files
+from eigen_core.market.folders import with_days_of_bars, with_symbols_of_files
 from eigen_core.market.repeats import Repeats
 from eigen_core.market.report import DataReport, SymbolHistory
 from eigen_core.market.sources import PriceRows
@@ -87,8 +87,8 @@ def clean_prices(
     Raises:
         InputError: no symbol has a usable price, a context symbol is not there, or none is left to trade.
     """
-    rows = _between(with_symbols_of_files(list(parts), source), first_date, last_date, source)
-    raw = _on_grid(rows, source)
+    rows = with_days_of_bars(with_symbols_of_files(list(parts), source), source)
+    raw = _on_grid(_between(rows, first_date, last_date, source), source)
     counts = dict(raw.counts)
     cells = _usable(raw.cells, counts)
     volume = cells["volume"]

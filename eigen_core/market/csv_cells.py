@@ -21,6 +21,7 @@ MARKERS = ("", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "-", "--", ".
 # pandas compares markers case by case; the usual spellings keep a column numeric, the rest is settled cell by cell.
 _MISSING = sorted({spelling for marker in MARKERS for spelling in (marker, marker.upper(), marker.title(), "NaN")})
 _LINES_OF_HEADINGS = 3
+_NUMBER = re.compile(r"[-+]?[\d.,]+([eE][-+]?\d+)?%?")
 
 
 def read_csv(content: bytes, where: str) -> tuple[Cells, str]:
@@ -131,20 +132,15 @@ def _lines_of_headings(rows: Sequence[Sequence[str]]) -> int:
     if len(rows) < 2 or len(rows[0]) != len(rows[1]):
         return 1
     upper, lower = rows[0], rows[1]
-    named = {plain(upper[0]), plain(lower[0])} == {"price", "ticker"}
-    without_numbers = not lower[0] and all(cell and not _is_number(cell) for cell in lower[1:])
-    if not named and not (without_numbers and any(all(map(is_field, row[1:])) for row in (upper, lower))):
-        return 1
     third = rows[2] if len(rows) > 2 else ("",)
-    return _LINES_OF_HEADINGS if plain(third[0]) in SPELLINGS["date"] and not any(third[1:]) else 2
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return cell.lower() in MARKERS
-    return True
+    count = _LINES_OF_HEADINGS if plain(third[0]) in SPELLINGS["date"] and not any(third[1:]) else 2
+    if {plain(upper[0]), plain(lower[0])} == {"price", "ticker"}:
+        return count
+    # NA is a ticker, or says that there is no value.
+    sure = count == _LINES_OF_HEADINGS or len(set(upper)) < len(upper)
+    no_symbols = [cell for cell in lower[1:] if _NUMBER.fullmatch(cell) or (not sure and cell.lower() in MARKERS)]
+    of_fields = any(all(map(is_field, row[1:])) for row in (upper, lower))
+    return count if of_fields and not lower[0] and all(lower[1:]) and not no_symbols else 1
 
 
 def _with_plain_line_ends(content: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Bars within a day: recognised, and formed to days from midnight to midnight on the exchange's clock."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ Instants = NDArray[np.datetime64]
 
 # Midnights of one exchange are at few times of day in UTC: its clock changes, and may have changed its zone.
 _TIMES_OF_MIDNIGHT = 4
-_DAYS_TO_JUDGE_BY = 10
+_DAYS_TO_JUDGE_BY, _TIMES_A_YEAR = 10, 2
 _SATURDAY, _SUNDAY = 5, 6
 
 
@@ -53,13 +53,16 @@ def are_within_days(codes: NDArray[np.intp], stamps: Stamps) -> bool:
     return 2 * len(several) > different or several["second"].nunique() > _TIMES_OF_MIDNIGHT
 
 
-def only_daily(codes: NDArray[np.intp], stamps: Stamps) -> int | None:
-    """Return a row of a symbol that has one row a day, always at the same time; None: there is no such symbol."""
-    frame = pd.DataFrame({"code": codes, "day": stamps.days, "second": stamps.seconds}).dropna()
+def are_clearly_days(codes: NDArray[np.intp], stamps: Stamps) -> NDArray[np.bool_]:
+    """Return of each row whether its symbol has ten rows or more, one a day, at the same time but for clock changes.
+
+    bool `[rows]`; false for rows without a date.
+    """
+    frame = pd.DataFrame({"code": codes, "day": stamps.days, "second": stamps.seconds}).dropna().drop_duplicates()
     groups = frame.groupby("code")
     rows, days, times = (groups.size().to_numpy(), *(groups[name].nunique().to_numpy() for name in ("day", "second")))
-    daily = np.flatnonzero((rows >= _DAYS_TO_JUDGE_BY) & (rows == days) & (times == 1))
-    return int(np.argmax(codes == np.unique(frame["code"])[daily[0]])) if daily.size else None
+    daily = (rows >= _DAYS_TO_JUDGE_BY) & (rows == days) & (times <= _TIMES_A_YEAR)
+    return np.isin(codes, np.unique(frame["code"])[daily]) & ~np.isnat(stamps.days)
 
 
 def on_exchange_clock(stamps: Stamps, time_zone: str | None, where: str) -> Instants:
@@ -71,7 +74,7 @@ def on_exchange_clock(stamps: Stamps, time_zone: str | None, where: str) -> Inst
         where: the file, for messages.
 
     Raises:
-        InputError: nothing says which clock it is, or sessions go over its midnight.
+        InputError: nothing says which clock it is.
     """
     instants: Instants = stamps.days.astype("datetime64[s]") + stamps.seconds.astype("timedelta64[s]")
     dated = ~np.isnat(instants)
@@ -90,7 +93,6 @@ def on_exchange_clock(stamps: Stamps, time_zone: str | None, where: str) -> Inst
         utc = instants[dated] - stamps.offsets[dated].astype("timedelta64[s]")
         local = pd.DatetimeIndex(utc).tz_localize("UTC").tz_convert(time_zone).tz_localize(None)
         instants[dated] = local.to_numpy().astype("datetime64[s]")
-    _refuse_sessions_over_midnight(instants[dated], where)
     return instants
 
 
@@ -114,32 +116,39 @@ class FormedDays:
 
 
 def form_days(
-    codes: NDArray[np.intp], instants: Instants, values: Mapping[str, NDArray[np.float64]], where: str
+    codes: NDArray[np.intp],
+    symbols: Sequence[str],
+    instants: Instants,
+    values: Mapping[str, NDArray[np.float64]],
+    where: str,
 ) -> FormedDays:
     """Form days of bars: first open, highest high, lowest low, last close, summed volume, the last of any other value.
 
     Args:
-        codes: intp `[bars]`, which symbol a bar is of.
+        codes: intp `[bars]`, which of `symbols` a bar is of.
+        symbols: names.
         instants: datetime64[s] `[bars]`, on the exchange's clock.
         values: float64 `[bars]` of each role and own column, NaN where a cell is missing; bars without any are none.
-        where: the file, for messages.
+        where: the source, for messages.
 
     Raises:
-        InputError: bars of one symbol and instant differ.
+        InputError: bars of one symbol and instant differ, or sessions go over midnight.
     """
     known = np.logical_or.reduce([~np.isnan(column) for column in values.values()])
     order = np.flatnonzero(known)
     order = order[np.lexsort((instants[order], codes[order]))]
     codes, instants = codes[order], instants[order]
     values = {name: column[order] for name, column in values.items()}
+    _refuse_sessions_over_midnight(instants, where)
     repeats = Repeats.of(codes, instants)
     for name, column in values.items():
         differing = repeats.difference(column)
         if differing is not None:
             one, other = (f"{column[row]:g}" for row in differing)
+            symbol, instant = symbols[codes[differing[1]]], instants[differing[1]].item()
             raise InputError(
-                f"{where} has several bars of one symbol at {instants[differing[1]].item():%Y-%m-%d %H:%M:%S}, with "
-                f"{name} {one} and {other}: leave one bar an instant."
+                f"{where}: '{symbol}' has several bars at {instant:%Y-%m-%d %H:%M:%S}, with {name} {one} and {other}: "
+                "leave one bar an instant."
             )
     first = np.ones(len(codes), dtype=np.bool_)
     first[repeats.rows[~repeats.starts]] = False
@@ -169,6 +178,8 @@ def _formed(name: str, cells: "SeriesGroupBy[float, tuple[Hashable, ...]]") -> "
 def _refuse_sessions_over_midnight(instants: Instants, where: str) -> None:
     """Refuse bars whose sessions begin or end on a day of the weekend: by midnights they would form a day more."""
     days, bars = np.unique(instants.astype("datetime64[D]"), return_counts=True)
+    # The first and the last may be cut.
+    days, bars = days[1:-1], bars[1:-1]
     weekdays = (days.astype(np.int64) + 3) % 7
     usual = bars[weekdays < _SATURDAY]
     for weekday, name in ((_SATURDAY, "Saturdays"), (_SUNDAY, "Sundays")):

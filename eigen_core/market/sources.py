@@ -15,10 +15,9 @@ from eigen_core.market.intraday import (
     REFUSED,
     Instants,
     Intraday,
+    are_clearly_days,
     are_within_days,
-    form_days,
     on_exchange_clock,
-    only_daily,
 )
 from eigen_core.market.midnights import trading_days
 from eigen_core.market.repeats import Repeats
@@ -41,6 +40,7 @@ class PriceRows:
         unsorted: rows of the file that lie before the preceding row of their symbol.
         moved: rows whose UTC stamp was the evening before their trading day.
         ignored: headings of unused columns.
+        instants: datetime64[s] `[rows]`, on the exchange's clock, of bars within days; None: the rows are of days.
         bars: bars within days that the rows were formed of; 0: the file has rows of days.
         repeated: bars that came again with the same prices, counted once.
         file_symbol: whose prices they are if no column or heading names a symbol: the file's name; empty: it is none.
@@ -57,6 +57,7 @@ class PriceRows:
     unsorted: int
     moved: int
     ignored: tuple[str, ...]
+    instants: Instants | None = None
     bars: int = 0
     repeated: int = 0
     file_symbol: str = ""
@@ -79,7 +80,8 @@ def read_source(source: Source, intraday: Intraday = REFUSED, *, own_columns: bo
 
     Args:
         source: the files.
-        intraday: what becomes of bars within days.
+        intraday: what becomes of bars within days. Where days are to be formed, a day's bars may be in several files:
+            rows with a time of day or a time zone are bars then, unless a symbol's rows are clearly of days.
         own_columns: read the numeric columns beside prices too.
 
     Raises:
@@ -106,7 +108,7 @@ def _wide_rows(table: Table, intraday: Intraday) -> PriceRows:
     dated = ~np.isnat(days)
     days, closes = days[dated], closes[dated]
     symbols = tuple(symbol for _, symbol in table.headings.symbols)
-    rows = PriceRows(
+    return PriceRows(
         layout="wide",
         symbols=symbols,
         codes=np.tile(np.arange(len(symbols)), len(days)),
@@ -117,8 +119,8 @@ def _wide_rows(table: Table, intraday: Intraday) -> PriceRows:
         unsorted=int((days[1:] < days[:-1]).sum()),
         moved=moved,
         ignored=(),
+        instants=None if instants is None else np.repeat(instants[dated], len(symbols)),
     )
-    return rows if instants is None else _of_bars(rows, np.repeat(instants[dated], len(symbols)), table.where)
 
 
 def _long_rows(table: Table, file_symbol: str, intraday: Intraday, own_columns: bool) -> PriceRows:
@@ -141,7 +143,7 @@ def _long_rows(table: Table, file_symbol: str, intraday: Intraday, own_columns: 
     own = table.own_columns() if own_columns else ()
     complete = ~np.isnat(days) & (names != "").to_numpy(dtype=np.bool_)
     codes, days = codes[complete], days[complete]
-    rows = PriceRows(
+    return PriceRows(
         layout="long",
         symbols=tuple(str(name) for name in found),
         codes=codes,
@@ -152,23 +154,8 @@ def _long_rows(table: Table, file_symbol: str, intraday: Intraday, own_columns: 
         unsorted=_unsorted(codes, days),
         moved=moved,
         ignored=tuple(table.names[position] for position in table.headings.ignored if position not in own),
+        instants=None if instants is None else instants[complete],
         own={table.names[position].strip(): table.numbers(position)[complete] for position in own},
-    )
-    return rows if instants is None else _of_bars(rows, instants[complete], table.where)
-
-
-def _of_bars(rows: PriceRows, instants: Instants, where: str) -> PriceRows:
-    """Return the days that bars at some instants form."""
-    values: dict[str, NDArray[np.float64]] = {str(role): column for role, column in rows.prices.items()}
-    formed = form_days(rows.codes, instants, values | rows.own, where)
-    return replace(
-        rows,
-        codes=formed.codes,
-        days=formed.days,
-        prices={role: formed.values[role] for role in rows.prices},
-        own={name: formed.values[name] for name in rows.own},
-        bars=formed.bars,
-        repeated=formed.repeated,
     )
 
 
@@ -181,26 +168,29 @@ def _days_of_rows(table: Table, codes: NDArray[np.intp], intraday: Intraday) -> 
         InputError: they are, and days are not to be formed of them, or cannot be.
     """
     stamps = table.stamps()
-    if not stamps.seconds.any():
+    zoned = intraday.aggregate and not np.isnan(stamps.offsets).all()
+    if not stamps.seconds.any() and not zoned:
         return stamps.days, 0, None
-    days, moved = (stamps.days, 0) if are_within_days(codes, stamps) else trading_days(stamps, codes, table.where)
+    within_days = are_within_days(codes, stamps)
+    daily = np.flatnonzero(are_clearly_days(codes, stamps)) if intraday.aggregate else np.zeros(0, dtype=np.intp)
+    if within_days and daily.size:
+        raise InputError(
+            f"{table.location(int(daily[0]))} is of a symbol with one row a day, and others have bars within days: "
+            "give it in a file of its own."
+        )
+    are_bars = within_days or (intraday.aggregate and not daily.size)
+    days, moved = (stamps.days, 0) if are_bars else trading_days(stamps, codes, table.where)
     differing = Repeats.of(codes, days).difference(stamps.seconds)
-    if differing is None:
-        return days, moved, None
-    if not intraday.aggregate:
+    if intraday.aggregate and (are_bars or differing is not None):
+        instants = on_exchange_clock(stamps, intraday.time_zone, table.where)
+        return instants.astype("datetime64[D]"), 0, instants
+    if differing is not None:
         one, other = (str(np.timedelta64(stamps.seconds[row], "s").item()) for row in differing)
         raise InputError(
             f"{table.location(differing[1])}: several rows of {days[differing[1]]}, at {one} and {other}: these are "
             "bars within a day: give one row a symbol and day, or set market.intraday=aggregate to form days of them."
         )
-    daily = only_daily(codes, stamps)
-    if daily is not None:
-        raise InputError(
-            f"{table.location(daily)} is of a symbol with one row a day, and others have bars within days: give it in "
-            "a file of its own."
-        )
-    instants = on_exchange_clock(stamps, intraday.time_zone, table.where)
-    return instants.astype("datetime64[D]"), 0, instants
+    return days, moved, None
 
 
 def _refuse_unused_keys(table: Table, names: "pd.Series[str]", codes: NDArray[np.intp], days: Days) -> None:

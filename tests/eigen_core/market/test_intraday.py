@@ -194,7 +194,7 @@ def test_bars_that_come_again(tmp_path: Path) -> None:
     other = bars.iloc[[5]].assign(close=1.0, low=1.0)
     refused(
         write_csv(tmp_path / "q.csv", pd.concat([bars, other])),
-        r"several bars of one symbol at 2024-02-2\d \d\d:00:00, with low ",
+        r"'AAA' has several bars at 2024-02-2\d \d\d:00:00, with low ",
         Intraday(aggregate=True),
     )
     refused(
@@ -209,6 +209,19 @@ def test_a_symbol_of_days_among_bars_is_refused(tmp_path: Path) -> None:
     days = bars.groupby(bars["date"].dt.normalize()).first().drop(columns="date").reset_index().assign(symbol="DAY")
     path = write_csv(tmp_path / "p.csv", pd.concat([bars, days]))
     refused(path, "is of a symbol with one row a day", Intraday(aggregate=True, time_zone="America/New_York"))
+
+
+def test_a_day_whose_bars_are_in_several_files(tmp_path: Path) -> None:
+    bars = in_utc(hourly("America/New_York"), "America/New_York").sort_values(["symbol", "date"])
+    folder = tmp_path / "p"
+    folder.mkdir()
+    for number, first in enumerate(range(0, len(bars), 50)):
+        write_csv(folder / f"part-{number}.csv", bars.iloc[first : first + 50])
+    # The last file has a single bar.
+    write_csv(folder / "part-99.csv", bars.iloc[-1:])
+    prices, report = cleaned(folder, intraday=Intraday(aggregate=True, time_zone="America/New_York"))
+    assert_days(prices, hourly("America/New_York"))
+    assert (report.bars, report.duplicate_rows) == (len(bars), 1)
 
 
 def test_daily_rows_are_read_as_ever(tmp_path: Path) -> None:

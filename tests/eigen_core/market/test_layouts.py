@@ -58,6 +58,7 @@ def test_yfinance(tmp_path: Path, bars: pd.DataFrame, symbols: list[str], group_
 
 
 def test_yfinance_without_names_of_levels_or_index(tmp_path: Path, bars: pd.DataFrame) -> None:
+    bars = bars.assign(symbol=bars["symbol"].replace({"AAPL": "NA", "MSFT": "TRUE"}))
     frame = of_yfinance(bars)
     unnamed = frame.copy()
     unnamed.columns = frame.columns.set_names([None, None])
