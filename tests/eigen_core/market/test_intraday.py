@@ -21,7 +21,7 @@ HOURS = {
 }
 
 
-def hourly(zone: str, days: int = 30) -> pd.DataFrame:
+def hourly(zone: str, days: int = 20) -> pd.DataFrame:
     """Return hourly bars on an exchange's clock, with gaps, across a change of its clock."""
     generator = np.random.default_rng(1)
     dates = (pd.date_range if zone == "UTC" else pd.bdate_range)("2024-02-20", periods=days)
