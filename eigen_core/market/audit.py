@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
+from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
 from eigen_core.market.folders import with_symbols_of_files
@@ -23,11 +24,10 @@ from eigen_core.market.look_ahead import (
     rows_with_future,
 )
 from eigen_core.market.normalisation import normalised
-from eigen_core.market.own_features import uses_columns
 from eigen_core.market.panel import Splits
 from eigen_core.market.panel_features import PanelFeatures
 from eigen_core.market.report import DataReport
-from eigen_core.market.sources import PriceRows, read_source
+from eigen_core.market.sources import PriceRows
 from eigen_core.market.spellings import PRICE_ROLES
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
@@ -98,7 +98,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")
     market = config.market
     source = find_source(market.data)
-    parts = with_symbols_of_files(list(read_source(source, own_columns=uses_columns(market))), str(source.path))
+    parts = with_symbols_of_files(list(read_rows(source, market)), str(source.path))
     files: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for file, part in zip(source.files, parts, strict=True):
         for symbol in part.symbols:

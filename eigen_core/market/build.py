@@ -115,7 +115,7 @@ class _Opened:
 
 def _opened(source: Source, market: MarketConfig) -> _Opened:
     prices, report = clean_prices(
-        _read(source, market), str(source.path), market.context, market.first_date, market.last_date
+        read_rows(source, market), str(source.path), market.context, market.first_date, market.last_date
     )
     features = PanelFeatures.of(prices, market)
     time_zone = (market.time_zone or "") if report.bars else ""
@@ -170,7 +170,8 @@ def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) ->
     return panel, replace(opened.report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
 
 
-def _read(source: Source, market: MarketConfig) -> Iterator[PriceRows]:
+def read_rows(source: Source, market: MarketConfig) -> Iterator[PriceRows]:
+    """Read the files of `source` one after another, as `market` says, with progress; see `read_source`."""
     intraday = Intraday(market.intraday == "aggregate", market.time_zone)
     for done, rows in enumerate(read_source(source, intraday, own_columns=uses_columns(market)), 1):
         yield rows

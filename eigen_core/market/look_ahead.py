@@ -87,14 +87,7 @@ def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future,
         key: of the draws.
     """
     if future == "cut off":
-        kept = rows.days <= last_known
-        return replace(
-            rows,
-            codes=rows.codes[kept],
-            days=rows.days[kept],
-            prices={role: values[kept] for role, values in rows.prices.items()},
-            own={name: values[kept] for name, values in rows.own.items()},
-        )
+        return rows.between(None, str(last_known))
     generator = keyed_generator(key, 0, "market", "look-ahead", str(last_known))
     later = np.flatnonzero(rows.days > last_known)
     number = (rows.days[later] - last_known).astype(np.int64)
