@@ -1,16 +1,18 @@
 """Reports of runs: what was played, how it is judged, and how to get it again. No Prefect in here."""
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from eigen_core.account.figures import Figures
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import NAMES, Fact, Report, report_page
 from eigen_core.reporting.report.tables import UNDEFINED
 from eigen_core.store.files import replacing
 from eigen_core.units import count, percent, ratio
+from eigen_core.verdict import Verdict
 from flows.backtests import Backtest, backtest
 from flows.run_settings import settings_of, training_command
 from flows.runs import RunStatus, status_of
@@ -65,12 +67,13 @@ def write_page(page: str, file: Path) -> None:
         raise InputError(f"{file} cannot be written: {error.strerror}.") from error
 
 
-def report_of(played: Backtest, status: RunStatus) -> Report:
+def report_of(played: Backtest, status: RunStatus, verdict: Verdict | None = None) -> Report:
     """Return the report of a backtest.
 
     Args:
         played: the backtest.
         status: of its run.
+        verdict: on it; None: it was not judged, and the report says what was earned.
     """
     config = played.config
     account = config.account
@@ -79,13 +82,13 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         run=played.run,
         agent=agent_in_words(played, status),
         span=played.span,
-        claim=None,
-        sentence="",
+        claim=None if verdict is None else verdict.claim,
+        sentence="" if verdict is None else verdict.sentence[:1].upper() + verdict.sentence[1:],
         warnings=_warnings(played),
         facts=(),
         curve=played.curve,
         baselines=played.baselines,
-        benchmark=BENCHMARK if BENCHMARK in played.baselines else None,
+        benchmark=BENCHMARK,
         matched=played.matched.total_returns,
         trades=played.trades,
         by_asset=played.by_asset,
@@ -97,9 +100,8 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         commands=[training_command(config, played.run), report_command(played)],
         hashes=_hashes(status, panel.fingerprint),
     )
-    benchmark = report.baseline_figures.get(BENCHMARK)
-    sentence = earned_in_words(played, report.figures, benchmark)
-    return replace(report, sentence=sentence, facts=_facts(played, report))
+    facts = [*_facts(played, report, verdict), *([] if verdict is None else _tests(verdict))]
+    return replace(report, sentence=report.sentence or earned_in_words(played, report), facts=facts)
 
 
 def report_command(played: Backtest) -> str:
@@ -117,16 +119,17 @@ def agent_in_words(played: Backtest, status: RunStatus) -> str:
     return f"{played.agent} of generation {played.generation}, {count(played.agents, 'agent')}"
 
 
-def earned_in_words(played: Backtest, figures: Figures, benchmark: Figures | None) -> str:
+def earned_in_words(played: Backtest, report: Report) -> str:
     """Return what was earned, beside the benchmark and the matched random traders, as a sentence."""
-    parts = [f"The {'agent' if played.agent.isdecimal() else played.agent} earned {percent(figures.total_return)}"]
-    if benchmark is not None:
-        parts.append(f"{NAMES[BENCHMARK].lower()} {percent(benchmark.total_return)}")
-    quantile = played.matched.quantile_of(figures.total_return)
+    own, benchmark = report.figures.total_return, report.baseline_figures[BENCHMARK].total_return
+    parts = [
+        f"The {'agent' if played.agent.isdecimal() else played.agent} earned {percent(own)}",
+        f"{NAMES[BENCHMARK].lower()} {percent(benchmark)}",
+    ]
+    quantile = played.matched.quantile_of(own)
     if quantile is not None:
-        parts.append(
-            f"and of {len(played.matched.total_returns):,} matched random traders {percent(quantile, 0)} earned less"
-        )
+        draws = f"{len(played.matched.total_returns):,} matched random traders"
+        parts.append(f"and of {draws} {percent(quantile, 0)} earned less")
     return f"{', '.join(parts)}."
 
 
@@ -141,28 +144,44 @@ def _warnings(played: Backtest) -> list[str]:
     return found
 
 
-def _facts(played: Backtest, report: Report) -> list[Fact]:
-    """Return what the verdict rests on."""
-    figures, excess = report.figures, played.excess_per_trade
-    benchmark = None if report.benchmark is None else report.baseline_figures[report.benchmark]
-    beside = "" if benchmark is None else f"{NAMES[BENCHMARK].lower()} {percent(benchmark.total_return)}"
+def _facts(played: Backtest, report: Report, verdict: Verdict | None) -> list[Fact]:
+    """Return what was earned, and beside what."""
+    figures, benchmark, excess = report.figures, report.baseline_figures[BENCHMARK], played.excess_per_trade
+    name = NAMES[BENCHMARK].lower()
+    interval = None if verdict is None else verdict.sharpe_interval
+    sharpe = f"{name} {_shown(benchmark.sharpe, ratio)}"
     quantile = played.matched.quantile_of(figures.total_return)
-    facts = [
-        Fact("Total Return", percent(figures.total_return), beside),
-        Fact("Sharpe", UNDEFINED if figures.sharpe is None else ratio(figures.sharpe), _sharpe_of(benchmark)),
+    draws = f"of {len(played.matched.total_returns):,} matched random traders"
+    if verdict is not None:
+        draws += f"; by luck {percent(verdict.matched_pvalue)}, {count(verdict.looks, 'look')}"
+    return [
+        Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
+        Fact(
+            "Sharpe",
+            _shown(figures.sharpe, ratio),
+            sharpe if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); {sharpe}",
+        ),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
         Fact("Excess a trade", UNDEFINED if excess is None else excess.short, count(len(played.trades), "trade")),
+        Fact("Earned more than", _shown(quantile, partial(percent, digits=0)), draws),
     ]
-    if quantile is not None:
-        draws = f"of {len(played.matched.total_returns):,} matched random traders"
-        facts.append(Fact("Earned more than", percent(quantile, 0), draws))
-    return facts
 
 
-def _sharpe_of(benchmark: Figures | None) -> str:
-    if benchmark is None or benchmark.sharpe is None:
-        return ""
-    return f"{NAMES[BENCHMARK].lower()} {ratio(benchmark.sharpe)}"
+def _tests(verdict: Verdict) -> list[Fact]:
+    """Return how likely luck is, after all looks at these days."""
+    return [
+        Fact("Deflated Sharpe", _shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
+        Fact("SPA p-value", _shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
+        Fact(
+            "Smallest edge",
+            _shown(verdict.smallest_edge, lambda edge: f"{edge:.2f} %"),
+            "a trade, that would have been found",
+        ),
+    ]
+
+
+def _shown(value: float | None, text: Callable[[float], str]) -> str:
+    return UNDEFINED if value is None else text(value)
 
 
 def _hashes(status: RunStatus, panel: str) -> list[Fact]:

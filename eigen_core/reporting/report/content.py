@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures, figures_of
+from eigen_core.verdict import Claim
 
 Values = NDArray[np.float64]
-Claim = Literal["skill", "none", "undecided"]
 
 NAMES = {
     "cash": "Cash",

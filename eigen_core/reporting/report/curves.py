@@ -47,6 +47,7 @@ _THIN, _THICK = 1.3, 2.4
 _DASHED = (0, (3.0, 2.0))
 _DECADE = 8.0
 _LABEL_PIXELS = 12.0
+_LONGEST_NAME = 20
 # A ratio of fewer days says nothing.
 _LEAST_WINDOW = 20
 _WINDOW = 126
@@ -60,6 +61,11 @@ def colour_of(baseline: str, position: int) -> str:
 def colours_of(baselines: Sequence[str]) -> dict[str, str]:
     """Return the colours of all baselines of a report."""
     return {name: colour_of(name, position) for position, name in enumerate(baselines)}
+
+
+def _shorten(name: str) -> str:
+    """Return a name that fits beside a plot."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], folds: Sequence[Fold] = ()) -> Markup:
@@ -83,7 +89,8 @@ def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], f
                 linestyle=_DASHED if colours[name] in (MUTED, INK) and not first else "solid",
                 zorder=4 if first else 2,
             )
-            labels.append(EndLabel(float(curve.equity[-1]), f"{name} {money(curve.equity[-1])}", colours[name]))
+            last = float(curve.equity[-1])
+            labels.append(EndLabel(last, f"{_shorten(name)} {money(last)}", colours[name]))
         for fold in folds[:-1]:
             axes.axvline(np.datetime64(fold.last), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)  # type: ignore[arg-type]
         axes.set_yscale("log")

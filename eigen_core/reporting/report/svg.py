@@ -84,7 +84,7 @@ def variable(colour: str) -> str:
     return next(f"var(--{name})" for name, light in _LIGHT.items() if light == colour)
 
 
-def plot(name: str, label: str, draw: Draw, *, height: int = 300, margins: tuple[int, int] = (64, 172)) -> Markup:
+def plot(name: str, label: str, draw: Draw, *, height: int = 300, margins: tuple[int, int] = (64, 206)) -> Markup:
     """Return a plot for a page, in a wide and a narrow form, of which the page's style shows one.
 
     Args:

@@ -28,10 +28,12 @@ return [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClient
      Math.min(...[...svg.querySelectorAll('text')].map(text => parseFloat(getComputedStyle(text).fontSize)
          * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))])
 """
+# What is drawn beyond the box of a plot may be drawn beyond the page.
 _CUT_OFF = """
 return [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClientRect().width > 0).flatMap(svg =>
-    [...svg.querySelectorAll('text')].filter(text => text.getBoundingClientRect().left < 0
-        || text.getBoundingClientRect().right > document.documentElement.clientWidth).map(text => text.textContent))
+    [...svg.querySelectorAll('text')].filter(text =>
+        text.getBoundingClientRect().left < svg.getBoundingClientRect().left - 1
+        || text.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1).map(text => text.textContent))
 """
 _CONTRASTING = "const body = getComputedStyle(document.documentElement); return [body.color, body.backgroundColor]"
 
