@@ -20,8 +20,12 @@ from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel, build_panel
 from eigen_core.records import Excess, history_in
+from eigen_core.store import open_store
 from eigen_core.task.market_backtest import DRAWS, MarketBacktest
+from eigen_core.verdict import Verdict
+from eigen_core.verdict.ledger import Looks
 from flows.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
+from flows.verdicts import Chosen, counted_verdict
 
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
@@ -49,6 +53,8 @@ class Backtest:
             classic, initial_population.
         matched: what random traders earned that are matched to the agents.
         excess_per_trade: what the trades gained beyond the market, in percent; None with fewer than two.
+        looks: all looks at these days that the store knows, this one included.
+        verdict: whether the agents show skill; it also counts the validations among which they were chosen.
         folder: where its tables belong, on this machine.
         figures: of the account, against the baseline `equal_weight`.
         figures_of_baselines: by name.
@@ -71,6 +77,8 @@ class Backtest:
     baselines: Mapping[str, EquityCurve]
     matched: MatchedTraders
     excess_per_trade: Excess | None
+    looks: Looks
+    verdict: Verdict
     folder: Path
     figures: Figures = field(init=False)
     figures_of_baselines: Mapping[str, Figures] = field(init=False)
@@ -120,6 +128,8 @@ def backtest(
     days = days_of(panel, config, span)
     market = MarketBacktest(config, panel, resolve_device(config.device))
     played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
+    chosen = _chosen(panel, days, generation * config.population.size)
+    looks, verdict = counted_verdict(open_store(store), run, config, panel, weights, played, chosen)
     return Backtest(
         run=run,
         agent=agent,
@@ -128,7 +138,7 @@ def backtest(
         span=span,
         first=days[0],
         last=days[-1],
-        training_days=len(set(days) & set(panel.splits.train)),
+        training_days=chosen.training_days,
         config=config,
         curve=played.curve,
         trades=played.trades,
@@ -138,6 +148,8 @@ def backtest(
         baselines=played.baselines,
         matched=played.matched,
         excess_per_trade=played.excess,
+        looks=looks,
+        verdict=verdict,
         folder=status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}",
     )
 
@@ -167,6 +179,11 @@ def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[
 def _require_market(config: Config, run: str) -> None:
     if config.task != "market":
         raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
+
+
+def _chosen(panel: Panel, days: range, validations: int) -> Chosen:
+    on_validation = set(days) & set(panel.splits.validation)
+    return Chosen(len(set(days) & set(panel.splits.train)), validations if on_validation else 0)
 
 
 def _with_account(config: Config, settings: Iterable[str]) -> Config:

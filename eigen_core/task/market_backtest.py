@@ -33,6 +33,7 @@ class PlayedSpan:
         curve: the account; that of several agents is the sum of their accounts.
         trades: all trades, one a row: columns of `TradedAccounts.table`, and `agent`, its place among those played.
         interest: earned on cash (money).
+        one_portfolio: all agents trade it together.
         baselines: other accounts on the same days, by name; `initial_population` is the mean of the agents that the run
             began with.
         matched: what matched random traders earned.
@@ -42,6 +43,7 @@ class PlayedSpan:
     curve: EquityCurve
     trades: pd.DataFrame
     interest: float
+    one_portfolio: bool
     baselines: Mapping[str, EquityCurve]
     matched: MatchedTraders
     excess: Excess | None
@@ -95,6 +97,7 @@ class MarketBacktest:
             curve=accounts.together(),
             trades=trades.sort_values("decision", kind="stable", ignore_index=True),
             interest=float(accounts.interest.sum()),
+            one_portfolio=ensemble,
             baselines={**rules, "initial_population": began.together(1.0 / size)},
             matched=play_matched_traders(decided, known, dates, config, draws, key),
             excess=excess_of_trades(decided, known, config.trading),

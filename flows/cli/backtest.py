@@ -68,7 +68,7 @@ def backtest(
 def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noqa: ARG001 - what is printed has it
     """Return what `eigen backtest --json` prints. Its keys are a contract."""
     figures, excess, matched = found.figures, found.excess_per_trade, found.matched
-    trades = found.trades
+    trades, verdict = found.trades, found.verdict
     return {
         "run": found.run,
         "agent": found.agent,
@@ -82,6 +82,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "cagr": figures.cagr,
         "volatility": figures.volatility,
         "sharpe": figures.sharpe,
+        "sharpe_interval": verdict.sharpe_interval,
         "max_drawdown": figures.max_drawdown,
         "longest_drawdown_days": figures.longest_drawdown_days,
         "exposure": float(found.curve.exposure.mean()),
@@ -90,6 +91,8 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "win_rate": float((trades["gain"] > 0.0).mean()) if len(trades) else None,
         "costs": float(found.curve.costs.sum()),
         "excess_per_trade": excess and {"mean": excess.mean, "standard_error": excess.standard_error},
+        "looks": verdict.looks,
+        "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
             **{name: _compared(found.figures_of_baselines[name]) for name in _BASELINES},
             "matched_random": {
@@ -98,6 +101,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
                 "draws": len(matched.total_returns),
             },
         },
+        "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},
     }
 
 
@@ -114,8 +118,7 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
         (f"{who} of run {found.run}, generation {found.generation}, {curve.dates[0]} to {curve.dates[-1]}", "bold"),
         f" ({found.span}, {len(curve.dates):,} days)",
     )
-    if found.training_days:
-        print_line(console, f"The agents were trained on {found.training_days:,} of these days: no skill can be seen.")
+    print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
     table = PlainTable("account", "return", "Sharpe", "deepest drawdown", "end", left=("account",))
     rows = {
         who: (figures, curve),

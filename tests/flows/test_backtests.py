@@ -20,7 +20,7 @@ DRAWS = 20
 CONTRACT = {
     *("run", "agent", "slice", "first", "last", "days", "capital", "final", "total_return", "cagr", "volatility"),
     *("sharpe", "max_drawdown", "longest_drawdown_days", "exposure", "turnover", "trades", "win_rate", "costs"),
-    *("excess_per_trade", "baselines"),
+    *("sharpe_interval", "excess_per_trade", "looks", "deflated_sharpe", "baselines", "verdict"),
 }
 BASELINES = {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population", "matched_random"}
 
@@ -90,6 +90,19 @@ def test_days_of_training_are_named(store: str) -> None:
     assert found.training_days == len(found.curve.dates)
 
 
+@pytest.mark.thorough
+def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_agents(tmp_path: Path) -> None:
+    config = trained(tmp_path, of=1)
+    found = [played(str(tmp_path), agent=agent).verdict.looks for agent in ("champion", "champion", "3", "champion")]
+    assert found == [1, 1, 2, 2]
+    validation = played(str(tmp_path), span="validation")
+    assert validation.looks.count == 1
+    assert validation.verdict.looks == 1 + config.population.size
+    trained_on = played(str(tmp_path), span="2015-01-01:2015-03-31").verdict
+    assert trained_on.claim == "none"
+    assert "were trained on" in trained_on.sentence
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -153,6 +166,8 @@ def test_the_command_prints_the_contract_and_writes_tables(store: str, tmp_path:
     assert set(document["baselines"]) == BASELINES
     assert document["baselines"]["cash"] == {"total_return": 0.0, "sharpe": None, "max_drawdown": 0.0}
     assert document["baselines"]["matched_random"]["draws"] == 1_000
+    assert document["verdict"]["claim"] in ("skill", "none", "undecided")
+    assert document["looks"] >= 1
     assert document["final"] == pytest.approx(document["capital"] * (1.0 + document["total_return"]))
     equity = pd.read_csv(folder / "equity.csv", parse_dates=["date"])
     pd.testing.assert_frame_equal(equity, pd.read_parquet(folder / "equity.parquet"), check_dtype=False)
@@ -167,7 +182,12 @@ def test_the_command_prints_the_contract_and_writes_tables(store: str, tmp_path:
 def test_the_command_prints_the_account_beside_the_baselines(store: str) -> None:
     result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--slice", "2015-01-01:2015-06-30"])
     assert result.exit_code == 0, result.output
-    for shown in ("initial population", "equal weight", "random traders with the same days", "of these days: no skill"):
+    for shown in (
+        "initial population",
+        "equal weight",
+        "random traders with the same days",
+        "No skill shown: the agents were",
+    ):
         assert shown in result.stdout
     assert list((Path(store) / RUN / "backtests").glob("champion-2015-01-*/equity.csv"))
 

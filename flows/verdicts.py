@@ -1,0 +1,88 @@
+"""The verdict on a backtest, after every look at its days has been counted in the store. No Prefect in here."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from eigen_core.account.fees import daily_rate
+from eigen_core.checkpoint.checksums import json_sha256, tensors_sha256
+from eigen_core.config import Config
+from eigen_core.market import Panel
+from eigen_core.store import Store
+from eigen_core.task.market_backtest import PlayedSpan
+from eigen_core.verdict import Evidence, Verdict, judge
+from eigen_core.verdict.ledger import Look, Looks, looks_at, record_look
+from eigen_core.verdict.statistics import sharpe_ratio
+
+_BASKETS = ("equal_weight", "rebalanced")
+
+
+class Chosen(NamedTuple):
+    """How the agents that played came to be, as far as it concerns the days that they played.
+
+    Attributes:
+        training_days: how many of the days they were trained on.
+        choices: validations on some of the days among which they were chosen.
+    """
+
+    training_days: int
+    choices: int
+
+
+def counted_verdict(
+    store: Store, run: str, config: Config, panel: Panel, weights: torch.Tensor, played: PlayedSpan, chosen: Chosen
+) -> tuple[Looks, Verdict]:
+    """Keep a look in the store's ledger, and return all looks at these days and the verdict that counts them.
+
+    Args:
+        store: where runs are kept.
+        run: whose agents played.
+        config: of the run, with the account's settings.
+        panel: the market.
+        weights: float32 `[agents, parameters]`.
+        played: what they earned.
+        chosen: how they came to be.
+
+    Validations among which the agents were chosen on these days count as looks. Agents show no skill on days that they
+    were trained on.
+
+    Raises:
+        InputError, StoreUnavailableError: the ledger cannot be read or written.
+    """
+    curve, account, trading = played.curve, config.account, config.trading
+    risk_free = daily_rate(account.risk_free, account.periods_per_year)
+    first, last = str(curve.dates[0]), str(curve.dates[-1])
+    symbols = panel.symbols[: panel.assets]
+    rules = {"trading": trading.model_dump(mode="json"), "account": account.model_dump(mode="json")}
+    look = Look(
+        first=first,
+        last=last,
+        symbols=symbols,
+        agent=tensors_sha256({"weights": weights}),
+        settings=json_sha256({**rules, "one_portfolio": played.one_portfolio}),
+        run=run,
+        sharpe=sharpe_ratio(curve.returns - risk_free),
+    )
+    record_look(store, look)
+    looks = looks_at(store, symbols, first, last)
+    verdict = judge(
+        Evidence(
+            returns=curve.returns,
+            baselines={name: baseline.returns for name, baseline in played.baselines.items()},
+            baskets=_BASKETS,
+            total_return=float(curve.equity[-1] / curve.capital - 1.0),
+            matched_returns=played.matched.total_returns,
+            excess=played.excess,
+            holding_days=trading.holding_days,
+            looks=looks.count + chosen.choices,
+            looked_at=looks.sharpes,
+            risk_free=risk_free,
+            periods_per_year=account.periods_per_year,
+            seed=config.seed,
+        )
+    )
+    if chosen.training_days:
+        sentence = f"no skill shown: the agents were trained on {chosen.training_days:,} of these days."
+        verdict = replace(verdict, claim="none", sentence=sentence)
+    return looks, verdict
