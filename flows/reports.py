@@ -13,6 +13,7 @@ from eigen_core.reporting.report.tables import UNDEFINED
 from eigen_core.store.files import replacing
 from eigen_core.units import count, percent, ratio
 from eigen_core.verdict import Verdict
+from eigen_core.verdict.ledger import Looks
 from flows.backtests import Backtest, backtest
 from flows.run_settings import settings_of, training_command
 from flows.runs import RunStatus, status_of
@@ -67,23 +68,22 @@ def write_page(page: str, file: Path) -> None:
         raise InputError(f"{file} cannot be written: {error.strerror}.") from error
 
 
-def report_of(played: Backtest, status: RunStatus, verdict: Verdict | None = None) -> Report:
+def report_of(played: Backtest, status: RunStatus) -> Report:
     """Return the report of a backtest.
 
     Args:
         played: the backtest.
         status: of its run.
-        verdict: on it; None: it was not judged, and the report says what was earned.
     """
     config = played.config
-    account = config.account
+    account, verdict = config.account, played.verdict
     panel, found = build_panel(config)
     report = Report(
         run=played.run,
         agent=agent_in_words(played, status),
         span=played.span,
-        claim=None if verdict is None else verdict.claim,
-        sentence="" if verdict is None else verdict.sentence[:1].upper() + verdict.sentence[1:],
+        claim=verdict.claim,
+        sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
         warnings=_warnings(played),
         facts=(),
         curve=played.curve,
@@ -94,14 +94,14 @@ def report_of(played: Backtest, status: RunStatus, verdict: Verdict | None = Non
         by_asset=played.by_asset,
         periods_per_year=account.periods_per_year,
         risk_free=account.risk_free,
+        looks=looks_in_words(played.looks, verdict),
         data=replace(found, source=Path(found.source).name).lines(),
         preset=config.preset,
         settings=settings_of(config),
         commands=[training_command(config, played.run), report_command(played)],
         hashes=_hashes(status, panel.fingerprint),
     )
-    facts = [*_facts(played, report, verdict), *([] if verdict is None else _tests(verdict))]
-    return replace(report, sentence=report.sentence or earned_in_words(played, report), facts=facts)
+    return replace(report, facts=[*_facts(played, report), *_tests(verdict)])
 
 
 def report_command(played: Backtest) -> str:
@@ -119,18 +119,12 @@ def agent_in_words(played: Backtest, status: RunStatus) -> str:
     return f"{played.agent} of generation {played.generation}, {count(played.agents, 'agent')}"
 
 
-def earned_in_words(played: Backtest, report: Report) -> str:
-    """Return what was earned, beside the benchmark and the matched random traders, as a sentence."""
-    own, benchmark = report.figures.total_return, report.baseline_figures[BENCHMARK].total_return
-    parts = [
-        f"The {'agent' if played.agent.isdecimal() else played.agent} earned {percent(own)}",
-        f"{NAMES[BENCHMARK].lower()} {percent(benchmark)}",
-    ]
-    quantile = played.matched.quantile_of(own)
-    if quantile is not None:
-        draws = f"{len(played.matched.total_returns):,} matched random traders"
-        parts.append(f"and of {draws} {percent(quantile, 0)} earned less")
-    return f"{', '.join(parts)}."
+def looks_in_words(looks: Looks, verdict: Verdict) -> str:
+    """Return how often days were looked at, and how often the verdict counts."""
+    known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the store's ledger"
+    runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
+    sharpes = f"; the best Sharpe ratio of a day among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
+    return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
 
 
 def _warnings(played: Backtest) -> list[str]:
@@ -144,16 +138,15 @@ def _warnings(played: Backtest) -> list[str]:
     return found
 
 
-def _facts(played: Backtest, report: Report, verdict: Verdict | None) -> list[Fact]:
+def _facts(played: Backtest, report: Report) -> list[Fact]:
     """Return what was earned, and beside what."""
     figures, benchmark, excess = report.figures, report.baseline_figures[BENCHMARK], played.excess_per_trade
     name = NAMES[BENCHMARK].lower()
-    interval = None if verdict is None else verdict.sharpe_interval
+    verdict, interval = played.verdict, played.verdict.sharpe_interval
     sharpe = f"{name} {_shown(benchmark.sharpe, ratio)}"
     quantile = played.matched.quantile_of(figures.total_return)
     draws = f"of {len(played.matched.total_returns):,} matched random traders"
-    if verdict is not None:
-        draws += f"; by luck {percent(verdict.matched_pvalue)}, {count(verdict.looks, 'look')}"
+    luck = f"by luck {percent(verdict.matched_pvalue)}, {count(verdict.looks, 'look')}"
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
         Fact(
@@ -163,7 +156,7 @@ def _facts(played: Backtest, report: Report, verdict: Verdict | None) -> list[Fa
         ),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
         Fact("Excess a trade", UNDEFINED if excess is None else excess.short, count(len(played.trades), "trade")),
-        Fact("Earned more than", _shown(quantile, partial(percent, digits=0)), draws),
+        Fact("Earned more than", _shown(quantile, partial(percent, digits=0)), f"{draws}; {luck}"),
     ]
 
 
