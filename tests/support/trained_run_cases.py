@@ -15,15 +15,15 @@ from flows.runs import open_or_create
 RUN = "small"
 
 
-def trained(store: Path, *, of: int, **sections: Any) -> Config:
+def trained(store: Path, run: str = RUN, *, of: int, **sections: Any) -> Config:
     """A run with one of so many generations."""
     market = {"holdout_days": 60, **sections.pop("market", {})}
     config = small_flow_config(store, generations=of, market=market, **sections)
     state = start_training(config, build_panel(config)[0])
     for phase in (evaluate, train, evolve):
         phase(state)
-    open_or_create(config, RUN)
-    with open_session(config.checkpoint, RUN) as session:
+    open_or_create(config, run)
+    with open_session(config.checkpoint, run) as session:
         session.save(snapshot(state), stored_values(config), "none")
         if of == 1:
             result = hold_out(state)
