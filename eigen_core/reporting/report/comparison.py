@@ -34,7 +34,7 @@ class Comparison:
     span: str
     curves: Mapping[str, EquityCurve]
     figures: Mapping[str, Figures]
-    claims: Mapping[str, Claim | None]
+    claims: Mapping[str, Claim]
     sentences: Mapping[str, str]
     benchmark: tuple[str, EquityCurve, Figures] | None
     differences: Mapping[str, Mapping[str, str]]

@@ -59,7 +59,7 @@ class Report:
 
     Attributes:
         run, agent, span: what was played, in words.
-        claim, sentence: the verdict; without a claim the sentence says what was earned.
+        claim, sentence: the verdict.
         warnings: what keeps the figures from meaning what they seem to mean, as sentences.
         facts: what the verdict rests on.
         curve: the agent's account.
@@ -83,7 +83,7 @@ class Report:
     run: str
     agent: str
     span: str
-    claim: Claim | None
+    claim: Claim
     sentence: str
     facts: Sequence[Fact]
     curve: EquityCurve

@@ -35,6 +35,7 @@ HEADLINES = {"skill": "Skill is likely", "none": "No skill shown", "undecided": 
 
 def report_page(report: Report) -> str:
     """Return the page of a report, HTML."""
+    headline = HEADLINES[report.claim]
     names = {name: NAMES.get(name, name) for name in report.baselines}
     curves = {AGENT: report.curve, **{names[name]: curve for name, curve in report.baselines.items()}}
     colours = {AGENT: CHAMPION, **{names[name]: colour for name, colour in colours_of(list(names)).items()}}
@@ -49,8 +50,8 @@ def report_page(report: Report) -> str:
     ]
     context = {
         "report": report,
-        "title": f"{_headline(report)}: {report.run}",
-        "headline": _headline(report),
+        "title": f"{headline}: {report.run}",
+        "headline": headline,
         "days": _DAYS.get(report.span, "Days"),
         "sentence": _after_headline(report),
         "capital": money(report.curve.capital),
@@ -120,15 +121,10 @@ def _sections(context: dict[str, Any]) -> list[tuple[str, str]]:
     return [section for section, is_there in shown.items() if is_there]
 
 
-def _headline(report: Report) -> str:
-    """Return the claim of the verdict; without one, what was earned."""
-    return f"Earned {percent(report.figures.total_return)}" if report.claim is None else HEADLINES[report.claim]
-
-
 def _after_headline(report: Report) -> str:
     """Return the verdict's sentence without the claim that the headline makes."""
     claim, colon, rest = report.sentence.partition(": ")
-    repeated = colon and claim.casefold() == _headline(report).casefold()
+    repeated = colon and claim.casefold() == HEADLINES[report.claim].casefold()
     return rest[:1].upper() + rest[1:] if repeated else report.sentence
 
 
