@@ -13,7 +13,7 @@ from eigen_core.errors import InputError
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
-from eigen_core.market.folders import with_symbols_of_files
+from eigen_core.market.folders import with_days_of_bars, with_symbols_of_files
 from eigen_core.market.look_ahead import (
     FUTURES,
     Future,
@@ -103,6 +103,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     for file, part in zip(source.files, parts, strict=True):
         for symbol in part.symbols:
             files[symbol] += (file.path.name,)
+    parts = with_days_of_bars(parts, str(source.path))
     prices, report = clean_prices(parts, str(source.path), market.context, market.first_date, market.last_date)
     config.require_days(len(prices.days))
     rows = _together(parts)

@@ -134,7 +134,9 @@ def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
         finding
         for function, _ in features.functions
         for column in columns
-        for finding in _of_function(function, features.bars(column).with_price()[1], features.prices.symbols[column])
+        for finding in look_ahead_of_function(
+            function, features.bars(column).with_price()[1], features.prices.symbols[column]
+        )
     ]
     return gathered(findings)
 
@@ -148,7 +150,8 @@ def gathered(findings: Sequence[LookAhead]) -> tuple[LookAhead, ...]:
     return tuple(replace(first[feature], symbols=len(found)) for feature, found in symbols.items())
 
 
-def _of_function(function: FeatureFunction, bars: Bars, symbol: str) -> Iterator[LookAhead]:
+def look_ahead_of_function(function: FeatureFunction, bars: Bars, symbol: str) -> Iterator[LookAhead]:
+    """Give the look-ahead of a function on a few days of a symbol's own; none where there are fewer than 30 of them."""
     days = len(bars.close)
     if days < _FEWEST_DAYS:
         return

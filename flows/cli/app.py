@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from eigen_core import __version__
-from eigen_core.config.loading import load_config
 from flows.cli.audit import AUDIT_EXAMPLES, audit
 from flows.cli.backtest import BACKTEST_EXAMPLES, backtest
 from flows.cli.common import (
@@ -47,7 +46,7 @@ from flows.cli.plan import (
     print_planned,
     shape_of,
 )
-from flows.cli.presets import presets_document, print_presets, print_settings, settings_document
+from flows.cli.presets import presets
 from flows.cli.report import REPORT_EXAMPLES, report
 from flows.cli.runs import (
     cleaned_document,
@@ -383,19 +382,7 @@ def export(
     print_line(output_console(), export_champion(store_of(store), name, champion))
 
 
-@app.command()
-@sentences
-def presets(
-    name: Annotated[str | None, typer.Argument(help="Explain every setting of this preset.", metavar="[NAME]")] = None,
-    as_json: Json = False,
-) -> None:
-    """List the presets, or explain every setting of one."""
-    if name is None:
-        print_result(as_json, presets_document, print_presets)
-    else:
-        print_result(as_json, settings_document, print_settings, load_config(name))
-
-
+app.command()(presets)
 app.add_typer(operations)
 
 

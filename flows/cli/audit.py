@@ -63,10 +63,11 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
     """Print the data report, what was tried, and what was found."""
     for line in audited.report.lines():
         print_line(console, line)
+    tried = "1 day" if len(audited.days) == 1 else f"{len(audited.days)} days"
     print_line(
         console,
-        f"Tried {len(audited.features)} features of {audited.symbols:,} symbols: what comes after each of "
-        f"{len(audited.days)} days ({audited.days[0]} to {audited.days[-1]}) was cut off, then shuffled.",
+        f"Tried {len(audited.features)} features of {audited.symbols:,} symbols on {tried} ({audited.days[0]} to "
+        f"{audited.days[-1]}): what comes after each was cut off, then shuffled.",
     )
     for finding in (*audited.found, *audited.suspected):
         print_line(console, str(finding))

@@ -1,15 +1,30 @@
-"""What the command `eigen presets` shows: the presets, or every setting of one."""
+"""The command `eigen presets`: the presets, or every setting of one."""
 
 import json
 import re
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.explain import explain, flatten
-from flows.cli.output import PlainTable, print_line
+from eigen_core.config.loading import load_config
+from flows.cli.common import Json, sentences
+from flows.cli.output import PlainTable, print_line, print_result
+
+
+@sentences
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Explain every setting of this preset.", metavar="[NAME]")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the presets, or explain every setting of one."""
+    if name is None:
+        print_result(as_json, presets_document, print_presets)
+    else:
+        print_result(as_json, settings_document, print_settings, load_config(name))
 
 
 def presets_document() -> list[dict[str, Any]]:
