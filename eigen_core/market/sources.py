@@ -39,7 +39,7 @@ class PriceRows:
         undated: rows of the file that were left out, for they have no date or no symbol.
         unsorted: rows of the file that lie before the preceding row of their symbol.
         moved: rows whose UTC stamp was the evening before their trading day.
-        ignored: headings of unused columns.
+        ignored: headings of unused columns, and keys of unused partitions.
         instants: datetime64[s] `[rows]`, on the exchange's clock, of bars within days; None: the rows are of days.
         bars: bars within days that the rows were formed of; 0: the file has rows of days.
         repeated: bars that came again with the same prices, counted once.
@@ -99,7 +99,8 @@ def read_source(source: Source, intraday: Intraday = REFUSED, *, own_columns: bo
             rows = _wide_rows(table, intraday)
         else:
             rows = _long_rows(table, file.symbol, intraday, own_columns)
-        yield replace(rows, file_symbol=file.symbol)
+        unused = tuple(key for key, _ in file.partition if key not in table.names)
+        yield replace(rows, file_symbol=file.symbol, ignored=(*rows.ignored, *unused))
 
 
 def _wide_rows(table: Table, intraday: Intraday) -> PriceRows:

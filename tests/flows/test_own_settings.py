@@ -11,6 +11,7 @@ from store_cases import run_config, save_generations
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config, merge
 from eigen_core.errors import InputError
+from flows.cli.common import given_settings
 from flows.runs import config_to_resume, configured_location, open_or_create, require_same_run, status_of
 from flows.train import train_flow
 
@@ -68,6 +69,7 @@ def test_a_run_on_the_bundled_prices_is_resumed_anywhere(
     assert config_to_resume(store, "run", None).market.data is None
     assert config_to_resume(store, "named", None).market.data == "us5"
     assert config_to_resume(store, "run", "us5").market.data == "us5"
+    assert given_settings(None, None, None, "us5", None, None) == ["market.data=us5"]
 
 
 @pytest.mark.parametrize("local", ["runs", "../scratch"])

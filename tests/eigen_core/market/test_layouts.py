@@ -178,7 +178,9 @@ def test_partitioned_parquet(tmp_path: Path, bars: pd.DataFrame, keys: list[str]
             max_rows_per_file=20,
         )  # fmt: skip
     (folder / "_SUCCESS").touch()
-    assert_same(cleaned(folder)[0], bars)
+    prices, report = cleaned(folder)
+    assert_same(prices, bars)
+    assert report.ignored_columns == ("year",)
 
 
 def test_partitions_by_day(tmp_path: Path, bars: pd.DataFrame) -> None:
