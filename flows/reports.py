@@ -8,6 +8,7 @@ from pathlib import Path
 
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
+from eigen_core.records import Excess
 from eigen_core.reporting.report import NAMES, Fact, Report, report_page
 from eigen_core.reporting.report.tables import UNDEFINED
 from eigen_core.store.files import replacing
@@ -92,6 +93,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         baselines=played.baselines,
         benchmark=BENCHMARK,
         matched=played.matched.total_returns,
+        quantile=played.matched.quantile_of(played.figures.total_return),
         trades=played.trades,
         by_asset=played.by_asset,
         periods_per_year=account.periods_per_year,
@@ -103,7 +105,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         commands=[training_command(config, played.run), report_command(played)],
         hashes=_hashes(status, panel.fingerprint),
     )
-    return replace(report, facts=[*_facts(played, report), *_tests(verdict)])
+    return replace(report, facts=facts_of(report, verdict, played.excess_per_trade))
 
 
 def report_command(played: Backtest) -> str:
@@ -129,39 +131,35 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
     return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
 
 
-def _facts(played: Backtest, report: Report) -> list[Fact]:
-    """Return what was earned, and beside what."""
-    figures, benchmark, excess = report.figures, report.baseline_figures[BENCHMARK], played.excess_per_trade
-    name = NAMES[BENCHMARK].lower()
-    verdict, interval = played.verdict, played.verdict.sharpe_interval
+def facts_of(report: Report, verdict: Verdict, excess: Excess | None) -> list[Fact]:
+    """Return what was earned and beside what, and how likely luck is after all looks at these days.
+
+    Args:
+        report: with the accounts.
+        verdict: on them.
+        excess: what the trades gained beyond the market.
+    """
+    figures, benchmark = report.figures, report.baseline_figures[BENCHMARK]
+    name, interval = NAMES[BENCHMARK].lower(), verdict.sharpe_interval
     sharpe = f"{name} {_shown(benchmark.sharpe, ratio)}"
-    quantile = played.matched.quantile_of(figures.total_return)
-    draws = f"of {len(played.matched.total_returns):,} matched random traders"
+    bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
+    quantile = report.quantile
+    draws = f"of {len(report.matched):,} matched random traders"
     luck = f"by luck {percent(verdict.matched_pvalue)}, {count(verdict.looks, 'look')}"
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
-        Fact(
-            "Sharpe",
-            _shown(figures.sharpe, ratio),
-            sharpe if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); {sharpe}",
-        ),
+        Fact("Sharpe", _shown(figures.sharpe, ratio), bounds + sharpe),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
-        Fact("Excess a trade", UNDEFINED if excess is None else excess.short, count(len(played.trades), "trade")),
+        Fact("Excess a trade", UNDEFINED if excess is None else excess.short, count(len(report.trades), "trade")),
         Fact("Earned more than", _shown(quantile, partial(percent, digits=0)), f"{draws}; {luck}"),
-    ]
-
-
-def _tests(verdict: Verdict) -> list[Fact]:
-    """Return how likely luck is, after all looks at these days."""
-    return [
         Fact("Deflated Sharpe", _shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
         Fact("SPA p-value", _shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
-        Fact(
-            "Smallest edge",
-            _shown(verdict.smallest_edge, lambda edge: f"{edge:.2f} %"),
-            "a trade, that would have been found",
-        ),
+        Fact("Smallest edge", _shown(verdict.smallest_edge, _edge), "a trade, that would have been found"),
     ]
+
+
+def _edge(value: float) -> str:
+    return f"{value:.2f} %"
 
 
 def _shown(value: float | None, text: Callable[[float], str]) -> str:

@@ -50,6 +50,7 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
         "baselines": {name: curve_of(account(0.0 if name == "cash" else 1.0)) for name in BASELINES},
         "benchmark": "equal_weight",
         "matched": draw.normal(0.1, 0.05, draws),
+        "quantile": 0.75,
         "trades": trades,
         "by_asset": _by_asset(trades),
         "periods_per_year": 252.0,

@@ -66,6 +66,7 @@ class Report:
         baselines: other accounts on the same days, by name.
         benchmark: the one of them that beta, alpha and information ratio are against; None: there is none.
         matched: total returns of random traders matched to the agent, float64 `[draws]`; may be empty.
+        quantile: share of them that earned less than the agent; None without any.
         trades: one row a trade: `symbol`, `fill`, `exit` (dates; NaT: still held), `shares`, `paid`, `received`,
             `costs`, `gain` (money), `reason` of the exit.
         by_asset: one row an asset, the highest gain first: `symbol`, `trades`, `won` (share), `gain` (money).
@@ -90,6 +91,7 @@ class Report:
     baselines: Mapping[str, EquityCurve]
     benchmark: str | None
     matched: Values
+    quantile: float | None
     trades: pd.DataFrame
     by_asset: pd.DataFrame
     periods_per_year: float

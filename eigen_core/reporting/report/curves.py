@@ -200,7 +200,6 @@ def exposure_plot(report: Report) -> Markup:
 def matched_plot(report: Report) -> Markup:
     """Draw the total returns of the matched random traders, and where the agent's lies among them."""
     own, matched = report.figures.total_return, report.matched
-    beaten = float((matched < own).mean())
 
     def draw(axes: Axes, narrow: bool) -> None:
         axes.hist(matched, bins=24 if narrow else 40, color=SHADE, edgecolor=MUTED, linewidth=0.5)
@@ -230,7 +229,8 @@ def matched_plot(report: Report) -> Markup:
 
     label = (
         f"Distribution of the total returns of {len(matched):,} matched random traders, median "
-        f"{percent(float(np.median(matched)))}. The agent's {percent(own)} is above {percent(beaten, 0)} of them."
+        f"{percent(float(np.median(matched)))}. The agent's {percent(own)} is above "
+        f"{percent(report.quantile or 0.0, 0)} of them."
     )
     return plot("matched", label, draw, height=260, margins=(24, 24))
 
