@@ -10,7 +10,6 @@ from trading_cases import prices_of, random_panel
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import AccountConfig, TradingConfig
 
-SPANS = 200
 TRADERS = 2
 
 
@@ -38,11 +37,12 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
     return TradingConfig(**trading), AccountConfig(**settings), int(random.integers(2, 60))
 
 
-def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day() -> None:
+@pytest.mark.parametrize("spans", [30, pytest.param(200, marks=pytest.mark.thorough)])
+def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> None:
     panel = random_panel(7, days=400, assets=6)
     prices, last_close = prices_of(panel), prices_of(panel).last_close.numpy()
     kept = 0
-    for seed in range(SPANS):
+    for seed in range(spans):
         trading, settings, days = random_case(seed)
         first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_days))
         span = range(first, first + days)
@@ -63,7 +63,7 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day() -> None:
             gained = table["gain"].sum() + accounts.interest[trader]
             assert curve.equity[-1] == pytest.approx(settings.capital + gained, rel=1e-9)
             assert curve.costs.sum() == pytest.approx(table["costs"].sum(), rel=1e-9)
-    assert kept > 20 * SPANS
+    assert kept > 20 * spans
 
 
 def one_trade(**changes: Any) -> DecidedTrades:
