@@ -22,6 +22,7 @@ def returns_of(seed: int, days: int = 252, mean: float = 0.0005, spread: float =
     return np.random.default_rng(seed).normal(mean, spread, days)
 
 
+@pytest.mark.thorough
 def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says() -> None:
     held = 0
     for seed in range(120):
