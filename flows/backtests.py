@@ -22,7 +22,7 @@ from eigen_core.market import Panel, build_panel
 from eigen_core.records import Excess, history_in
 from eigen_core.store import open_store
 from eigen_core.task.market_backtest import DRAWS, MarketBacktest
-from eigen_core.verdict import Verdict
+from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
 from flows.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
 from flows.verdicts import Chosen, counted_verdict

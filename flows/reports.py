@@ -13,7 +13,7 @@ from eigen_core.reporting.report import NAMES, Fact, Report, report_page
 from eigen_core.reporting.report.tables import UNDEFINED
 from eigen_core.store.files import replacing
 from eigen_core.units import count, percent, ratio
-from eigen_core.verdict import Verdict
+from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
 from flows.backtests import Backtest, backtest
 from flows.run_settings import settings_of, training_command

@@ -29,13 +29,14 @@ from eigen_core.generation import (
 )
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.records import HoldoutResult, Telemetry
-from eigen_core.store import StoreUnavailableError
+from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.task import TaskData, open_data
 from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_store_of_environment
 from flows.cockpit import Cockpit
 from flows.goodput import work_recorded
 from flows.journals import BlockedError, remember_own_settings
 from flows.listener import Listener, outside_listeners
+from flows.looks import keep_look
 from flows.memory_watch import MemoryWatch
 from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME
 from flows.own_flow_run import CancellationError, OwnFlowRun, report_suspension
@@ -301,10 +302,24 @@ def _hold_out(training: Training) -> HoldoutResult | None:
     if not state.config.holds_out:
         return None
     training.send(lambda listener: listener.phase_started(state.generation, "holdout"))
+    _keep_look(training)
     result = holdout(state, training.guard, state.generation)
     if result is not None:
         training.session.keep_holdout(state.generation, result.model_dump(mode="json"))
     return result
+
+
+def _keep_look(training: Training) -> None:
+    """Keep the coming look at the holdout's days in the ledger, before it is made."""
+    state = training.state
+    days = state.task.holdout_days
+    if days is None or state.champion is None:
+        return
+    try:
+        store = open_store(state.config.checkpoint.store)
+        keep_look(store, training.run.name, state.config, days, state.champion.weights[None])
+    except StoreUnavailableError as error:
+        get_run_logger().warning("This look at the holdout is missing in the ledger of looks: %s", error)
 
 
 def _upload(training: Training, seconds: float | None = None) -> None:

@@ -6,14 +6,14 @@ from typing import NamedTuple
 import torch
 
 from eigen_core.account.fees import daily_rate
-from eigen_core.checkpoint.checksums import json_sha256, tensors_sha256
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.store import Store
 from eigen_core.task.market_backtest import PlayedSpan
-from eigen_core.verdict import Evidence, Verdict, judge
-from eigen_core.verdict.ledger import Look, Looks, looks_at, record_look
+from eigen_core.verdict.claim import Evidence, Verdict, judge
+from eigen_core.verdict.ledger import Looks, looks_at
 from eigen_core.verdict.statistics import sharpe_ratio
+from flows.looks import keep_look
 
 _BASKETS = ("equal_weight", "rebalanced")
 
@@ -54,17 +54,8 @@ def counted_verdict(
     risk_free = daily_rate(account.risk_free, account.periods_per_year)
     first, last = str(curve.dates[0]), str(curve.dates[-1])
     symbols = panel.symbols[: panel.assets]
-    rules = {"trading": trading.model_dump(mode="json"), "account": account.model_dump(mode="json")}
-    look = Look(
-        first=first,
-        last=last,
-        symbols=symbols,
-        agent=tensors_sha256({"weights": weights}),
-        settings=json_sha256({**rules, "one_portfolio": played.one_portfolio}),
-        run=run,
-        sharpe=sharpe_ratio(curve.returns - risk_free),
-    )
-    record_look(store, look)
+    sharpe = sharpe_ratio(curve.returns - risk_free)
+    keep_look(store, run, config, (first, last, symbols), weights, one_portfolio=played.one_portfolio, sharpe=sharpe)
     looks = looks_at(store, symbols, first, last)
     verdict = judge(
         Evidence(

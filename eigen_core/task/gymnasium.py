@@ -117,6 +117,10 @@ class GymnasiumTask:
         """Refuse: an environment is no panel."""
         raise InputError(f"task {config.task} is not played on a panel: leave out --days, --columns and --assets.")
 
+    @property
+    def holdout_days(self) -> None:
+        """None: episodes have no dates."""
+
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         """Return the shape of the exploration noise of one agent in so many episodes."""
         return (episodes, self.episode_steps, len(self._opened.low))

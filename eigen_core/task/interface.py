@@ -167,6 +167,10 @@ class Task(Protocol[Observed, Encoded]):
     def holdout_starts(self) -> range:
         """Where the episodes may start that are played once, at the end; none if nothing is held out."""
 
+    @property
+    def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:
+        """First and last day (YYYY-MM-DD) held out, and the symbols traded; None where there are no such days."""
+
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         """Return the shape of the exploration noise of one agent in so many episodes."""
 

@@ -148,6 +148,15 @@ class MarketTask:
         return self.panel.holdout_starts(self._config) if self._config.market.holdout_days else range(0)
 
     @property
+    def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:
+        """First and last day held out, and the symbols traded; None if no days are held out."""
+        days = self.panel.splits.holdout
+        if not days:
+            return None
+        first, last = (str(self.panel.dates[day]) for day in (days[0], days[-1]))
+        return first, last, self.panel.symbols[: self.panel.assets]
+
+    @property
     def block_days(self) -> int:
         """Days of the blocks that batches are drawn from."""
         last_day = self.panel.splits.train.stop

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.account import DecidedTrades, EquityCurve, trade_accounts
@@ -102,6 +103,22 @@ class MarketBacktest:
             matched=play_matched_traders(decided, known, dates, config, draws, key),
             excess=excess_of_trades(decided, known, config.trading),
         )
+
+    def returns_of(self, weights: Tensor, span: range) -> NDArray[np.float64]:
+        """Return what each agent's account with the whole capital returns a day over a span.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            span: days of the panel.
+
+        Returns float64 `[days, agents]`.
+        """
+        config, dates = self._config, self._dates[span.start : span.stop]
+        known = prices_of_span(self._prices, span, config.trading.holding_days)
+        closes = known.last_close[: len(span)].cpu().numpy()
+        decided = self._decided(weights.to(self._device), known, span)
+        accounts = trade_accounts(decided, closes, dates, config.trading, config.account)
+        return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
 
     def _decided(self, weights: Tensor, known: Prices, span: range) -> DecidedTrades:
         groups = agent_groups(len(weights), self._config.population.group_size)

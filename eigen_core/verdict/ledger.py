@@ -53,14 +53,22 @@ class Looks:
     """How often days were looked at.
 
     Attributes:
-        count: different agents or settings; looks that cannot be read count each.
-        sharpes: the Sharpe ratios of a day that are known of them.
-        runs: the runs whose agents they were, sorted.
+        known: one look of each agent with its settings, in the order of their names.
+        unreadable: looks that cannot be read.
     """
 
-    count: int
-    sharpes: tuple[float, ...]
-    runs: tuple[str, ...]
+    known: tuple[Look, ...]
+    unreadable: int
+
+    @property
+    def count(self) -> int:
+        """Different agents or settings; each look that cannot be read counts."""
+        return len(self.known) + self.unreadable
+
+    @property
+    def sharpes(self) -> tuple[float, ...]:
+        """The Sharpe ratios of a day that are known of them."""
+        return tuple(look.sharpe for look in self.known if look.sharpe is not None)
 
 
 def record_look(store: Store, look: Look) -> None:
@@ -90,8 +98,7 @@ def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Loo
             unreadable += 1
         elif not set(symbols).isdisjoint(look.symbols) and look.first <= last and look.last >= first:
             known.setdefault((look.agent, look.settings), look)
-    sharpes = tuple(look.sharpe for look in known.values() if look.sharpe is not None)
-    return Looks(len(known) + unreadable, sharpes, tuple(sorted({look.run for look in known.values()})))
+    return Looks(tuple(known.values()), unreadable)
 
 
 def _read(store: Store, name: str) -> Look | None:

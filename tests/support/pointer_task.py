@@ -96,6 +96,10 @@ class PointerTask:
         """There are none."""
         raise InputError("task pointer is not played on a panel: leave out --days and --columns.")
 
+    @property
+    def holdout_days(self) -> None:
+        """None: episodes have no dates."""
+
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, _STEPS, 1)
 
