@@ -1,5 +1,6 @@
 """Backtests: what agents of a run would have earned in money over a span of days. No Prefect in here."""
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from eigen_core.verdict.ledger import Looks
 from flows.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
 from flows.verdicts import Chosen, counted_verdict
 
+logger = logging.getLogger(__name__)
+
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
 _FEWEST_DAYS = 2
@@ -38,7 +41,7 @@ class Backtest:
 
     Attributes:
         run: its name.
-        agent: champion, elites, ensemble, or an agent's number.
+        agent: champion, elites, population, ensemble, or an agent's number.
         agents: how many played.
         generation: the run's generation whose agents played.
         span: holdout, validation, or the dates as they were given.
@@ -128,7 +131,12 @@ def backtest(
     days = days_of(panel, config, span)
     market = MarketBacktest(config, panel, resolve_device(config.device))
     played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
-    chosen = _chosen(panel, days, generation * config.population.size)
+    population, _, _ = agents_on_market(store, run, config, "population")
+    chosen = Chosen(
+        training_days=len(set(days) & set(panel.splits.train)),
+        choices=generation * config.population.size if set(days) & set(panel.splits.validation) else 0,
+        candidates=market.returns_of(population, panel.splits.validation),
+    )
     looks, verdict = counted_verdict(open_store(store), run, config, panel, weights, played, chosen)
     return Backtest(
         run=run,
@@ -152,6 +160,23 @@ def backtest(
         verdict=verdict,
         folder=status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}",
     )
+
+
+def holdout_verdict(status: RunStatus) -> Verdict | None:
+    """Return the verdict on the champion of a finished run on its holdout; None where there are no prices to judge by.
+
+    That the prices are not on this machine is logged.
+
+    Raises:
+        StoreUnavailableError: the store does not answer.
+    """
+    if status.config.task != "market":
+        return None
+    try:
+        return backtest(status.store, status.run, span="holdout").verdict
+    except InputError as error:
+        logger.warning("The holdout of run '%s' is not judged: %s", status.run, error)
+        return None
 
 
 def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
@@ -179,11 +204,6 @@ def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[
 def _require_market(config: Config, run: str) -> None:
     if config.task != "market":
         raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
-
-
-def _chosen(panel: Panel, days: range, validations: int) -> Chosen:
-    on_validation = set(days) & set(panel.splits.validation)
-    return Chosen(len(set(days) & set(panel.splits.train)), validations if on_validation else 0)
 
 
 def _with_account(config: Config, settings: Iterable[str]) -> Config:
@@ -219,11 +239,13 @@ def _weights_of(contents: RunContents, manifest: Manifest, agent: str) -> torch.
     if agent == "champion":
         return stored_weights(contents, manifest, CHAMPION).unsqueeze(0)
     population = stored_weights(contents, manifest, "population")
+    if agent == "population":
+        return population
     if agent in ("elites", "ensemble"):
         return population[_elites(contents, manifest)]
     if not agent.isdecimal() or int(agent) >= len(population):
         raise InputError(
-            f"There is no agent '{agent}': choose champion, elites, ensemble, or a number from 0 to "
+            f"There is no agent '{agent}': choose champion, elites, population, ensemble, or a number from 0 to "
             f"{len(population) - 1}."
         )
     return population[int(agent)].unsqueeze(0)

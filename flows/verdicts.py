@@ -12,7 +12,7 @@ from eigen_core.store import Store
 from eigen_core.task.market_backtest import PlayedSpan
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 from eigen_core.verdict.ledger import Looks, looks_at
-from eigen_core.verdict.statistics import sharpe_ratio
+from eigen_core.verdict.statistics import Values, sharpe_ratio
 from flows.looks import keep_look
 
 _BASKETS = ("equal_weight", "rebalanced")
@@ -24,10 +24,13 @@ class Chosen(NamedTuple):
     Attributes:
         training_days: how many of the days they were trained on.
         choices: validations on some of the days among which they were chosen.
+        candidates: a day's returns of the agents that are now to choose from, on the days that choose, float64
+            `[days, agents]`.
     """
 
     training_days: int
     choices: int
+    candidates: Values
 
 
 def counted_verdict(
@@ -68,6 +71,7 @@ def counted_verdict(
             holding_days=trading.holding_days,
             looks=looks.count + chosen.choices,
             looked_at=looks.sharpes,
+            candidates=chosen.candidates,
             risk_free=risk_free,
             periods_per_year=account.periods_per_year,
             seed=config.seed,

@@ -66,6 +66,11 @@ class Looks:
         return len(self.known) + self.unreadable
 
     @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs whose agents they were, sorted."""
+        return tuple(sorted({look.run for look in self.known}))
+
+    @property
     def sharpes(self) -> tuple[float, ...]:
         """The Sharpe ratios of a day that are known of them."""
         return tuple(look.sharpe for look in self.known if look.sharpe is not None)

@@ -313,10 +313,20 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 @app.command()
 @sentences
 def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
-    """Show a run: how far it is, and what each generation gave."""
+    """Show a run: how far it is, and what each generation gave; as JSON also the verdict on its holdout."""
     from flows.runs import status_of
 
-    print_result(as_json, run_document, print_run, status_of(store_of(store), name))
+    status = status_of(store_of(store), name)
+    if not as_json:
+        print_run(output_console(), status)
+        return
+    verdict = None
+    if status.holdout is not None:
+        from flows.backtests import holdout_verdict
+
+        verdict = holdout_verdict(status)
+    shown = verdict and {"claim": verdict.claim, "sentence": verdict.sentence}
+    print_json({**run_document(status), "verdict": shown})
 
 
 app.command(epilog=REPORT_EXAMPLES)(report)

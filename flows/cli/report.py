@@ -26,7 +26,9 @@ Slice = Annotated[
         metavar="DAYS",
     ),
 ]
-Agent = Annotated[str, typer.Option(help="Who plays: champion, elites, ensemble, or an agent's number.", metavar="WHO")]
+Agent = Annotated[
+    str, typer.Option(help="Who plays: champion, elites, population, ensemble, or a number.", metavar="WHO")
+]
 
 REPORT_EXAMPLES = """[bold]Examples[/]
 

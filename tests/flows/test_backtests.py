@@ -106,7 +106,10 @@ def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_ag
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"agent": "4"}, r"There is no agent '4': choose champion, elites, ensemble, or a number from 0 to 3\."),
+        (
+            {"agent": "4"},
+            r"There is no agent '4': choose champion, elites, population, ensemble, or a number from 0 to 3\.",
+        ),
         ({"agent": "best"}, r"There is no agent 'best'"),
         ({"span": "tomorrow"}, r"'tomorrow' is no span: write holdout, validation, or dates such as"),
         ({"span": "2015-02-30:2015-03-30"}, r"'2015-02-30:2015-03-30' is no span"),
@@ -196,3 +199,12 @@ def test_what_is_refused_has_exit_code_2(store: str) -> None:
     result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--agent", "nobody"])
     assert result.exit_code == 2
     assert "There is no agent 'nobody'" in result.output
+
+
+def test_the_holdouts_verdict_is_that_of_its_backtest(store: str, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["show", RUN, "--store", store, "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["verdict"]["claim"] in ("none", "undecided", "skill")
+    trained(tmp_path, of=2)
+    unfinished = CliRunner().invoke(app, ["show", RUN, "--store", str(tmp_path), "--json"])
+    assert json.loads(unfinished.stdout)["verdict"] is None

@@ -20,6 +20,7 @@ import tasks.artifacts
 import tasks.phases
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
+from eigen_core.store import open_store
 from flows.cockpit import Cockpit
 from flows.listener import Listener, observed_by
 from flows.own_flow_run import first_name
@@ -97,6 +98,8 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path:
     assert "## Plots, drawn after generation 3" in page
     assert "**Holdout**: In " in page
     assert "| **Memory** | fine: " in page
+    # The look at the holdout is in the ledger.
+    assert [look.name.count("/") for look in open_store(str(tmp_path)).objects("looks/")] == [1]
     newest = records(config, "paged")[-1]
     assert f"best {newest.best_fitness:,.2f}, mean {newest.mean_fitness:,.2f}" in page
     rows = json.loads(str(pages["paged-population"].data))

@@ -41,6 +41,7 @@ SHOWN_KEYS = [
     "history",
     "goodput",
     "uploads",
+    "verdict",
 ]
 HISTORY_KEYS = [
     "generation",
