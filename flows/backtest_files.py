@@ -16,15 +16,13 @@ def write_backtest(backtest: Backtest, folder: Path) -> list[Path]:
     Raises:
         InputError: they cannot be written.
     """
-    with explained("write", folder):
-        folder.mkdir(parents=True, exist_ok=True)
     tables = {
         "equity": equity_table(backtest),
         "trades": backtest.trades,
         "by_asset": backtest.by_asset,
         "by_month": backtest.by_month,
     }
-    return [path for name, table in tables.items() for path in _write(table, folder / name)]
+    return [path for name, table in tables.items() for path in write_table(table, folder / name)]
 
 
 def equity_table(backtest: Backtest) -> pd.DataFrame:
@@ -49,7 +47,18 @@ def equity_table(backtest: Backtest) -> pd.DataFrame:
     )
 
 
-def _write(table: pd.DataFrame, stem: Path) -> list[Path]:
+def write_table(table: pd.DataFrame, stem: Path) -> list[Path]:
+    """Write a table as CSV and as Parquet, into a folder that is made if it is missing; return the files.
+
+    Args:
+        table: to write.
+        stem: the files, without their suffix.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    with explained("write", stem.parent):
+        stem.parent.mkdir(parents=True, exist_ok=True)
     text, binary = stem.with_suffix(".csv"), stem.with_suffix(".parquet")
     with explained("write", text), replacing(text) as target:
         target.write(table.to_csv(index=False).encode())

@@ -6,6 +6,7 @@ play a span of days that nothing was trained or chosen on. No Prefect in here.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
 from eigen_core.market.panel import Splits
-from eigen_core.store import check_run_name, created, open_store
+from eigen_core.store import check_run_name, created, open_store, run_root
+from eigen_core.store.location import WALKS
 from flows.definitions import require_same_definition
 
 _MOST_BYTES = 1 << 24
@@ -171,6 +173,12 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
     return config_from_values(merge(config.model_dump(), {"market": {"purge_days": days}}))
 
 
+def folder_of(walk: Walk) -> Path:
+    """Return the folder on this machine for what a walk comes to."""
+    checkpoint = walk.config.checkpoint
+    return run_root(checkpoint.store, checkpoint.local) / WALKS / walk.name
+
+
 def remember_walk(walk: Walk) -> None:
     """Keep in the store what a walk is, so that it goes on as it was begun.
 
@@ -178,7 +186,7 @@ def remember_walk(walk: Walk) -> None:
         InputError: the store cannot be used, or the walk was begun otherwise.
         StoreUnavailableError: the store does not answer.
     """
-    store, name, now = open_store(walk.config.checkpoint.store), f"walks/{walk.name}.json", walk.document()
+    store, name, now = open_store(walk.config.checkpoint.store), f"{WALKS}{walk.name}.json", walk.document()
     if created(store, name, checksummed(now)):
         return
     try:

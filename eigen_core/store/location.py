@@ -13,6 +13,8 @@ from eigen_core.store.local import LocalStore
 
 LOOKS = "looks/"
 """Folder of a store that belongs to no run: the ledger of looks."""
+WALKS = "walks/"
+"""Another one: what walks were begun as, and what they came to."""
 _RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
@@ -25,10 +27,10 @@ def check_run_name(name: str) -> str:
 
     Raises:
         InputError: it is not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot or
-            dash first; and not `looks`, the ledger's.
+            dash first; and not `looks` or `walks`, which are the names of folders beside the runs.
     """
-    if name == LOOKS.rstrip("/"):
-        raise InputError(f"A run cannot be named {name!r}: the ledger of looks has that name. Choose another.")
+    if f"{name}/" in (LOOKS, WALKS):
+        raise InputError(f"A run cannot be named {name!r}: the store has a folder of that name. Choose another.")
     if not _RUN_NAME.fullmatch(name):
         raise InputError(
             f"A run cannot be named {name[:120]!r}: use 1 to 100 letters (a to z), digits, dots, dashes and "

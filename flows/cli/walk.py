@@ -25,7 +25,7 @@ from flows.cli.common import (
     sentences,
 )
 from flows.cli.flow_context import StoppableObserver, announce, prepared_to_train, run_flow, started_meanwhile
-from flows.cli.output import output_console, print_line
+from flows.cli.output import output_console, print_line, print_result
 from flows.cli.training import is_finished, refused_with_its_plan, require_trainable
 from flows.endings import Stopped
 from flows.prefect_environment import PrefectServer
@@ -78,7 +78,12 @@ def walk(
         given.append(f"market.holdout_days={span_days}")
     console = Console(stderr=True) if as_json else output_console()
     planned = partial(_planned, name, preset, given, folds, _train_days(train_days), seeds)
-    train_walk(planned, name, load_config(preset, given), console)
+    trained = train_walk(planned, name, load_config(preset, given), console)
+    from flows.cli.walk_results import print_walk, walk_document
+    from flows.walk_results import play_walk, write_walk
+
+    result = play_walk(trained)
+    print_result(as_json, walk_document, print_walk, result, write_walk(result))
 
 
 def _train_days(text: str) -> int | None:

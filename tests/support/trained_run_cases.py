@@ -18,14 +18,18 @@ RUN = "small"
 def trained(store: Path, run: str = RUN, *, of: int, **sections: Any) -> Config:
     """A run with one of so many generations."""
     market = {"holdout_days": 60, **sections.pop("market", {})}
-    config = small_flow_config(store, generations=of, market=market, **sections)
+    return trained_as(RUN, small_flow_config(store, generations=of, market=market, **sections))
+
+
+def trained_as(run: str, config: Config) -> Config:
+    """A run of this name and configuration, with one generation."""
     state = start_training(config, build_panel(config)[0])
     for phase in (evaluate, train, evolve):
         phase(state)
     open_or_create(config, run)
     with open_session(config.checkpoint, run) as session:
         session.save(snapshot(state), stored_values(config), "none")
-        if of == 1:
+        if config.generations == 1:
             result = hold_out(state)
             assert result is not None
             session.keep_holdout(1, result.model_dump(mode="json"))

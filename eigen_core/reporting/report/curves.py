@@ -78,34 +78,54 @@ def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], f
     """
 
     def draw(axes: Axes, narrow: bool) -> None:
-        labels = []
-        for position, (name, curve) in enumerate(curves.items()):
-            first = position == 0
-            axes.plot(
-                curve.dates,
-                curve.equity,
-                color=colours[name],
-                linewidth=_THICK if first else _THIN,
-                linestyle=_DASHED if colours[name] in (MUTED, INK) and not first else "solid",
-                zorder=4 if first else 2,
-            )
-            last = float(curve.equity[-1])
-            labels.append(EndLabel(last, f"{_shorten(name)} {money(last)}", colours[name]))
-        for fold in folds[:-1]:
-            axes.axvline(np.datetime64(fold.last), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)  # type: ignore[arg-type]
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        wide_range = high > _DECADE * low
-        axes.yaxis.set_major_locator(
-            LogLocator(subs=(1.0, 2.0, 5.0)) if wide_range else MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
-        )
-        axes.yaxis.set_minor_locator(NullLocator())
-        _axes(axes, money, narrow=narrow)
-        if not narrow:
-            label_ends(axes, labels, size=_LABEL_PIXELS)
+        draw_equity(axes, curves, colours, [str(fold.last) for fold in folds], narrow=narrow)
 
     ends = ", ".join(f"{name} {money(curve.equity[-1])}" for name, curve in curves.items())
     return plot("equity", f"Equity over the days, on a logarithmic axis. At the end: {ends}.", draw, height=380)
+
+
+def draw_equity(
+    axes: Axes,
+    curves: Mapping[str, EquityCurve],
+    colours: Mapping[str, str],
+    ends: Sequence[str] = (),
+    *,
+    narrow: bool = False,
+) -> None:
+    """Draw the equity of accounts on a logarithmic axis, the first one thick and in front.
+
+    Args:
+        axes: where.
+        curves: the accounts by their names.
+        colours: of each.
+        ends: last dates of folds, as YYYY-MM-DD; all but the last are marked.
+        narrow: without names at the ends of the lines.
+    """
+    labels = []
+    for position, (name, curve) in enumerate(curves.items()):
+        first = position == 0
+        axes.plot(
+            curve.dates,
+            curve.equity,
+            color=colours[name],
+            linewidth=_THICK if first else _THIN,
+            linestyle=_DASHED if colours[name] in (MUTED, INK) and not first else "solid",
+            zorder=4 if first else 2,
+        )
+        last = float(curve.equity[-1])
+        labels.append(EndLabel(last, f"{_shorten(name)} {money(last)}", colours[name]))
+    for end in ends[:-1]:
+        axes.axvline(np.datetime64(end), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)  # type: ignore[arg-type]
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    wide_range = high > _DECADE * low
+    axes.yaxis.set_major_locator(
+        LogLocator(subs=(1.0, 2.0, 5.0)) if wide_range else MaxNLocator(nbins=6, steps=[1, 2, 5, 10])
+    )
+    axes.yaxis.set_minor_locator(NullLocator())
+    _axes(axes, money, narrow=narrow)
+    if not narrow:
+        label_ends(axes, labels, size=_LABEL_PIXELS)
 
 
 def drawdown_plot(report: Report) -> Markup:

@@ -1,0 +1,236 @@
+"""What the champions of a walk earn on the days that its folds play, joined into one account, and how it is judged.
+
+No Prefect in here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.figures import Figures, figures_of
+from eigen_core.account.joined import one_after_another, side_by_side
+from eigen_core.market import build_panel
+from eigen_core.records import Excess
+from eigen_core.reporting.walk_plot import plot_walk
+from eigen_core.store import open_store
+from eigen_core.verdict import Evidence, Verdict, judge
+from eigen_core.verdict.ledger import looks_at
+from eigen_core.verdict.statistics import interquartile_mean
+from flows.backtest_files import write_table
+from flows.backtests import Backtest, backtest
+from flows.walks import Fold, Walk, folder_of
+
+Values = NDArray[np.float64]
+BASKETS = ("equal_weight", "rebalanced")
+BENCHMARK = "equal_weight"
+
+
+@dataclass(frozen=True)
+class PlayedFold:
+    """A fold that the champion of one seed has played."""
+
+    fold: Fold
+    seed: int
+    run: str
+    played: Backtest
+
+
+@dataclass(frozen=True)
+class WalkResult:
+    """What a walk comes to.
+
+    Attributes:
+        walk: what was trained.
+        played: its folds, seed by seed, in the order of the days.
+        looks: results on the days of the fold that was looked at most.
+    """
+
+    walk: Walk
+    played: Sequence[PlayedFold]
+    looks: int = 1
+
+    def of_seed(self, seed: int) -> list[Backtest]:
+        """Return the backtests of a seed, in the order of the days."""
+        return [one.played for one in self.played if one.seed == seed]
+
+    @cached_property
+    def curves(self) -> Mapping[int, EquityCurve]:
+        """The joined account of each seed."""
+        seeds = self.walk.all_seeds
+        return {seed: one_after_another([played.curve for played in self.of_seed(seed)]) for seed in seeds}
+
+    @cached_property
+    def curve(self) -> EquityCurve:
+        """The joined account with an equal share of the capital for each seed."""
+        return side_by_side(list(self.curves.values()))
+
+    @cached_property
+    def baselines(self) -> Mapping[str, EquityCurve]:
+        """Joined baselines by name, each as it is played in each fold; those that depend on the seed are shared too."""
+        names = self.played[0].played.baselines
+        return {name: side_by_side([self._baseline(name, seed) for seed in self.walk.all_seeds]) for name in names}
+
+    def _baseline(self, name: str, seed: int) -> EquityCurve:
+        return one_after_another([played.baselines[name] for played in self.of_seed(seed)])
+
+    @cached_property
+    def matched_returns(self) -> Values:
+        """Total returns of matched random traders over all folds, float64 `[draws]`: draw by draw, as the account."""
+        each = [
+            np.prod([1.0 + played.matched.total_returns for played in self.of_seed(seed)], axis=0)
+            for seed in self.walk.all_seeds
+        ]
+        returns: Values = np.mean(each, axis=0) - 1.0
+        return returns
+
+    @property
+    def matched_median(self) -> float:
+        """Median of the total returns of the matched random traders."""
+        return float(np.median(self.matched_returns))
+
+    @property
+    def matched_quantile(self) -> float:
+        """Share of the matched random traders that earned less, half of those that earned as much."""
+        own, others = self.figures.total_return, self.matched_returns
+        return float((others < own).mean() + (others == own).mean() / 2.0)
+
+    @cached_property
+    def excess(self) -> Excess | None:
+        """What a trade gained beyond the market; folds are independent, seeds of a fold as if they were the same."""
+        return pooled([[played.excess_per_trade for played in self.of_seed(seed)] for seed in self.walk.all_seeds])
+
+    @cached_property
+    def figures(self) -> Figures:
+        """Figures of the joined account, against equal weight."""
+        return self.figures_of(self.curve, self.baselines[BENCHMARK])
+
+    def figures_of(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Figures:
+        """Return the figures of an account of this walk."""
+        account = self.walk.config.account
+        return figures_of(curve, benchmark, periods_per_year=account.periods_per_year, risk_free=account.risk_free)
+
+    @cached_property
+    def interquartile(self) -> tuple[float, float, float]:
+        """Interquartile mean of the seeds' total returns, with its 95 % interval; see `interquartile_mean`."""
+        returns = np.array([curve.equity[-1] / curve.capital - 1.0 for curve in self.curves.values()])
+        return interquartile_mean(returns, self.walk.config.seed)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict on the joined account."""
+        account, config = self.walk.config.account, self.walk.config
+        return judge(
+            Evidence(
+                returns=self.curve.returns,
+                baselines={name: curve.returns for name, curve in self.baselines.items()},
+                baskets=BASKETS,
+                total_return=self.figures.total_return,
+                matched_returns=self.matched_returns,
+                excess=self.excess,
+                holding_days=config.trading.holding_days,
+                looks=self.looks,
+                risk_free=(1.0 + account.risk_free) ** (1.0 / account.periods_per_year) - 1.0,
+                periods_per_year=account.periods_per_year,
+                seed=config.seed,
+            )
+        )
+
+
+def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
+    """Return the excess of all trades together; None without any.
+
+    Standard errors of a seed's spans, whose days differ, add up as squares; those of seeds, which trade on the same
+    days, as they are: they count as fully related.
+
+    Args:
+        seeds: of each seed, of each span.
+    """
+    means, errors, trades = 0.0, 0.0, 0
+    for spans in seeds:
+        known = [one for one in spans if one is not None]
+        means += sum(one.mean * one.trades for one in known)
+        errors += sum((one.standard_error * one.trades) ** 2 for one in known) ** 0.5
+        trades += sum(one.trades for one in known)
+    return Excess(mean=means / trades, standard_error=errors / trades, trades=trades) if trades else None
+
+
+def play_walk(walk: Walk) -> WalkResult:
+    """Let the champions of a walk that is trained play its folds.
+
+    Raises:
+        InputError: a run is not finished, or its data are not those that it was trained on.
+        StoreUnavailableError: the store does not answer.
+    """
+    store = walk.config.checkpoint.store
+    played = [
+        PlayedFold(fold, seed, walk.run_of(fold, seed), backtest(store, walk.run_of(fold, seed), span="holdout"))
+        for seed in walk.all_seeds
+        for fold in walk.folds
+    ]
+    return WalkResult(walk, played, max([walk.seeds, *(_looks(store, one) for one in played)]))
+
+
+def _looks(store: str, one: PlayedFold) -> int:
+    days = one.fold.played
+    return looks_at(open_store(store), build_panel(one.played.config)[0].symbols, days.first, days.last).count
+
+
+def write_walk(result: WalkResult) -> Path:
+    """Write the joined accounts and the folds as CSV and Parquet, and the plot; return their folder on this machine.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    folder = folder_of(result.walk)
+    write_table(equity_table(result), folder / "equity")
+    write_table(folds_table(result), folder / "folds")
+    accounts = {"champion": result.curve, **result.baselines}
+    ends = [fold.played.last for fold in result.walk.folds]
+    plot_walk(accounts, ends, result.verdict.sentence, folder / "equity.png")
+    return folder
+
+
+def equity_table(result: WalkResult) -> pd.DataFrame:
+    """Return the joined accounts day by day (money): date, fold, equity, each seed's, then each baseline's."""
+    first_seed = result.of_seed(result.walk.config.seed)
+    days = [np.full(len(played.curve.dates), number) for number, played in enumerate(first_seed, 1)]
+    return pd.DataFrame(
+        {
+            "date": result.curve.dates.astype("datetime64[s]"),
+            "fold": np.concatenate(days),
+            "equity": result.curve.equity,
+            **{f"seed_{seed}": curve.equity for seed, curve in result.curves.items()},
+            **{name: curve.equity for name, curve in result.baselines.items()},
+        }
+    )
+
+
+def folds_table(result: WalkResult) -> pd.DataFrame:
+    """Return a row for each fold and seed: its dates, and what champion and baselines earned, as fractions."""
+    return pd.DataFrame([fold_row(one) for one in result.played])
+
+
+def fold_row(one: PlayedFold) -> dict[str, str | int | float | None]:
+    """Return what is said of a fold that was played."""
+    played, excess = one.played, one.played.excess_per_trade
+    return {
+        "fold": one.fold.number,
+        "seed": one.seed,
+        "run": one.run,
+        "trained_to": one.fold.train.last,
+        "first": one.fold.played.first,
+        "last": one.fold.played.last,
+        "total_return": played.figures.total_return,
+        "equal_weight": played.figures_of_baselines[BENCHMARK].total_return,
+        "matched_median": played.matched.median_return,
+        "quantile_of_agent": played.matched.quantile_of(played.figures.total_return),
+        "excess_mean": None if excess is None else excess.mean,
+        "excess_standard_error": None if excess is None else excess.standard_error,
+        "trades": len(played.trades),
+    }
