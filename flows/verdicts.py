@@ -15,7 +15,8 @@ from eigen_core.verdict.ledger import Looks, looks_at
 from eigen_core.verdict.statistics import Values, sharpe_ratio
 from flows.looks import keep_look
 
-_BASKETS = ("equal_weight", "rebalanced")
+BASKETS = ("equal_weight", "rebalanced")
+"""Baselines that hold all assets."""
 
 
 class Chosen(NamedTuple):
@@ -64,7 +65,7 @@ def counted_verdict(
         Evidence(
             returns=curve.returns,
             baselines={name: baseline.returns for name, baseline in played.baselines.items()},
-            baskets=_BASKETS,
+            baskets=BASKETS,
             total_return=float(curve.equity[-1] / curve.capital - 1.0),
             matched_returns=played.matched.total_returns,
             excess=played.excess,

@@ -13,21 +13,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.account import EquityCurve
+from eigen_core.account.fees import daily_rate
 from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.joined import one_after_another, side_by_side
-from eigen_core.market import build_panel
 from eigen_core.records import Excess
 from eigen_core.reporting.walk_plot import plot_walk
-from eigen_core.store import open_store
 from eigen_core.verdict import Evidence, Verdict, judge
-from eigen_core.verdict.ledger import looks_at
 from eigen_core.verdict.statistics import interquartile_mean
 from flows.backtest_files import write_table
 from flows.backtests import Backtest, backtest
+from flows.verdicts import BASKETS
 from flows.walks import Fold, Walk, folder_of
 
 Values = NDArray[np.float64]
-BASKETS = ("equal_weight", "rebalanced")
 BENCHMARK = "equal_weight"
 
 
@@ -48,12 +46,10 @@ class WalkResult:
     Attributes:
         walk: what was trained.
         played: its folds, seed by seed, in the order of the days.
-        looks: results on the days of the fold that was looked at most.
     """
 
     walk: Walk
     played: Sequence[PlayedFold]
-    looks: int = 1
 
     def of_seed(self, seed: int) -> list[Backtest]:
         """Return the backtests of a seed, in the order of the days."""
@@ -123,8 +119,9 @@ class WalkResult:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on the joined account."""
-        account, config = self.walk.config.account, self.walk.config
+        """The verdict on the joined account; looks are those at the fold that was looked at most."""
+        config = self.walk.config
+        account = config.account
         return judge(
             Evidence(
                 returns=self.curve.returns,
@@ -134,8 +131,8 @@ class WalkResult:
                 matched_returns=self.matched_returns,
                 excess=self.excess,
                 holding_days=config.trading.holding_days,
-                looks=self.looks,
-                risk_free=(1.0 + account.risk_free) ** (1.0 / account.periods_per_year) - 1.0,
+                looks=max(one.played.looks.count for one in self.played),
+                risk_free=daily_rate(account.risk_free, account.periods_per_year),
                 periods_per_year=account.periods_per_year,
                 seed=config.seed,
             )
@@ -173,12 +170,7 @@ def play_walk(walk: Walk) -> WalkResult:
         for seed in walk.all_seeds
         for fold in walk.folds
     ]
-    return WalkResult(walk, played, max([walk.seeds, *(_looks(store, one) for one in played)]))
-
-
-def _looks(store: str, one: PlayedFold) -> int:
-    days = one.fold.played
-    return looks_at(open_store(store), build_panel(one.played.config)[0].symbols, days.first, days.last).count
+    return WalkResult(walk, played)
 
 
 def write_walk(result: WalkResult) -> Path:

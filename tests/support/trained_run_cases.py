@@ -18,7 +18,7 @@ RUN = "small"
 def trained(store: Path, run: str = RUN, *, of: int, **sections: Any) -> Config:
     """A run with one of so many generations."""
     market = {"holdout_days": 60, **sections.pop("market", {})}
-    return trained_as(RUN, small_flow_config(store, generations=of, market=market, **sections))
+    return trained_as(run, small_flow_config(store, generations=of, market=market, **sections))
 
 
 def trained_as(run: str, config: Config) -> Config:
