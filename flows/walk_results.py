@@ -18,7 +18,7 @@ from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.joined import one_after_another, side_by_side
 from eigen_core.records import Excess
 from eigen_core.reporting.walk_plot import plot_walk
-from eigen_core.verdict import Evidence, Verdict, judge
+from eigen_core.verdict.claim import Evidence, Verdict, judge
 from eigen_core.verdict.statistics import interquartile_mean
 from flows.backtest_files import write_table
 from flows.backtests import Backtest, backtest
