@@ -23,6 +23,7 @@ from eigen_core.market import Panel, build_panel
 from eigen_core.records import Excess, history_in
 from eigen_core.store import open_store
 from eigen_core.task.market_backtest import DRAWS, MarketBacktest
+from eigen_core.units import count
 from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
 from flows.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
@@ -284,7 +285,9 @@ def days_of(panel: Panel, config: Config, span: str) -> range:
         days = _days_between(panel, span)
     earliest = config.market.window - 1
     if len(days) < _FEWEST_DAYS:
-        raise InputError(f"The span {span} holds {len(days)} days of prices: an account needs {_FEWEST_DAYS} or more.")
+        raise InputError(
+            f"The span {span} holds {count(len(days), 'day')} of prices: an account needs {_FEWEST_DAYS} or more."
+        )
     if days[0] < earliest:
         raise InputError(
             f"The span {span} begins after fewer days of prices than the {config.market.window} that agents observe: "
