@@ -31,11 +31,13 @@ class WrittenReport:
 
     Attributes:
         report: what it says.
+        agent: who played, as `backtest` takes it.
         file: its page.
         artifact: key of its artifact in Prefect; None: no server has it.
     """
 
     report: Report
+    agent: str
     file: Path
     artifact: str | None = None
 
@@ -55,7 +57,7 @@ def write_report(store: str, run: str, *, span: str | None, agent: str, file: Pa
     played = backtest(store, run, span=span, agent=agent)
     report = report_of(played, status_of(store, run))
     write_page(report_page(report), file)
-    return WrittenReport(report, file)
+    return WrittenReport(report, agent, file)
 
 
 def write_page(page: str, file: Path) -> None:

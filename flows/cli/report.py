@@ -80,7 +80,7 @@ def report_document(written: "WrittenReport") -> dict[str, Any]:
     report = written.report
     return {
         "run": report.run,
-        "agent": report.agent,
+        "agent": written.agent,
         "slice": report.span,
         "first": report.first,
         "last": report.last,

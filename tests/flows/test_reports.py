@@ -87,7 +87,7 @@ def test_the_command_report_prints_the_contract(store: str, tmp_path: Path) -> N
     found = command("report", ONE, "--store", store, "--out", str(file))
     assert set(found) == REPORT_KEYS
     assert file.is_file()
-    assert found["file"] == str(file)
+    assert (found["agent"], found["file"]) == ("champion", str(file))
     assert found["baselines"]["cash"]["sharpe"] is None
     assert found["figures"]["total_return"] == pytest.approx(found["figures"]["cagr"] * 60 / 252, rel=0.5, abs=0.05)
     assert set(found["verdict"]) == {"claim", "sentence"}
@@ -138,7 +138,7 @@ def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(publishing, "api_url", lambda: "http://server/api")
     monkeypatch.setattr(server_presence, "require_server", lambda: None)
     monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda **given: created.append(given))
-    written = WrittenReport(report_of(), tmp_path / "report.html")
+    written = WrittenReport(report_of(), "champion", tmp_path / "report.html")
     assert publishing.publish(written) == "mine-report"
     (artifact,) = created
     assert artifact["key"] == "mine-report"
@@ -154,5 +154,5 @@ def test_a_server_that_does_not_answer_costs_no_report(
 
     monkeypatch.setattr(publishing, "api_url", lambda: "http://server/api")
     monkeypatch.setattr(server_presence, "require_server", refuse)
-    assert publishing.publish(WrittenReport(report_of(), tmp_path / "report.html")) is None
+    assert publishing.publish(WrittenReport(report_of(), "champion", tmp_path / "report.html")) is None
     assert "Prefect has no page of the report: ConnectError" in caplog.text
