@@ -32,15 +32,19 @@ def settings_of(config: Config) -> list[Setting]:
 
 def training_command(config: Config, run: str) -> str:
     """Return the command line that trains a run like this one; where it is kept and computed is left out."""
-    given = {
-        row.setting.key: row.value for row in explain(config) if row.source == "given" and row.setting.key not in _HERE
-    }
+    return shlex.join(["eigen", "train", "--run", run, *options_of(config)])
+
+
+def options_of(config: Config) -> list[str]:
+    """Return the options that give a configuration to a command that trains."""
+    rows = [row for row in explain(config) if row.source == "given" and row.setting.key not in _HERE]
+    given = {row.setting.key: row.value for row in rows}
     data = given.pop("market.data", None)
-    parts = ["eigen", "train", "--preset", config.preset, "--run", run]
-    parts += [] if data is None else ["--data", _shown("market.data", data)]
+    options = ["--preset", config.preset]
+    options += [] if data is None else ["--data", _shown("market.data", data)]
     for key, value in given.items():
-        parts += ["--set", f"{key}={_entered(value)}"]
-    return shlex.join(parts)
+        options += ["--set", f"{key}={_entered(value)}"]
+    return options
 
 
 def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, str]]:

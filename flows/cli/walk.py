@@ -79,11 +79,16 @@ def walk(
     console = Console(stderr=True) if as_json else output_console()
     planned = partial(_planned, name, preset, given, folds, _train_days(train_days), seeds)
     trained = train_walk(planned, name, load_config(preset, given), console)
+    from eigen_core.reporting.report import report_page
     from flows.cli.walk_results import print_walk, walk_document
+    from flows.reports import write_page
+    from flows.walk_report import report_of_walk
     from flows.walk_results import play_walk, write_walk
 
     result = play_walk(trained)
-    print_result(as_json, walk_document, print_walk, result, write_walk(result))
+    folder = write_walk(result)
+    write_page(report_page(report_of_walk(result)), folder / "report.html")
+    print_result(as_json, walk_document, print_walk, result, folder)
 
 
 def _train_days(text: str) -> int | None:

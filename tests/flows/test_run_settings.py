@@ -15,7 +15,7 @@ GIVEN = ("generations=3", "learner.batch_size=16", "market.context=AAPL,MSFT", "
 def test_the_command_trains_a_run_with_the_same_settings(preset: str) -> None:
     config = load_config(preset, ["seed=7", "checkpoint.store=/somewhere/else", "memory.limit_gb=3.5"])
     words = shlex.split(training_command(config, "mine"))
-    assert words[:6] == ["eigen", "train", "--preset", preset, "--run", "mine"]
+    assert words[:6] == ["eigen", "train", "--run", "mine", "--preset", preset]
     again = load_config(preset, words[7::2])
     assert set(words[6::2]) == {"--set"}
     assert differing_keys(again, config) == ("checkpoint.store",)

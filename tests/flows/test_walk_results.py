@@ -12,7 +12,9 @@ from trained_run_cases import trained_as
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.records import Excess
+from eigen_core.reporting.report import report_page
 from flows.cli.walk_results import print_walk, walk_document
+from flows.walk_report import report_of_walk
 from flows.walk_results import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk
 from flows.walks import Walk, plan_walk
 
@@ -84,6 +86,18 @@ def test_tables_plot_and_document_say_the_same(result: WalkResult) -> None:
     text = console.export_text()
     assert document["verdict"]["sentence"] in text.replace("\n", "")
     assert "interquartile mean of 2 total returns" in text
+
+
+def test_the_report_of_a_walk_has_its_folds_and_its_command(result: WalkResult) -> None:
+    report = report_of_walk(result)
+    page = report_page(report)
+    assert report.figures.total_return == result.figures.total_return
+    assert [(str(fold.first), str(fold.last)) for fold in report.folds] == [
+        (fold.played.first, fold.played.last) for fold in result.walk.folds
+    ]
+    assert "Walk-forward folds" in page
+    assert "eigen walk years --folds 2 --seeds 2 --preset quickstart --set " in page
+    assert len(report.trades) == sum(len(one.played.trades) for one in result.played)
 
 
 def test_a_fold_that_is_not_trained_is_refused(walk: Walk) -> None:

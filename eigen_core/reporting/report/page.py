@@ -29,7 +29,7 @@ from eigen_core.reporting.report.tables import (
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.units import count, money, number, percent
 
-_DAYS = {"holdout": "Holdout", "validation": "Validation days"}
+_DAYS = {"holdout": "Holdout", "validation": "Validation days", "walk": "Walk-forward"}
 HEADLINES = {"skill": "Skill is likely", "none": "No skill shown", "undecided": "Too little data to tell"}
 
 
