@@ -38,6 +38,7 @@ from flows.cli.importance import IMPORTANCE_EXAMPLES, importance
 from flows.cli.operations import operations
 from flows.cli.output import output_console, print_json, print_line, print_result
 from flows.cli.plan import (
+    PLAN_EXAMPLES,
     findings_document,
     is_healthy,
     planned_document,
@@ -119,13 +120,6 @@ the mean of its champions' validation fitness.
 """
 
 _LARGEST = 1_000_000
-_PLAN_EXAMPLES = """[bold]Examples[/]
-
-  eigen plan
-  eigen plan --preset eigen2 --data prices --set network.column_chunk=32
-  eigen plan --preset eigen2 --columns 669 --assets 108 --days 3700     without data
-  eigen plan --calibrate                                                 a larger piece is timed
-"""
 
 
 app = typer.Typer(
@@ -182,7 +176,7 @@ def doctor(
         raise typer.Exit(EXIT_OTHER)
 
 
-@app.command(epilog=_PLAN_EXAMPLES)
+@app.command(epilog=PLAN_EXAMPLES)
 @sentences
 def plan(
     preset: Preset = None,

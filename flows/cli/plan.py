@@ -25,6 +25,14 @@ _FINDING_STYLES: "dict[Status, str]" = {"ok": "green", "warning": "yellow", "fai
 _CHECK_WIDTH = 15
 _print_fact = partial(print_fact, width=10)
 
+PLAN_EXAMPLES = """[bold]Examples[/]
+
+  eigen plan
+  eigen plan --preset eigen2 --data prices --set network.column_chunk=32
+  eigen plan --preset eigen2 --columns 669 --assets 108 --days 3700     without data
+  eigen plan --calibrate                                                 a larger piece is timed
+"""
+
 
 @dataclass(frozen=True)
 class PlannedRun:
