@@ -169,6 +169,16 @@ def _basket_correlation(evidence: Evidence) -> float | None:
     return max((float(np.corrcoef(evidence.returns, basket)[0, 1]) for basket in known), default=None)
 
 
+def _earned(evidence: Evidence) -> str:
+    """Return what the agent earned, beside the first basket, in words."""
+    earned = f"it earned {evidence.total_return:+.1%}"
+    baskets = [name for name in evidence.baskets if name in evidence.baselines]
+    if not baskets:
+        return earned
+    basket = float(np.prod(1.0 + evidence.baselines[baskets[0]]) - 1.0)
+    return f"{earned}, {baskets[0].replace('_', ' ')} {basket:+.1%}"
+
+
 def _sentence(
     evidence: Evidence, claim: Claim, matched: float, correlation: float | None, smallest: float | None
 ) -> str:
@@ -177,7 +187,7 @@ def _sentence(
         return f"no skill shown: it made fewer than two trades ({looks})."
     gained = f"beyond the market it gained {evidence.excess}"
     draws = f"{len(evidence.matched_returns):,} random traders that traded as often, on the same days"
-    compared = f"{gained}, and {_share_below(evidence):.0%} of {draws} earned less"
+    compared = f"{_earned(evidence)}; {gained}, and {_share_below(evidence):.0%} of {draws} earned less"
     if claim == "skill":
         return f"skill is likely: {compared}; by luck alone that has a probability of {matched:.1%} {looks}."
     edge = "" if smallest is None else f"the smallest edge that this run could have shown is {smallest:+.2f} % a trade"
