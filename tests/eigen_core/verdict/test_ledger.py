@@ -46,5 +46,5 @@ def test_damaged_looks_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 
 
 def test_no_run_takes_the_ledgers_name() -> None:
-    with pytest.raises(InputError, match="ledger of looks"):
+    with pytest.raises(InputError, match="the store has a folder of that name"):
         check_run_name("looks")
