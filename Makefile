@@ -4,7 +4,7 @@ PYTHON ?= $(shell for version in 3.13 3.12 3.11; do \
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint bench soak kill limits fuzz docs
+.PHONY: help setup run test test-all lint bench soak kill limits fuzz bench-trust docs
 
 help:
 	@echo "make run      train the preset quickstart on the bundled prices"
@@ -16,6 +16,7 @@ help:
 	@echo "make kill     100 kills on each store, with all ends compared; 50 stops"
 	@echo "make limits   20 runs under memory limits below their need, with all ends looked at"
 	@echo "make fuzz     inputs drawn at random whose right treatment is known"
+	@echo "make bench-trust  100 markets of noise and edges of growing strength, and what is claimed of them"
 	@echo "make soak     300 small generations with everything on, resident memory fitted"
 
 setup: .venv/installed
@@ -50,6 +51,9 @@ bench: setup
 kill: setup
 	$(BIN)/python -m benchmarks.kill
 	$(BIN)/python -m benchmarks.stop
+
+bench-trust: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.trust
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak

@@ -1,5 +1,6 @@
 """The verdict on a backtest, after every look at its days has been counted in the store. No Prefect in here."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -54,14 +55,39 @@ def counted_verdict(
     Raises:
         InputError, StoreUnavailableError: the ledger cannot be read or written.
     """
-    curve, account, trading = played.curve, config.account, config.trading
+    curve, account = played.curve, config.account
     risk_free = daily_rate(account.risk_free, account.periods_per_year)
     first, last = str(curve.dates[0]), str(curve.dates[-1])
     symbols = panel.symbols[: panel.assets]
     sharpe = sharpe_ratio(curve.returns - risk_free)
     keep_look(store, run, config, (first, last, symbols), weights, one_portfolio=played.one_portfolio, sharpe=sharpe)
     looks = looks_at(store, symbols, first, last)
-    verdict = judge(
+    verdict = verdict_on(
+        played, config, looks=looks.count + chosen.choices, looked_at=looks.sharpes, candidates=chosen.candidates
+    )
+    if chosen.training_days:
+        sentence = f"no skill shown: the agents were trained on {chosen.training_days:,} of these days."
+        verdict = replace(verdict, claim="none", sentence=sentence)
+    return looks, verdict
+
+
+def verdict_on(
+    played: PlayedSpan,
+    config: Config,
+    *,
+    looks: int = 1,
+    looked_at: Sequence[float] = (),
+    candidates: Values | None = None,
+) -> Verdict:
+    """Return the verdict on agents that played a span of days.
+
+    Args:
+        played: what they earned.
+        config: of the run, with the account's settings.
+        looks, looked_at, candidates: see `Evidence`.
+    """
+    curve, account = played.curve, config.account
+    return judge(
         Evidence(
             returns=curve.returns,
             baselines={name: baseline.returns for name, baseline in played.baselines.items()},
@@ -69,16 +95,12 @@ def counted_verdict(
             total_return=float(curve.equity[-1] / curve.capital - 1.0),
             matched_returns=played.matched.total_returns,
             excess=played.excess,
-            holding_days=trading.holding_days,
-            looks=looks.count + chosen.choices,
-            looked_at=looks.sharpes,
-            candidates=chosen.candidates,
-            risk_free=risk_free,
+            holding_days=config.trading.holding_days,
+            looks=looks,
+            looked_at=looked_at,
+            candidates=candidates,
+            risk_free=daily_rate(account.risk_free, account.periods_per_year),
             periods_per_year=account.periods_per_year,
             seed=config.seed,
         )
     )
-    if chosen.training_days:
-        sentence = f"no skill shown: the agents were trained on {chosen.training_days:,} of these days."
-        verdict = replace(verdict, claim="none", sentence=sentence)
-    return looks, verdict

@@ -80,6 +80,26 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     return panel, replace(report, source=str(source.path), ignored_files=source.ignored)
 
 
+def read_market(config: Config) -> CleanPrices:
+    """Read and clean the prices that `config.market` names; nothing is cached.
+
+    Raises:
+        InputError: they cannot be used, or there are too few days.
+    """
+    prices = _opened(find_source(config.market.data), config.market).prices
+    config.require_days(len(prices.days))
+    return prices
+
+
+def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
+    """Return the panel of clean prices and the features that `market` names.
+
+    Raises:
+        InputError: a feature cannot be computed.
+    """
+    return _panel(PanelFeatures.of(prices, market), fingerprint)
+
+
 def _release_memory() -> None:
     """Return freed memory to the system: both allocators would keep it until the process ends."""
     pyarrow.default_memory_pool().release_unused()
@@ -139,12 +159,17 @@ def _with_results(fingerprint: str, features: PanelFeatures) -> str:
 
 
 def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) -> tuple[Panel, DataReport]:
-    market = config.market
-    prices, features = opened.prices, opened.features
-    days, columns = prices.close.shape
+    days, columns = opened.prices.close.shape
     logger.info("Building a panel of %d days and %d columns from %s.", days, columns, source.path)
     config.require_days(days)
-    splits = Splits.of_days(days, market)
+    panel = _panel(opened.features, fingerprint)
+    return panel, replace(opened.report, look_ahead=tuple(map(str, look_ahead_of_functions(opened.features))))
+
+
+def _panel(features: PanelFeatures, fingerprint: str) -> Panel:
+    prices = features.prices
+    days, columns = prices.close.shape
+    splits = Splits.of_days(days, features.market)
     values = normalised(
         features.of_column,
         days=days,
@@ -154,7 +179,7 @@ def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) ->
         progress=lambda done: report_progress(_PROGRESS, _STEPS // 2 + _STEPS // 2 * done // columns, _STEPS),
     )
     tradable = slice(0, prices.assets)
-    panel = Panel(
+    return Panel(
         features=values,
         valid=~np.isnan(prices.close),
         open=prices.open[:, tradable],
@@ -167,7 +192,6 @@ def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) ->
         splits=splits,
         fingerprint=fingerprint,
     )
-    return panel, replace(opened.report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
 
 
 def read_rows(source: Source, market: MarketConfig) -> Iterator[PriceRows]:

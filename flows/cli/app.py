@@ -60,6 +60,7 @@ from flows.cli.runs import (
     verification_document,
 )
 from flows.cli.training import continue_run, start_or_continue
+from flows.cli.trust import TRUST_EXAMPLES, trust
 from flows.cli.walk import WALK_EXAMPLES, walk
 from flows.names import default_run_name
 from flows.prefect_environment import set_umask
@@ -76,6 +77,7 @@ _EXAMPLES = """[bold]Examples[/]
   eigen backtest first                     what would the champion have earned?
   eigen report first                       what would it have earned? one HTML file
   eigen compare first second
+  eigen trust --trials 20                  how far can verdicts on these prices be trusted?
   eigen memory first                       what took the memory?
   eigen verify first --deep                is every file as it was written?
   eigen export first --champion champion.safetensors
@@ -216,6 +218,7 @@ def plan(
 
 app.command(epilog=AUDIT_EXAMPLES)(audit)
 app.command(epilog=BACKTEST_EXAMPLES)(backtest)
+app.command(epilog=TRUST_EXAMPLES)(trust)
 
 
 @app.command(epilog=_TRAIN_EXAMPLES)

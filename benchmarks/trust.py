@@ -1,0 +1,82 @@
+"""How far the verdict can be trusted: claims of skill on markets of noise, and edges of growing strength that it finds.
+
+`python -m benchmarks.trust [--trials 100] [--edge-trials 20] [--out FOLDER]` makes the trials that are missing, and
+draws trust.png beside this file; it can be interrupted.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks.__main__ import ALL_SECTIONS
+from benchmarks.results import Section, keep
+from eigen_core.config.loading import load_config
+from eigen_core.progress import progress_to
+from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
+from eigen_core.verdict.claim import POWER, SIGNIFICANCE
+from flows.cli.display import display_on
+from flows.cli.trust import COLUMNS, rows_of
+from flows.trust import EDGES, Trust, TrustTrials, with_trial_settings
+
+_PLOT = Path(__file__).with_suffix(".png")
+_GOAL = "The goal is at most 5 claims on 100 markets of noise, and an edge of 0.1 found in 80 % of the trials."
+
+
+def section_of(trust: Trust) -> Section:
+    """Return the section of the file of results."""
+    return Section(
+        title="Verdicts on noise, and on edges of known strength",
+        method="Each trial trains a small run (`eigen trust`, its default settings) on a market made from the bundled "
+        "prices and judges its champion on the holdout. In the first row markets are block bootstraps with random "
+        "signs; in the others a feature with that information coefficient is added to the prices themselves.",
+        columns=COLUMNS,
+        rows=rows_of(trust),
+        remarks=(*trust.sentences, _GOAL, "![Share of trials with a claim of skill](trust.png)"),
+    )
+
+
+def draw(trust: Trust, path: Path) -> None:
+    """Draw the share of trials that claim skill over the strength of the edge, with intervals."""
+    with figure_file(path, "Which edges are found", trust.sentences[1]) as figure:
+        axes = figure.add_axes((0.08, 0.12, 0.88, 0.7))
+        points = [(0.0, trust.false_alarms, VERMILLION), *((edge, one, BLUE) for edge, one in trust.power.items())]
+        for edge, claims, colour in points:
+            if claims.share is not None and claims.interval is not None:
+                axes.plot([edge, edge], claims.interval, color=colour, linewidth=1.2)
+                axes.plot(edge, claims.share, "o", color=colour)
+        known = [(edge, claims.share) for edge, claims in trust.power.items() if claims.share is not None]
+        axes.plot(*zip(*known, strict=True), color=BLUE)
+        for level, label in ((POWER, "found"), (SIGNIFICANCE, "allowed on noise")):
+            axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=":")
+            axes.annotate(
+                f"{label}: {level:.0%}", (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+            )
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axes.set_ylabel("trials that claim skill")
+        axes.set_xlabel("information coefficient of the planted feature (red: markets of noise)")
+
+
+def main() -> None:
+    """Make the trials, draw them and keep the section."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.trust", description=__doc__)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--edge-trials", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=Path("trust-bench"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    trials = TrustTrials(load_config(None, with_trial_settings(["device=cpu"])), arguments.out)
+    console = Console()
+    with display_on(Console(stderr=True)) as display, progress_to(display):
+        noise = trials.run(arguments.trials, ())
+        trust = Trust(noise.false_alarms, trials.run(arguments.edge_trials, EDGES).power)
+    draw(trust, _PLOT)
+    section = section_of(trust)
+    section.show(console)
+    keep({"trust": section}, ALL_SECTIONS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Markets made from a market's own prices in which nothing can be predicted, to see what is claimed of them."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigen_core.market.cleaning import CleanPrices, Grid
+from eigen_core.randomness import keyed_generator
+
+MEAN_BLOCK_DAYS = 60
+"""Mean length of a block: |returns| keep (1 - 1 / 60)^k of their autocorrelation at a lag of k days."""
+
+
+def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
+    """Return prices on the same days whose returns no past tells anything about.
+
+    A stationary bootstrap over days (Politis and Romano 1994, "The stationary bootstrap") of the vector of all columns'
+    returns, whose deviations from each column's mean are multiplied by a random sign, one for each day (the wild
+    bootstrap of Liu 1988, "Bootstrap procedures under some non-i.i.d. models"). With x the deviation of a day's log
+    return, g its sign and m the mean return of all tradable columns, a close is the one before it times
+    (1 + m) exp(g x) / cosh(x), of which the mean over the signs is 1 + m whatever x is.
+
+    Kept: variances, tails, what columns have in common on a day, and within blocks the clustering of volatility. Gone:
+    autocorrelation, effects of one column on a later day of another, momentum, reversal, differences between the mean
+    returns of columns, skewness. All columns rise by m a day in the mean, so that the market as a whole earns something
+    and no choice among its columns does.
+
+    A day's open, high and low keep their distances to the close, mirrored where the sign is negative; volume and the
+    data's own columns come from the drawn day as they are. Each column keeps its own days: where it begins late or has
+    a gap, so it does here. A column without a price on the drawn day takes the day of its own that has the drawn day's
+    number modulo the number of them: blocks stay whole, and only what it has in common with others is lost there.
+
+    Args:
+        prices: of all columns.
+        seed: of the draws.
+    """
+    days = len(prices.days)
+    generator = keyed_generator(seed, 0, "market", "resampled", "days")
+    drawn = _stationary_days(days, generator)
+    signs = np.where(generator.random(days) < 0.5, -1.0, 1.0)
+    growth = _mean_growth(prices.close[:, : prices.assets])
+    opened, high, low, close, volume = grids = [np.full_like(prices.close, np.nan) for _ in range(5)]
+    own = {name: np.full_like(values, np.nan) for name, values in prices.own.items()}
+    for column in range(prices.close.shape[1]):
+        priced = np.flatnonzero(~np.isnan(prices.close[:, column]))
+        taken = _days_taken(drawn[priced], priced)
+        bars = _bars(prices, column, priced, taken, signs[priced], growth)
+        for grid, values in zip(grids, bars, strict=True):
+            grid[priced, column] = values
+        for name, values in prices.own.items():
+            own[name][priced, column] = values[taken, column]
+    return replace(prices, open=opened, high=high, low=low, close=close, volume=volume, own=own)
+
+
+def prices_fingerprint(prices: CleanPrices) -> str:
+    """Return SHA-256 of the symbols, days and values of prices."""
+    digest = hashlib.sha256(repr((prices.symbols, prices.assets, tuple(prices.own))).encode())
+    grids = (prices.open, prices.high, prices.low, prices.close, prices.volume, *prices.own.values())
+    for values in (prices.days, *grids):
+        digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw blocks of days of geometric lengths, which go on at the first day after the last: int64 `[days]`."""
+    begins = generator.random(days) < 1.0 / MEAN_BLOCK_DAYS
+    begins[0] = True
+    first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    starts = generator.integers(0, days, days)
+    result: NDArray[np.int64] = (starts[first] + np.arange(days) - first) % days
+    return result
+
+
+def _days_taken(drawn: NDArray[np.int64], priced: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the days that a column's bars come from, of its own days but the first, which has no return."""
+    own = priced[1:] if len(priced) > 1 else priced
+    position = np.minimum(np.searchsorted(own, drawn), len(own) - 1)
+    result: NDArray[np.int64] = np.where(own[position] == drawn, drawn, own[drawn % len(own)])
+    return result
+
+
+def _mean_growth(close: Grid) -> float:
+    """Return the mean of all returns, as a fraction."""
+    returns = [np.expm1(np.diff(np.log(column[~np.isnan(column)]))) for column in close.T]
+    return float(np.concatenate(returns).mean()) if sum(map(len, returns)) else 0.0
+
+
+def _bars(
+    prices: CleanPrices,
+    column: int,
+    priced: NDArray[np.int64],
+    taken: NDArray[np.int64],
+    signs: Grid,
+    growth: float,
+) -> tuple[Grid, ...]:
+    """Return open, high, low, close and volume of a column on its own days, float64 `[own days]` each."""
+    log_close = np.log(prices.close[:, column])
+    returns = np.full(len(log_close), np.nan)
+    returns[priced[1:]] = np.diff(log_close[priced])
+    deviations = np.nan_to_num((returns - np.nanmean(returns[priced[1:]]))[taken]) if len(priced) > 1 else 0.0 * signs
+    steps = np.log1p(growth) + signs * deviations - np.log(np.cosh(deviations))
+    steps[0] = 0.0
+    close = log_close[priced[0]] + np.cumsum(steps)
+    above = np.log(prices.high[taken, column]) - log_close[taken]
+    below = log_close[taken] - np.log(prices.low[taken, column])
+    # Within the day too, the mean of close / open over the signs is 1.
+    within = log_close[taken] - np.log(prices.open[taken, column])
+    opened = close - (signs * within - np.log(np.cosh(within)))
+    high = np.fmax(close + np.where(signs > 0.0, above, below), opened)
+    low = np.fmin(close - np.where(signs > 0.0, below, above), opened)
+    return *(np.exp(values) for values in (opened, high, low, close)), prices.volume[taken, column]

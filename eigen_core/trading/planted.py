@@ -1,0 +1,81 @@
+"""An edge of known strength, planted into a market as a feature that knows something of the coming returns."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from eigen_core.config import TradingConfig
+from eigen_core.errors import InputError
+from eigen_core.market import Panel
+from eigen_core.randomness import keyed_generator
+from eigen_core.trading.excess import entry_prices
+from eigen_core.trading.prices import Prices
+
+Values = NDArray[np.float64]
+
+FEATURE = "planted_edge"
+_FEWEST_ASSETS = 3
+
+
+def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Panel:
+    """Return a panel with one more feature, whose information coefficient with the coming returns is `strength`.
+
+    The feature of an asset on a day is `strength` times `coming_returns`, plus noise, both normalised over the assets
+    of the day: the mean over days of the correlation of feature and return over assets is `strength`. The noise is a
+    moving sum over as many days as the return spans, and so about as persistent: a mean of the feature over some days
+    knows no more than its last value. Where the return is not known there is noise alone; context columns have 0.
+
+    Args:
+        panel: the market.
+        trading: when an order is filled, and how long a position is held.
+        strength: the information coefficient, from 0 to 1.
+        seed: of the noise.
+
+    Raises:
+        InputError: there are too few tradable columns to choose from.
+    """
+    if panel.assets < _FEWEST_ASSETS:
+        raise InputError(
+            f"An edge among assets cannot be planted with {panel.assets} tradable symbols: give {_FEWEST_ASSETS} or "
+            "more."
+        )
+    returns = coming_returns(panel, trading)
+    days, assets = returns.shape
+    generator = keyed_generator(seed, 0, "market", "planted", "noise")
+    sums = np.cumsum(generator.standard_normal((days + trading.holding_days, assets)), axis=0)
+    noise = _over_assets(sums[trading.holding_days :] - sums[: -trading.holding_days])
+    feature = np.zeros((days, panel.columns, 1), dtype=np.float32)
+    feature[:, :assets, 0] = strength * _over_assets(returns) + np.sqrt(1.0 - strength**2) * noise
+    name = f"{panel.fingerprint} {FEATURE} {strength} {trading.holding_days} {trading.fill} {seed}"
+    return replace(
+        panel,
+        features=np.concatenate([np.asarray(panel.features), feature], axis=2),
+        feature_names=(*panel.feature_names, FEATURE),
+        fingerprint=hashlib.sha256(name.encode()).hexdigest(),
+    )
+
+
+def coming_returns(panel: Panel, trading: TradingConfig) -> Values:
+    """Return the log return from the fill of a day's order to the last known close `holding_days` after the day.
+
+    float64 `[days, assets]`; NaN where no order is filled, and on the last days, whose returns are not known.
+    """
+    prices = Prices.of_panel(panel, torch.device("cpu"))
+    entry, last_close = entry_prices(prices, trading).numpy(), prices.last_close.numpy()
+    returns = np.full(entry.shape, np.nan)
+    horizon = trading.holding_days
+    returns[:-horizon] = np.log(last_close[horizon:] / entry[:-horizon])
+    return returns
+
+
+def _over_assets(values: Values) -> Values:
+    """Normalise the known values of each day over the assets; zero where unknown or where all are equal."""
+    known = ~np.isnan(values)
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    deviation = np.where(known, values - np.nansum(values, axis=1, keepdims=True) / count, 0.0)
+    spread = np.sqrt((deviation**2).sum(axis=1, keepdims=True) / count)
+    normalised: Values = np.divide(deviation, spread, out=np.zeros_like(deviation), where=spread > 0.0)
+    return normalised

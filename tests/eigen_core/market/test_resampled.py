@@ -1,0 +1,102 @@
+"""Markets in which nothing can be predicted: what they keep of the prices, and what is gone."""
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+from eigen_core.config import Config
+from eigen_core.market.build import panel_of_clean_prices
+from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.resampled import prices_fingerprint, unpredictable_prices
+from eigen_core.randomness import keyed_generator
+
+DAYS, COLUMNS, LATE = 2_500, 6, 700
+
+
+@pytest.fixture(scope="module")
+def prices() -> CleanPrices:
+    """Columns with momentum, a common factor, clustered volatility and different variances; the last begins late."""
+    generator = keyed_generator(1, 0, "test", "resampled")
+    level = lfilter([1.0], [1.0, -0.98], 0.12 * generator.standard_normal(DAYS))
+    shocks = generator.standard_normal((DAYS, COLUMNS)) + generator.standard_normal((DAYS, 1))
+    shocks *= np.exp(level)[:, None] * np.linspace(0.004, 0.02, COLUMNS)
+    returns = lfilter([1.0], [1.0, -0.3], shocks, axis=0) + np.linspace(-0.001, 0.001, COLUMNS)
+    close = 50.0 * np.exp(np.cumsum(returns, axis=0))
+    close[:LATE, -1] = np.nan
+    close[1_000:1_020, 2] = np.nan
+    opened = close * np.exp(0.004 * generator.standard_normal(close.shape))
+    return CleanPrices(
+        days=np.datetime64("2001-01-01") + np.arange(DAYS),
+        symbols=tuple("ABCDEF"),
+        assets=COLUMNS,
+        open=opened,
+        high=np.maximum(opened, close) * 1.002,
+        low=np.minimum(opened, close) * 0.999,
+        close=close,
+        volume=np.full_like(close, np.nan),
+        has_range=True,
+        has_volume=False,
+        own={"day": np.where(np.isnan(close), np.nan, np.arange(DAYS)[:, None])},
+    )
+
+
+def _returns(prices: CleanPrices) -> np.ndarray:
+    return np.diff(np.log(prices.close), axis=0)
+
+
+def _autocorrelation(values: np.ndarray, lag: int) -> float:
+    return float(np.mean([_correlation(column[lag:], column[:-lag]) for column in values.T]))
+
+
+def _correlation(one: np.ndarray, other: np.ndarray) -> float:
+    known = ~np.isnan(one) & ~np.isnan(other)
+    return float(np.corrcoef(one[known], other[known])[0, 1])
+
+
+def test_returns_are_unpredictable_while_volatility_still_clusters(prices: CleanPrices) -> None:
+    real, noise = _returns(prices), [_returns(unpredictable_prices(prices, seed)) for seed in range(10)]
+    for lag in (1, 2, 5):
+        assert abs(np.mean([_autocorrelation(each, lag) for each in noise])) < 0.03
+    assert _autocorrelation(real, 1) > 0.2
+    assert _correlation(real[1:, 1], real[:-1, 0]) > 0.1
+    assert abs(np.mean([_correlation(each[1:, 1], each[:-1, 0]) for each in noise])) < 0.03
+    clustering = np.mean([_autocorrelation(np.abs(each), 5) for each in noise])
+    assert clustering > 0.6 * _autocorrelation(np.abs(real), 5) > 0.05
+
+
+def test_what_columns_have_in_common_on_a_day_is_kept(prices: CleanPrices) -> None:
+    real, noise = _returns(prices), [_returns(unpredictable_prices(prices, seed)) for seed in range(8)]
+    for one, other in ((0, 1), (1, 3), (3, 4)):
+        mean = np.mean([_correlation(each[:, one], each[:, other]) for each in noise])
+        assert mean == pytest.approx(_correlation(real[:, one], real[:, other]), abs=0.06)
+
+
+def test_every_column_rises_by_the_same_mean_whatever_its_variance(prices: CleanPrices) -> None:
+    """A return that is symmetric in logarithms alone would make volatile columns the better choice."""
+    growth = [np.expm1(_returns(unpredictable_prices(prices, seed))) for seed in range(40)]
+    means = np.nanmean(np.concatenate(growth), axis=0)
+    errors = np.nanstd(np.concatenate(growth), axis=0) / np.sqrt(sum(map(len, growth)))
+    expected = np.nanmean(np.expm1(_returns(prices)))
+    assert (np.abs(means - expected) < 4.0 * errors).all()
+
+
+def test_days_and_bars_stay_whole_and_equal_seeds_give_equal_prices(prices: CleanPrices) -> None:
+    noise = unpredictable_prices(prices, 3)
+    assert np.array_equal(np.isnan(noise.close), np.isnan(prices.close))
+    known = ~np.isnan(noise.close) & ~np.isnan(noise.open)
+    assert (noise.low[known] <= np.minimum(noise.open, noise.close)[known] * (1 + 1e-12)).all()
+    assert (noise.high[known] >= np.maximum(noise.open, noise.close)[known] * (1 - 1e-12)).all()
+    taken = noise.own["day"]
+    assert np.array_equal(taken[:, 0], taken[:, 1])
+    blocks = np.diff(taken[:, 0]) == 1.0
+    assert 0.96 < blocks.mean() < 0.995
+    assert prices_fingerprint(noise) == prices_fingerprint(unpredictable_prices(prices, 3))
+    assert prices_fingerprint(noise) != prices_fingerprint(unpredictable_prices(prices, 4))
+
+
+def test_features_are_those_of_the_new_prices(prices: CleanPrices) -> None:
+    market = Config(preset="quickstart").market
+    noise = unpredictable_prices(prices, 3)
+    panel = panel_of_clean_prices(noise, market, "noise")
+    feature = panel.features[:, 1, panel.feature_names.index("log_return_1")]
+    assert _correlation(feature[1:].astype(np.float64), _returns(noise)[:, 1]) > 0.99
