@@ -126,7 +126,7 @@ def backtest(
     """
     status = status_of(store, run)
     config = _with_account(config_to_resume(store, run, None), settings)
-    _require_market(config, run)
+    require_market(config, run)
     span = _default_span(status) if span is None else span
     weights, generation, panel = agents_on_market(store, run, config, agent)
     days = days_of(panel, config, span)
@@ -194,15 +194,16 @@ def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[
             trained on.
         StoreUnavailableError: the store does not answer.
     """
-    _require_market(config, run)
-    contents, manifest = _newest(store, run)
+    require_market(config, run)
+    contents, manifest = newest_of_run(store, run)
     weights = _weights_of(contents, manifest, agent)
     panel, _ = build_panel(config)
     _require_same_panel(contents, manifest, panel)
     return weights, manifest.generation, panel
 
 
-def _require_market(config: Config, run: str) -> None:
+def require_market(config: Config, run: str) -> None:
+    """Raise `InputError` if a run plays something else."""
     if config.task != "market":
         raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
 
@@ -228,7 +229,8 @@ def _default_span(status: RunStatus) -> str:
     return "holdout"
 
 
-def _newest(store: str, run: str) -> tuple[RunContents, Manifest]:
+def newest_of_run(store: str, run: str) -> tuple[RunContents, Manifest]:
+    """Return the newest generation of a run and where it is; raise `InputError` if it has none."""
     newest = newest_generation(configured_location(store, run)[0])
     if newest is None:
         raise InputError(f"Run '{run}' has no agents yet: it has not completed a generation.")

@@ -62,6 +62,6 @@ def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: 
     trades.asset[trader, day] = asset
     trades.at_open[trader, day] = opened[fill_day, asset] & (trading.fill == "next_open")
     trades.at_target[trader, day] = table["reason"].to_numpy() == "target"
-    for name in ("exit_day", "entry", "exit", "coefficient"):
+    for name in ("exit_day", "entry", "exit", "target", "coefficient"):
         getattr(trades, name)[trader, day] = table[name].to_numpy()
     return trades

@@ -85,6 +85,7 @@ def _draw(
         "exit_day": exit_day,
         "entry": entries[decided, column],
         "exit": closes * (1.0 - trading.slippage_bps / BASIS_POINTS),
+        "target": np.full(shape, np.nan),
         "coefficient": np.broadcast_to(trades.coefficient, shape),
         "at_target": np.zeros(shape, dtype=np.bool_),
         "at_open": opened[decided + fill_offset(trading), column],

@@ -29,6 +29,7 @@ class DecidedTrades:
         asset: int64, what the decision of the day buys; -1: nothing.
         exit_day: int64, day of the sale, counted from the span's first; it may be after the last.
         entry, exit: float64, prices of one share, slippage included.
+        target: float64, price of one share at which it is sold before its last day; NaN: it waits for that day.
         coefficient: float64, the agent's.
         at_target: bool, the sale is at the target, which costs no slippage.
         at_open: bool, the fill is at the open: sales of its day come after it.
@@ -38,6 +39,7 @@ class DecidedTrades:
     exit_day: Indices
     entry: Values
     exit: Values
+    target: Values
     coefficient: Values
     at_target: NDArray[np.bool_]
     at_open: NDArray[np.bool_]
@@ -51,6 +53,7 @@ class DecidedTrades:
             exit_day=np.full(shape, -1),
             entry=np.full(shape, np.nan),
             exit=np.full(shape, np.nan),
+            target=np.full(shape, np.nan),
             coefficient=np.zeros(shape),
             at_target=np.zeros(shape, dtype=np.bool_),
             at_open=np.zeros(shape, dtype=np.bool_),

@@ -86,7 +86,7 @@ def read_market(config: Config) -> CleanPrices:
     Raises:
         InputError: they cannot be used, or there are too few days.
     """
-    prices = _opened(find_source(config.market.data), config.market).prices
+    prices = read_prices(config.market)
     config.require_days(len(prices.days))
     return prices
 
@@ -98,6 +98,11 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
         InputError: a feature cannot be computed.
     """
     return _panel(PanelFeatures.of(prices, market), fingerprint)
+
+
+def read_prices(market: MarketConfig) -> CleanPrices:
+    """Return the cleaned prices that `market` describes; raise `InputError` if they cannot be used."""
+    return _opened(find_source(market.data), market).prices
 
 
 def _release_memory() -> None:

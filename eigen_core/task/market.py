@@ -1,7 +1,7 @@
 """The market as a task: agents trade episodes of a panel's days."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.facts import PanelFacts
+from eigen_core.market.fresh import TrainingDays
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import ACTION_VALUES, AgentNetwork, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import encoder_class
@@ -251,6 +252,7 @@ class MarketTask:
             "assets": self.panel.assets,
             "features": list(self.panel.feature_names),
             "panel": self.panel.fingerprint,
+            "training": asdict(TrainingDays.of(self.panel)),
         }
 
 

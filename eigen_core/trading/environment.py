@@ -9,7 +9,15 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.errors import InputError
-from eigen_core.trading.orders import Orders, combine_orders, fill_offset, gain_at_close, place_orders, trade_value
+from eigen_core.trading.orders import (
+    Orders,
+    combine_orders,
+    fill_offset,
+    gain_at_close,
+    place_orders,
+    target_price,
+    trade_value,
+)
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary, account
 
@@ -211,7 +219,8 @@ class TradingEnvironment:
         """Return all trades of the episodes, one a row, ordered by episode and decision.
 
         Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
-        slippage included), coefficient, gain (net, a fraction), value (reward), reason (`target` or `time`).
+        slippage included), target (price of its sale before the last day), coefficient, gain (net, a fraction), value
+        (reward), reason (`target` or `time`).
 
         Raises:
             RuntimeError: the episodes are not over, or trades were not recorded.
@@ -233,6 +242,7 @@ class TradingEnvironment:
             "exit_day": decision_day + trade["exit_offset"],
             "entry": trade["entry"],
             "exit": trade["exit"],
+            "target": target_price(self.trading, trade["entry"], trade["target"]),
             "coefficient": trade["coefficient"],
             "gain": trade["gain"],
             "value": trade["value"],

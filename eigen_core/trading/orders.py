@@ -152,7 +152,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         opened = ~torch.isnan(first)
         price = torch.where(opened, first, price)
     entry = price * (1.0 + slippage)
-    target = entry * (1.0 + targets.clamp(trading.min_target, trading.max_target))
+    target = target_price(trading, entry, targets)
 
     offsets = torch.arange(1, holding + 1, device=days.device)
     reached = prices.high.take(cell.unsqueeze(-1) + offsets * columns) >= target.unsqueeze(-1)
@@ -177,6 +177,11 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         exit=torch.where(at_target, target, at_the_latest),
         at_target=at_target,
     )
+
+
+def target_price(trading: TradingConfig, entry: Tensor, targets: Tensor) -> Tensor:
+    """Return the price at which a position is sold before its last day; `targets` as in `resolve_orders`."""
+    return entry * (1.0 + targets.clamp(trading.min_target, trading.max_target))
 
 
 def net_gain(trading: TradingConfig, entry: Tensor, exit_price: Tensor) -> Tensor:

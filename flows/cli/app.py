@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from eigen_core import __version__
+from flows.cli.act import ACT_EXAMPLES, act
 from flows.cli.audit import AUDIT_EXAMPLES, audit
 from flows.cli.backtest import BACKTEST_EXAMPLES, backtest
 from flows.cli.common import (
@@ -75,6 +76,7 @@ _EXAMPLES = """[bold]Examples[/]
   eigen resume first --generations 10
   eigen show first
   eigen backtest first                     what would the champion have earned?
+  eigen act first --data prices.csv        what does the champion order for the next day?
   eigen report first                       what would it have earned? one HTML file
   eigen compare first second
   eigen trust --trials 20                  how far can verdicts on these prices be trusted?
@@ -219,6 +221,7 @@ def plan(
 app.command(epilog=AUDIT_EXAMPLES)(audit)
 app.command(epilog=BACKTEST_EXAMPLES)(backtest)
 app.command(epilog=TRUST_EXAMPLES)(trust)
+app.command(epilog=ACT_EXAMPLES)(act)
 
 
 @app.command(epilog=_TRAIN_EXAMPLES)

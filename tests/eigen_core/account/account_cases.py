@@ -30,6 +30,7 @@ def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders:
         exit_day=day - span.start + resolved.exit_offset.numpy(),
         entry=resolved.entry.numpy(),
         exit=resolved.exit.numpy(),
+        target=resolved.entry.numpy() * (1.0 + targets.clamp(trading.min_target, trading.max_target).numpy()),
         coefficient=coefficient,
         at_target=resolved.at_target.numpy(),
         at_open=~np.isnan(opens) if trading.fill == "next_open" else np.zeros(shape, dtype=bool),

@@ -86,6 +86,7 @@ class SlowTrade(TypedDict):
     exit_day: int
     entry: float
     exit: float
+    target: float
     coefficient: float
     gain: float
     value: float
@@ -164,6 +165,7 @@ class SlowEpisode:
                 "exit_day": day,
                 "entry": position.entry,
                 "exit": price,
+                "target": position.target,
                 "coefficient": position.coefficient,
                 "gain": gain,
                 "value": value,

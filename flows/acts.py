@@ -1,0 +1,155 @@
+"""The orders of a run's champion for the next day, and the account that they have led to. No Prefect in here."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from torch import Tensor
+
+from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.generation.state import resolve_device
+from eigen_core.market import Panel
+from eigen_core.market.fresh import TrainingDays, fresh_panel
+from eigen_core.task.market_orders import NextOrders, next_orders
+from flows.act_ledger import ActLedger, read_ledger, write_ledger
+from flows.backtests import agents_on_market, newest_of_run, require_market
+from flows.runs import config_to_resume, configured_location
+
+_LEDGER = "act.json"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A day on which other orders were issued than the replay makes.
+
+    Attributes:
+        date: of the day.
+        issued, replayed: symbols that were bought; None: nothing.
+        missed: no orders were asked for on the day.
+    """
+
+    date: str
+    issued: str | None
+    replayed: str | None
+    missed: bool
+
+
+@dataclass(frozen=True)
+class Act:
+    """The orders of a run's champion.
+
+    Attributes:
+        run: its name.
+        champion: SHA-256 of its weights.
+        began: date of the first orders.
+        next: the orders, and the account that the replay of all days since then leads to.
+        agreeing: earlier days on which the orders that were issued are those of the replay.
+        differences: the other days.
+        ledger: the file that keeps the orders.
+    """
+
+    run: str
+    champion: str
+    began: str
+    next: NextOrders
+    agreeing: int
+    differences: tuple[Difference, ...]
+    ledger: Path
+
+
+def act(store: str, run: str, *, data: str | None = None, date: str | None = None, ledger: Path | None = None) -> Act:
+    """Return the orders of a run's champion after a day, and keep them in the ledger.
+
+    Args:
+        store: where the run is kept.
+        run: its name.
+        data: newer prices; None: where the run's prices are.
+        date: the day; None: the last of the prices.
+        ledger: file; None: in the run's folder on this machine.
+
+    The account begins with the first day that a ledger is asked for, and is replayed from there. On a day whose orders
+    were issued before, nothing is written.
+
+    Raises:
+        InputError: there is no such run, it has no champion or plays no market; the prices do not fit; the ledger
+            belongs to another champion or has later days.
+        StoreUnavailableError: the store does not answer.
+    """
+    config = config_to_resume(store, run, data)
+    require_market(config, run)
+    contents, manifest = newest_of_run(store, run)
+    weights = stored_weights(contents, manifest, CHAMPION)
+    champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    path = ledger or configured_location(store, run)[0].root / run / _LEDGER
+    kept = read_ledger(path)
+    if kept is not None:
+        _require_ledger(kept, path, champion, manifest, date)
+        config = config.model_copy(update={"account": kept.account})
+    panel = _panel(store, run, config, contents, manifest, date)
+    today = str(panel.dates[-1])
+    if kept is None:
+        kept = ActLedger(
+            run=run,
+            champion=champion,
+            champion_generation=manifest.champion_generation,
+            account=config.account,
+            began=today,
+            days={},
+        )
+    found = _orders(config, panel, weights, kept, path)
+    if today not in kept.days:
+        kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}})
+        write_ledger(kept, path)
+    agreeing, differences = _reconciled(kept, found)
+    return Act(run, champion, kept.began, found, agreeing, differences, path)
+
+
+def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manifest, date: str | None) -> None:
+    if kept.champion != champion:
+        raise InputError(
+            f"{path} was begun with the champion of run '{kept.run}' of generation {kept.champion_generation}, and "
+            f"this one is of generation {manifest.champion_generation}: begin anew with --ledger and another file."
+        )
+    if date is not None and date < kept.last:
+        raise InputError(f"{path} has orders up to {kept.last}, which is after {date}: act on {kept.last} or later.")
+
+
+def _panel(store: str, run: str, config: Config, contents: RunContents, manifest: Manifest, date: str | None) -> Panel:
+    facts = contents.document(manifest, CHAMPION)
+    known: Mapping[str, JsonValue] = facts if isinstance(facts, dict) else {}
+    try:
+        symbols, features = (
+            TypeAdapter(tuple[str, ...]).validate_python(known.get(key)) for key in ("symbols", "features")
+        )
+        training = TypeAdapter(TrainingDays | None).validate_python(known.get("training"))
+    except ValidationError as error:
+        raise InputError(f"What run '{run}' says of its champion cannot be used: try `eigen verify {run}`.") from error
+    if training is None:
+        # Runs from before this was kept: the prices that they were trained on say it.
+        training = TrainingDays.of(agents_on_market(store, run, config_to_resume(store, run, None), CHAMPION)[2])
+    return fresh_panel(config, training, symbols, features, date)
+
+
+def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path: Path) -> NextOrders:
+    dates = [str(day) for day in panel.dates]
+    if dates[-1] < kept.last:
+        raise InputError(f"The prices end on {dates[-1]}, but {path} has orders up to {kept.last}: give newer prices.")
+    if kept.began not in dates:
+        raise InputError(f"{path} begins on {kept.began}, of which there are no prices: give prices of that day too.")
+    return next_orders(config, panel, weights.to(resolve_device(config.device)), dates.index(kept.began))
+
+
+def _reconciled(kept: ActLedger, found: NextOrders) -> tuple[int, tuple[Difference, ...]]:
+    """Compare the purchases that were issued on all days before with those of the replay."""
+    differences = []
+    earlier = sorted({day for day in (*kept.days, *found.bought) if day < found.date})
+    for day in earlier:
+        issued = next((order.symbol for order in kept.days.get(day, ()) if order.side == "buy"), None)
+        compared = Difference(day, issued, found.bought.get(day), missed=day not in kept.days)
+        if compared.missed or compared.issued != compared.replayed:
+            differences.append(compared)
+    return len(earlier) - len(differences), tuple(differences)

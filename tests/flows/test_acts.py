@@ -1,0 +1,140 @@
+"""Orders of a champion: day after day those of one backtest, kept in a file that is always whole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from trained_run_cases import RUN, trained
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.errors import InputError
+from flows import act_ledger
+from flows.acts import Act, act
+from flows.backtests import backtest
+from flows.cli.app import app
+from flows.housekeeping import verify_run
+
+_DAYS = 400
+
+
+def closes(days: int = _DAYS) -> pd.DataFrame:
+    random = np.random.default_rng(4)
+    steps = 0.03 * random.standard_normal((_DAYS + 20, 4))
+    dates = pd.bdate_range("2019-01-01", periods=_DAYS + 20, name="date")
+    table = pd.DataFrame(30.0 * np.exp(steps.cumsum(axis=0)), dates, ["AA", "BB", "CC", "DD"])
+    return table.iloc[:days].round(6)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run on 400 days, and the file of its prices."""
+    folder = tmp_path_factory.mktemp("acting")
+    closes().to_csv(folder / "prices.csv")
+    market = {"data": str(folder / "prices.csv")}
+    trained(folder / "runs", of=1, market=market, trading={"buy_threshold": 0.0})
+    return folder
+
+
+def acted(store: Path, folder: Path, date: str, **given: Any) -> Act:
+    return act(str(store / "runs"), RUN, date=date, ledger=folder / "ledger.json", **given)
+
+
+def date_of(day: int) -> str:
+    return str(closes(_DAYS + 20).index[day].date())
+
+
+@pytest.mark.thorough
+def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tmp_path: Path) -> None:
+    first, days = 350, 30
+    found = [acted(store, tmp_path, date_of(day)) for day in range(first, first + days)]
+    span = f"{date_of(first)}:{date_of(first + days)}"
+    whole = backtest(str(store / "runs"), RUN, span=span, draws=20)
+    trades = whole.trades[whole.trades["decision"] < date_of(first + days)]
+    ordered = [(one.next.date, order.symbol) for one in found for order in one.next.orders if order.side == "buy"]
+    assert ordered == list(zip(trades["decision"].dt.strftime("%Y-%m-%d"), trades["symbol"], strict=True))
+    assert len(ordered) > 5
+    assert any(order.side == "sell" for one in found for order in one.next.orders)
+    assert (found[-1].agreeing, found[-1].differences) == (days - 1, ())
+    equity = [one.next.equity for one in found]
+    np.testing.assert_allclose(equity, whole.curve.equity[:days])
+
+
+def test_acting_twice_changes_nothing_and_later_days_change_no_order(store: Path, tmp_path: Path) -> None:
+    first = acted(store, tmp_path, date_of(360))
+    content = (tmp_path / "ledger.json").read_bytes()
+    closes(_DAYS + 20).to_csv(tmp_path / "fresh.csv")
+    again = acted(store, tmp_path, date_of(360), data=str(tmp_path / "fresh.csv"))
+    assert again.next == first.next
+    assert (tmp_path / "ledger.json").read_bytes() == content
+    later = acted(store, tmp_path, date_of(_DAYS + 10), data=str(tmp_path / "fresh.csv"))
+    assert later.next.date == date_of(_DAYS + 10)
+    assert [difference.missed for difference in later.differences] == [True] * (_DAYS + 9 - 360)
+    with pytest.raises(InputError, match=r"has orders up to .*, which is after"):
+        acted(store, tmp_path, date_of(370))
+
+
+def test_other_orders_are_named_and_another_champion_is_refused(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    began = acted(store, tmp_path, date_of(360))
+    kept = json.loads(path.read_text())
+    kept["days"][date_of(360)] = []
+    path.write_text(json.dumps(kept))
+    found = acted(store, tmp_path, date_of(361))
+    assert [(one.date, one.issued, one.missed) for one in found.differences] == [(date_of(360), None, False)]
+    assert found.differences[0].replayed == began.next.bought[date_of(360)]
+    path.write_text(json.dumps({**kept, "champion": "0"}))
+    with pytest.raises(InputError, match=r"begin anew with --ledger"):
+        acted(store, tmp_path, date_of(362))
+    path.write_text("{}")
+    with pytest.raises(InputError, match=r"is no ledger of orders"):
+        acted(store, tmp_path, date_of(362))
+
+
+def test_a_ledger_that_cannot_be_written_stays_as_it_was(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acted(store, tmp_path, date_of(360))
+    content = (tmp_path / "ledger.json").read_bytes()
+
+    def killed(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(act_ledger.ActLedger, "model_dump_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        acted(store, tmp_path, date_of(361))
+    assert (tmp_path / "ledger.json").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("change", "date", "sentence"),
+    [
+        (lambda table: table.iloc[5:], 360, r"The prices begin on .*, but training began on"),
+        (lambda table: table.drop(columns="BB"), 360, r"The prices lack BB: give"),
+        (lambda table: table.drop(index=table.index[50]), 360, r"normalised otherwise"),
+        (lambda table: table.iloc[:355], 360, r"There are no prices of .*: the last day before it is"),
+        (lambda table: table, 100, r"is a training day of the run"),
+    ],
+)
+def test_prices_that_do_not_fit_are_refused(store: Path, tmp_path: Path, change: Any, date: int, sentence: str) -> None:
+    change(closes()).to_csv(tmp_path / "fresh.csv")
+    with pytest.raises(InputError, match=sentence):
+        acted(store, tmp_path, date_of(date), data=str(tmp_path / "fresh.csv"))
+
+
+def test_the_command_prints_orders_and_the_ledger_is_no_damage(store: Path) -> None:
+    arguments = ["act", RUN, "--store", str(store / "runs")]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert f"after the close of {date_of(_DAYS - 1)}" in shown.output
+    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert {"run", "date", "orders", "positions", "equity", "cash", "began", "reconciliation"} <= set(document)
+    for order in document["orders"]:
+        assert {"symbol", "side", "size", "target", "latest_exit"} <= set(order)
+        assert order["target"] > 0.0
+        assert order["latest_exit"] > document["date"]
+    assert RunDirectory.open(store / "runs", RUN).path.joinpath("act.json").exists()
+    assert not verify_run(str(store / "runs"), RUN, deep=True).damages
