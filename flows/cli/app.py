@@ -76,7 +76,6 @@ _EXAMPLES = """[bold]Examples[/]
   eigen resume first --generations 10
   eigen show first
   eigen backtest first                     what would the champion have earned?
-  eigen act first --data prices.csv        what does the champion order for the next day?
   eigen report first                       what would it have earned? one HTML file
   eigen compare first second
   eigen trust --trials 20                  how far can verdicts on these prices be trusted?
