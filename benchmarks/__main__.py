@@ -29,6 +29,7 @@ BENCHMARKS = (
     "memoryplan",
     "replayplan",
     "learnerplan",
+    "claims",
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""

@@ -1,0 +1,135 @@
+"""How often the verdict claims skill of traders whose skill is known, on years of the bundled prices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.results import Section
+from eigen_core.account import DecidedTrades, trade_accounts
+from eigen_core.account.days import prices_of_span
+from eigen_core.account.matched import excess_of_trades, matched_traders
+from eigen_core.config import Config
+from eigen_core.market import Panel, build_panel
+from eigen_core.randomness import keyed_generator
+from eigen_core.trading import Prices, entry_prices
+from eigen_core.verdict.claim import Evidence, Verdict, judge
+
+_DAYS = 251
+_FIRST, _EVERY = 300, 520
+_TRADERS = 8
+_DRAWS = 200
+_SKILLS = (0.0, 0.05, 0.1, 0.2, 0.3)
+_SELECTIVE = 2.0
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Year:
+    """A year of prices, and what each asset gains from the fill of a day's decision until the end of its holding."""
+
+    known: Prices
+    dates: NDArray[np.datetime64]
+    entries: Values
+    closes: Values
+    gains: Values
+
+
+def run() -> Section:
+    """Judge traders of each skill, those that buy every day and those that wait for a strong signal."""
+    config = Config()
+    panel, _ = build_panel(config)
+    years = [_year(panel, config, first) for first in range(_FIRST, panel.days - _DAYS, _EVERY)]
+    rows = []
+    for skill in _SKILLS:
+        row = [f"{skill:g}"]
+        for threshold in (None, _SELECTIVE):
+            verdicts = [verdict for year in years for verdict in _judged(year, config, skill, threshold)]
+            claimed = sum(verdict.claim == "skill" for verdict in verdicts)
+            row += [f"{claimed} of {len(verdicts)}", f"{claimed / len(verdicts):.1%}"]
+        rows.append(row)
+    return Section(
+        title="Claims of skill, of traders whose skill is known",
+        method=(
+            f"On each of {len(years)} years of the bundled prices {_TRADERS} traders see a signal whose correlation "
+            "with what an asset gains over the holding time is given, new every day. They buy the free asset with the "
+            f"highest signal, every day, or only if it is above {_SELECTIVE:g} standard deviations. Each is judged by "
+            f"its excess and by {_DRAWS} matched random traders."
+        ),
+        columns=("correlation", "every day", "claimed", "selective", "claimed"),
+        rows=rows,
+        remarks=(
+            "Who buys one of 20 assets every day and holds each for 20 days holds nearly all of them, whatever the "
+            "signal: such an account cannot show skill, and none is claimed.",
+        ),
+    )
+
+
+def _year(panel: Panel, config: Config, first: int) -> _Year:
+    span, holding = range(first, first + _DAYS), config.trading.holding_days
+    known = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), span, holding)
+    entries, closes = entry_prices(known, config.trading).numpy()[:_DAYS], known.last_close.numpy()
+    last = np.minimum(np.arange(_DAYS) + holding, len(closes) - 1)
+    return _Year(known, panel.dates[span.start : span.stop], entries, closes, closes[last] / entries - 1.0)
+
+
+def _judged(year: _Year, config: Config, skill: float, threshold: float | None) -> Iterator[Verdict]:
+    for trader in range(_TRADERS):
+        key = f"{year.dates[0]} {trader} {skill}"
+        trades = _trade(year, config, skill, threshold, keyed_generator(0, "claims", key, "signal"))
+        if (trades.asset >= 0).sum() < 2:
+            continue
+        account = trade_accounts(trades, year.closes[:_DAYS], year.dates, config.trading, config.account)
+        matched = [
+            trade_accounts(group, year.closes[:_DAYS], year.dates, config.trading, config.account).equity[:, -1]
+            for group in matched_traders(trades, year.known, config.trading, _DRAWS, 0, key)
+        ]
+        capital = config.account.capital
+        yield judge(
+            Evidence(
+                returns=account.curve(0).returns,
+                baselines={},
+                baskets=(),
+                total_return=float(account.equity[0, -1] / capital - 1.0),
+                matched_returns=np.concatenate(matched) / capital - 1.0,
+                excess=excess_of_trades(trades, year.known, config.trading),
+                holding_days=config.trading.holding_days,
+            )
+        )
+
+
+def _trade(
+    year: _Year, config: Config, skill: float, threshold: float | None, generator: np.random.Generator
+) -> DecidedTrades:
+    """Return the trades of a trader who sees a signal of so much skill."""
+    trading = config.trading
+    gains = year.gains[:-1]
+    known = ~np.isnan(gains)
+    centred = gains - np.nanmean(gains, axis=1, keepdims=True)
+    scores = np.where(known, centred / np.nanstd(gains, axis=1, keepdims=True), 0.0)
+    signal = skill * scores + np.sqrt(1.0 - skill**2) * generator.standard_normal(scores.shape)
+    trades = DecidedTrades.none(1, _DAYS)
+    free_from = np.zeros(scores.shape[1], dtype=np.int64)
+    for day in range(_DAYS - 1):
+        free = known[day] & (free_from <= day)
+        # Who waits for a strong signal buys nothing where the strongest is of an asset held already.
+        among = known[day] if threshold is not None else free
+        asset = int(np.where(among, signal[day], -np.inf).argmax())
+        if not free[asset] or (threshold is not None and signal[day, asset] < threshold):
+            continue
+        sold = min(day + trading.holding_days, len(year.closes) - 1)
+        values = {
+            "asset": asset,
+            "exit_day": day + trading.holding_days,
+            "entry": year.entries[day, asset],
+            "exit": year.closes[sold, asset] * (1.0 - trading.slippage_bps / 10_000.0),
+            "coefficient": trading.max_coefficient,
+            "at_open": True,
+        }
+        for name in {field.name for field in fields(DecidedTrades)} & set(values):
+            getattr(trades, name)[0, day] = values[name]
+        free_from[asset] = day + trading.holding_days
+    return trades
