@@ -36,6 +36,8 @@ class _Year:
     entries: Values
     closes: Values
     gains: Values
+    market: Values
+    beta: Values
 
 
 def run() -> Section:
@@ -73,7 +75,11 @@ def _year(panel: Panel, config: Config, first: int) -> _Year:
     known = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), span, holding)
     entries, closes = entry_prices(known, config.trading).numpy()[:_DAYS], known.last_close.numpy()
     last = np.minimum(np.arange(_DAYS) + holding, len(closes) - 1)
-    return _Year(known, panel.dates[span.start : span.stop], entries, closes, closes[last] / entries - 1.0)
+    returns = np.nan_to_num(np.diff(closes[:_DAYS], axis=0, prepend=closes[:1]) / closes[:_DAYS])
+    market = returns.mean(axis=1)
+    beta = returns.T @ (market - market.mean()) / ((market - market.mean()) ** 2).sum()
+    dates = panel.dates[span.start : span.stop]
+    return _Year(known, dates, entries, closes, closes[last] / entries - 1.0, market, beta)
 
 
 def _judged(year: _Year, config: Config, skill: float, threshold: float | None) -> Iterator[Verdict]:
@@ -91,8 +97,8 @@ def _judged(year: _Year, config: Config, skill: float, threshold: float | None) 
         yield judge(
             Evidence(
                 returns=account.curve(0).returns,
-                baselines={},
-                baskets=(),
+                baselines={"all assets": year.market},
+                baskets=("all assets",),
                 total_return=float(account.equity[0, -1] / capital - 1.0),
                 matched_returns=np.concatenate(matched) / capital - 1.0,
                 excess=excess_of_trades(trades, year.known, config.trading),

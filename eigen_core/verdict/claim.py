@@ -12,6 +12,7 @@ from scipy.stats import t as student
 from eigen_core.records import Excess
 from eigen_core.units import count
 from eigen_core.verdict.statistics import (
+    alpha_pvalue,
     corrected,
     deflated_sharpe,
     overfitting_probability,
@@ -78,6 +79,7 @@ class Verdict:
         spa_pvalue: probability of such a lead over the best baseline by luck.
         matched_pvalue: probability that a matched random trader earns as much, after so many looks.
         excess_pvalue: probability of such an excess of a trade by luck, after so many looks.
+        alpha_pvalue: probability of such a return beyond what the basket's explains by luck, after so many looks.
         overfitting: probability that the agent chosen is below the median on other days.
         basket_correlation: greatest correlation of the daily returns with a basket of all assets.
         smallest_edge: excess of a trade (%) that would have been claimed in 80 % of trials.
@@ -91,6 +93,7 @@ class Verdict:
     spa_pvalue: float | None
     matched_pvalue: float
     excess_pvalue: float | None
+    alpha_pvalue: float | None
     overfitting: float | None
     basket_correlation: float | None
     smallest_edge: float | None
@@ -100,11 +103,12 @@ class Verdict:
 def judge(evidence: Evidence) -> Verdict:
     """Return the verdict on an agent.
 
-    Skill is claimed if, after the correction for looks, both the agent's return lies in the upper 5 % of the matched
-    random traders', and the excess of its trades is positive at 5 % (one-sided, by Student's t with as many degrees of
-    freedom as there are holding times in the span, less one). Otherwise none is shown where the agent is the basket of
-    all assets, or where it gained no more than the market or the median of the matched random traders; what is left is
-    undecided. Neither of the two conditions rises with the market or with the number of trades.
+    Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
+    the matched random traders'; the excess of its trades is positive at 5 % (one-sided, by Student's t with as many
+    degrees of freedom as there are holding times in the span, less one); and so is its alpha on the first basket of all
+    assets, where there is one: a preference for risky assets earns more than the market while that rises. Otherwise
+    none is shown where the agent is the basket, or where it gained no more than the market or the median of the matched
+    random traders; what is left is undecided.
     """
     looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
     draws = evidence.matched_returns
@@ -112,7 +116,9 @@ def judge(evidence: Evidence) -> Verdict:
     freedom = max(len(daily) / evidence.holding_days - 1.0, 1.0)
     excess_pvalue, smallest = _excess(evidence.excess, freedom, looks)
     correlation = _basket_correlation(evidence)
-    claim = _claim(evidence, matched, excess_pvalue, correlation)
+    alpha = _alpha(evidence, daily, looks)
+    pvalues = [matched, 1.0 if excess_pvalue is None else excess_pvalue, 0.0 if alpha is None else alpha]
+    claim = _claim(evidence, max(pvalues), correlation)
     interval, year = sharpe_interval(daily, evidence.seed), evidence.periods_per_year**0.5
     return Verdict(
         claim=claim,
@@ -122,6 +128,7 @@ def judge(evidence: Evidence) -> Verdict:
         spa_pvalue=superiority(evidence.returns, evidence.baselines, evidence.seed),
         matched_pvalue=matched,
         excess_pvalue=excess_pvalue,
+        alpha_pvalue=alpha,
         overfitting=None if evidence.candidates is None else overfitting_probability(evidence.candidates),
         basket_correlation=correlation,
         smallest_edge=smallest,
@@ -144,8 +151,18 @@ def corrected_significance(looks: int) -> float:
     return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
 
 
-def _claim(evidence: Evidence, matched: float, excess_pvalue: float | None, correlation: float | None) -> Claim:
-    if excess_pvalue is not None and max(matched, excess_pvalue) <= SIGNIFICANCE:
+def _alpha(evidence: Evidence, daily: Values, looks: int) -> float | None:
+    """Return the corrected p-value of alpha; 1 where it is undefined beside a basket, None without a basket."""
+    baskets = [name for name in evidence.baskets if name in evidence.baselines]
+    if not baskets:
+        return None
+    found = alpha_pvalue(daily, evidence.baselines[baskets[0]] - evidence.risk_free)
+    return 1.0 if found is None else corrected(found, looks)
+
+
+def _claim(evidence: Evidence, pvalue: float, correlation: float | None) -> Claim:
+    """Return the claim; `pvalue` is the greatest of all conditions."""
+    if pvalue <= SIGNIFICANCE:
         return "skill"
     if _is_basket(correlation) or evidence.excess is None or evidence.excess.mean <= 0.0:
         return "none"
@@ -169,6 +186,15 @@ def _basket_correlation(evidence: Evidence) -> float | None:
     return max((float(np.corrcoef(evidence.returns, basket)[0, 1]) for basket in known), default=None)
 
 
+def _edge(evidence: Evidence, smallest: float | None) -> str:
+    """Return, in words, what could have been shown."""
+    if corrected(1.0 / (1.0 + len(evidence.matched_returns)), evidence.looks) > SIGNIFICANCE:
+        return f"after so many looks {len(evidence.matched_returns):,} random traders are too few to show any edge"
+    if smallest is None:
+        return "no edge could have been shown"
+    return f"the smallest edge that this run could have shown is {smallest:+.2f} % a trade"
+
+
 def _earned(evidence: Evidence) -> str:
     """Return what the agent earned, beside the first basket, in words."""
     earned = f"it earned {evidence.total_return:+.1%}"
@@ -190,7 +216,7 @@ def _sentence(
     compared = f"{_earned(evidence)}; {gained}, and {_share_below(evidence):.0%} of {draws} earned less"
     if claim == "skill":
         return f"skill is likely: {compared}; by luck alone that has a probability of {matched:.1%} {looks}."
-    edge = "" if smallest is None else f"the smallest edge that this run could have shown is {smallest:+.2f} % a trade"
+    edge = _edge(evidence, smallest)
     if claim == "undecided":
         return f"too little data to tell: {edge}; {compared} ({looks})."
     basket = ""

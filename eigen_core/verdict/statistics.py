@@ -6,8 +6,10 @@ from itertools import combinations
 import numpy as np
 from arch.bootstrap import SPA, IIDBootstrap, StationaryBootstrap, optimal_block_length
 from numpy.typing import NDArray
+from scipy.stats import t as student
 from scipy.stats import trim_mean
 from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_ratio
+from statsmodels.regression.linear_model import OLS
 
 from eigen_core.randomness import keyed_generator
 
@@ -60,16 +62,37 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
     Args:
         excess: a day's excess returns of the best, float64 `[days]`.
         looks: results among which it is the best.
-        looked_at: Sharpe ratios of a day of those of them that are known. Their deviation is that of all; with fewer
-            than two, the deviation of the Sharpe ratio of returns without skill, sqrt(1 / days) (Lo 2002).
+        looked_at: Sharpe ratios of a day of those of them that are known. Their deviation is that of all, but at least
+            that of the Sharpe ratio of returns without skill, sqrt(1 / days) (Lo 2002): a few that are known may be
+            alike.
     """
     if sharpe_ratio(excess) is None:
         return None
     known = np.asarray(looked_at, dtype=np.float64)
-    deviation = float(known.std(ddof=1)) if len(known) > 1 else len(excess) ** -0.5
+    deviation = max(float(known.std(ddof=1)) if len(known) > 1 else 0.0, len(excess) ** -0.5)
     best_by_luck = expected_max_sharpe_ratio(max(looks, 1), deviation)
     probability = float(probabilistic_sharpe_ratio(excess, benchmark_sharpe_ratio=best_by_luck))
     return probability if np.isfinite(probability) else None
+
+
+def alpha_pvalue(excess: Values, market: Values) -> float | None:
+    """Return the probability of such an alpha by luck (one-sided); None where it is undefined.
+
+    Alpha is the intercept of the returns on the market's (Jensen 1968), with the error of Newey and West 1987 over
+    4 (days / 100)^(2 / 9) lags (Newey and West 1994).
+
+    Args:
+        excess: a day's excess returns, float64 `[days]`.
+        market: those of the market, float64 `[days]`.
+    """
+    if len(excess) < _FEWEST or min(excess.std(), market.std()) <= _ROUNDING:
+        return None
+    lags = int(4.0 * (len(excess) / 100.0) ** (2.0 / 9.0))
+    fitted = OLS(excess, np.column_stack([np.ones(len(market)), market])).fit(
+        cov_type="HAC", cov_kwds={"maxlags": lags}, use_t=True
+    )
+    error = float(fitted.bse[0])
+    return float(student.sf(fitted.params[0] / error, fitted.df_resid)) if error > _ROUNDING else None
 
 
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:

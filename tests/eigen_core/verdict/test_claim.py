@@ -17,7 +17,7 @@ _OTHER = _RANDOM.normal(0.0004, 0.01, 251)
 def evidence_of(**changes: Any) -> Evidence:
     """An agent whose trades earn clearly more than the market, on days of its own."""
     skilled = Evidence(
-        returns=_OTHER,
+        returns=_OTHER + 0.004,
         baselines={"equal_weight": _BASKET, "cash": np.zeros(251)},
         baskets=("equal_weight",),
         total_return=0.3,
@@ -36,6 +36,20 @@ def test_skill_needs_both_conditions() -> None:
     assert "after 1 look" in verdict.sentence
     assert judge(evidence_of(total_return=0.15)).claim == "undecided"
     assert judge(evidence_of(excess=Excess(mean=0.3, standard_error=0.2, trades=120))).claim == "undecided"
+
+
+def test_a_preference_for_risky_assets_in_a_rising_market_is_no_skill() -> None:
+    rising = _BASKET + 0.002
+    risky = 1.5 * rising + 0.1 * _OTHER
+    verdict = judge(evidence_of(returns=0.5 * risky + 0.2 * _OTHER, baselines={"equal_weight": rising}))
+    assert verdict.alpha_pvalue is not None
+    assert verdict.alpha_pvalue > 0.05
+    assert verdict.claim != "skill"
+
+
+def test_too_few_matched_traders_for_so_many_looks_are_named() -> None:
+    sentence = judge(evidence_of(looks=60)).sentence
+    assert "after so many looks 1,000 random traders are too few to show any edge" in sentence
 
 
 def test_looks_take_a_claim_back() -> None:

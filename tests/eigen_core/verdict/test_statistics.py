@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 from eigen_core.verdict.statistics import (
     Values,
+    alpha_pvalue,
     corrected,
     deflated_sharpe,
     interquartile_mean,
@@ -56,7 +57,7 @@ def test_the_deviation_of_known_looks_is_used() -> None:
     alike, apart = deflated_sharpe(excess, 10, [0.05, 0.051]), deflated_sharpe(excess, 10, [-0.2, 0.2])
     assert alike is not None
     assert apart is not None
-    assert apart < alike
+    assert apart < alike == deflated_sharpe(excess, 10)
 
 
 def slow_overfitting(returns: Values, blocks: int) -> float:
@@ -91,6 +92,15 @@ def test_a_better_candidate_is_no_overfitting_and_luck_is() -> None:
     assert probability > 0.3
     assert overfitting_probability(luck[:, :1]) is None
     assert overfitting_probability(luck[:20]) is None
+
+
+def test_alpha_is_what_the_market_does_not_explain() -> None:
+    market, own = returns_of(1, mean=0.002), returns_of(2, mean=0.0, spread=0.004)
+    risky, skilled = alpha_pvalue(1.5 * market + own, market), alpha_pvalue(0.5 * market + own + 0.001, market)
+    assert risky is not None
+    assert skilled is not None
+    assert skilled < 0.01 < 0.05 < risky
+    assert alpha_pvalue(np.zeros(252), market) is None
 
 
 def test_superiority_is_that_over_the_best_baseline() -> None:
