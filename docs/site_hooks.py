@@ -25,6 +25,7 @@ OUTSIDE = (
     "THIRD_PARTY.md",
     "benchmarks/RESULTS.md",
     "benchmarks/learning.png",
+    "benchmarks/trust.png",
     "benchmarks/memoryplan.png",
     "benchmarks/soak.png",
     "deployments/RUNPOD.md",

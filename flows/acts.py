@@ -8,13 +8,13 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
+from eigen_core.backtest.orders import NextOrders, next_orders
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
 from eigen_core.market.fresh import TrainingDays, fresh_panel
-from eigen_core.task.market_orders import NextOrders, next_orders
 from flows.act_ledger import ActLedger, read_ledger, write_ledger
 from flows.backtests import agents_on_market, newest_of_run, require_market
 from flows.runs import config_to_resume, configured_location

@@ -14,6 +14,7 @@ from eigen_core.account import EquityCurve
 from eigen_core.account.attribution import gain_by_asset, gain_by_month
 from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.matched import MatchedTraders
+from eigen_core.backtest.market import DRAWS, MarketBacktest
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
@@ -22,7 +23,6 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel, build_panel
 from eigen_core.records import Excess, history_in
 from eigen_core.store import open_store
-from eigen_core.task.market_backtest import DRAWS, MarketBacktest
 from eigen_core.units import count
 from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks

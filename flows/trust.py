@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 from scipy.stats import beta
 
+from eigen_core.backtest.market import MarketBacktest
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.errors import InputError
@@ -27,7 +28,6 @@ from eigen_core.market.resampled import prices_fingerprint, unpredictable_prices
 from eigen_core.progress import report_progress
 from eigen_core.records import Record
 from eigen_core.store.files import explained, replacing
-from eigen_core.task.market_backtest import MarketBacktest
 from eigen_core.trading.planted import with_planted_edge
 from eigen_core.verdict.claim import POWER, SIGNIFICANCE, Claim
 from eigen_core.verdict.statistics import CONFIDENCE

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 
 from eigen_core.account.fees import daily_rate
+from eigen_core.backtest.market import PlayedSpan
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.store import Store
-from eigen_core.task.market_backtest import PlayedSpan
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 from eigen_core.verdict.ledger import Looks, looks_at
 from eigen_core.verdict.statistics import Values, sharpe_ratio

@@ -59,13 +59,15 @@ def print_history(console: Console, status: "RunStatus") -> None:
     """Print the newest generations of a run, one row each."""
     if not status.history:
         return
+    newest = status.history[-_SHOWN_GENERATIONS:]
+    trades = any(record.champion_excess for record in newest)
     table = PlainTable(
         "generation",
         "best fitness",
         "mean fitness",
         "validation",
         "champion",
-        "excess/trade",
+        *(["excess/trade"] if trades else []),
         "buffer",
         "time",
         "RSS",
@@ -73,13 +75,13 @@ def print_history(console: Console, status: "RunStatus") -> None:
         least_important=("RSS", "peak", "buffer", "mean fitness", "time", "validation", "best fitness"),
     )
     took = {entry.generation: entry for entry in status.telemetry}
-    for record in status.history[-_SHOWN_GENERATIONS:]:
+    for record in newest:
         fitness = (record.best_fitness, record.mean_fitness, record.validation, record.champion_validation)
         entry = took.get(record.generation)
         table.add_row(
             str(record.generation),
             *(f"{value:,.1f}" for value in fitness),
-            record.champion_excess.short if record.champion_excess else "",
+            *([record.champion_excess.short if record.champion_excess else ""] if trades else []),
             f"{record.transitions:,}",
             *((f"{entry.seconds:,.1f} s", size(entry.rss_bytes), size(entry.rss_peak_bytes)) if entry else [""] * 3),
         )

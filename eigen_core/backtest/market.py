@@ -13,13 +13,13 @@ from eigen_core.account import DecidedTrades, EquityCurve, trade_accounts
 from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.matched import MatchedTraders, excess_of_trades, play_matched_traders, share_of_capital
+from eigen_core.backtest.days import play_days
 from eigen_core.config import Config
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.records import Excess
-from eigen_core.task.market_days import play_days
 from eigen_core.trading import Prices
 
 DRAWS = 1_000

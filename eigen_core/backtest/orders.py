@@ -9,11 +9,11 @@ from torch import Tensor
 
 from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.days import prices_of_span
+from eigen_core.backtest.days import play_days
 from eigen_core.config import Config
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
-from eigen_core.task.market_days import play_days
 from eigen_core.trading import Prices
 
 _WEEK = 7
