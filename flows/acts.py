@@ -11,6 +11,7 @@ from torch import Tensor
 from eigen_core.backtest.orders import NextOrders, next_orders
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config
+from eigen_core.config.values import Date
 from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
@@ -79,6 +80,8 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
             belongs to another champion or has later days.
         StoreUnavailableError: the store does not answer.
     """
+    if date is not None:
+        _require_date(date)
     config = config_to_resume(store, run, data)
     require_market(config, run)
     contents, manifest = newest_of_run(store, run)
@@ -106,6 +109,13 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
         write_ledger(kept, path)
     agreeing, differences = _reconciled(kept, found)
     return Act(run, champion, kept.began, found, agreeing, differences, path)
+
+
+def _require_date(text: str) -> None:
+    try:
+        TypeAdapter(Date).validate_python(text)
+    except ValidationError:
+        raise InputError(f"'{text[:40]}' is no date: write it as 2024-12-31.") from None
 
 
 def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manifest, date: str | None) -> None:

@@ -27,7 +27,7 @@ def importance(
     agent: Annotated[
         str, typer.Option(help="champion, elites, or an agent's number in the newest generation.", metavar="AGENT")
     ] = "champion",
-    draws: Annotated[int, typer.Option(min=2, max=10_000, help="How often each is moved.", metavar="N")] = 20,
+    draws: Annotated[int, typer.Option(min=2, max=10_000, help="How often each is moved.", metavar="N")] = 10,
     store: Store = None,
     as_json: Json = False,
 ) -> None:

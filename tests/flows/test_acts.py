@@ -125,6 +125,13 @@ def test_prices_that_do_not_fit_are_refused(store: Path, tmp_path: Path, change:
         acted(store, tmp_path, date_of(date), data=str(tmp_path / "fresh.csv"))
 
 
+@pytest.mark.parametrize("text", ["tomorrow", "2020-02-30", "2020-1-1", ""])
+def test_what_is_no_date_is_refused(store: Path, tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="is no date: write it as"):
+        acted(store, tmp_path, text)
+    assert not (tmp_path / "ledger.json").exists()
+
+
 def test_the_command_prints_orders_and_the_ledger_is_no_damage(store: Path) -> None:
     arguments = ["act", RUN, "--store", str(store / "runs")]
     shown = CliRunner().invoke(app, arguments)
