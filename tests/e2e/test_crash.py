@@ -46,6 +46,7 @@ def test_a_killed_training_is_resumed_by_the_trigger_and_without_it_by_the_sched
     assert not operated.is_resuming()
 
 
+@pytest.mark.thorough
 def test_a_training_killed_with_its_worker_is_resumed_once_the_worker_is_back(
     operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
