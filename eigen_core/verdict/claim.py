@@ -107,8 +107,8 @@ def judge(evidence: Evidence) -> Verdict:
     the matched random traders'; the excess of its trades is positive at 5 % (one-sided, by Student's t with as many
     degrees of freedom as there are holding times in the span, less one); and so is its alpha on the first basket of all
     assets, where there is one: a preference for risky assets earns more than the market while that rises. Otherwise
-    none is shown where the agent is the basket, or where it gained no more than the market or the median of the matched
-    random traders; what is left is undecided.
+    none is shown where the agent is the basket, where its alpha is not positive, or where it gained no more than the
+    market or the median of the matched random traders; what is left is undecided.
     """
     looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
     draws = evidence.matched_returns
@@ -116,13 +116,15 @@ def judge(evidence: Evidence) -> Verdict:
     freedom = max(len(daily) / evidence.holding_days - 1.0, 1.0)
     excess_pvalue, smallest = _excess(evidence.excess, freedom, looks)
     correlation = _basket_correlation(evidence)
-    alpha = _alpha(evidence, daily, looks)
+    single_alpha = _alpha(evidence, daily)
+    alpha = None if single_alpha is None else corrected(single_alpha, looks)
     pvalues = [matched, 1.0 if excess_pvalue is None else excess_pvalue, 0.0 if alpha is None else alpha]
-    claim = _claim(evidence, max(pvalues), correlation)
+    lost = single_alpha is not None and single_alpha >= 0.5
+    claim: Claim = "none" if lost else _claim(evidence, max(pvalues), correlation)
     interval, year = sharpe_interval(daily, evidence.seed), evidence.periods_per_year**0.5
     return Verdict(
         claim=claim,
-        sentence=_sentence(evidence, claim, matched, correlation, smallest),
+        sentence=_sentence(evidence, claim, matched, _reason(correlation, lost=lost), smallest),
         sharpe_interval=None if interval is None else (interval[0] * year, interval[1] * year),
         deflated_sharpe=deflated_sharpe(daily, looks, evidence.looked_at),
         spa_pvalue=superiority(evidence.returns, evidence.baselines, evidence.seed),
@@ -151,13 +153,13 @@ def corrected_significance(looks: int) -> float:
     return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
 
 
-def _alpha(evidence: Evidence, daily: Values, looks: int) -> float | None:
-    """Return the corrected p-value of alpha; 1 where it is undefined beside a basket, None without a basket."""
+def _alpha(evidence: Evidence, daily: Values) -> float | None:
+    """Return the p-value of alpha at one look; 1 where it is undefined beside a basket, None without a basket."""
     baskets = [name for name in evidence.baskets if name in evidence.baselines]
     if not baskets:
         return None
     found = alpha_pvalue(daily, evidence.baselines[baskets[0]] - evidence.risk_free)
-    return 1.0 if found is None else corrected(found, looks)
+    return 1.0 if found is None else found
 
 
 def _claim(evidence: Evidence, pvalue: float, correlation: float | None) -> Claim:
@@ -205,9 +207,14 @@ def _earned(evidence: Evidence) -> str:
     return f"{earned}, {baskets[0].replace('_', ' ')} {basket:+.1%}"
 
 
-def _sentence(
-    evidence: Evidence, claim: Claim, matched: float, correlation: float | None, smallest: float | None
-) -> str:
+def _reason(correlation: float | None, *, lost: bool) -> str:
+    """Return why no skill is shown, beside what was gained; empty if that says it."""
+    if _is_basket(correlation):
+        return f"it is the basket of all assets, whose daily returns correlate {correlation:.2f} with its own; "
+    return "it earned no more than its part in the market's moves explains; " if lost else ""
+
+
+def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, smallest: float | None) -> str:
     looks = f"after {count(max(evidence.looks, 1), 'look')} at these days"
     if evidence.excess is None:
         return f"no skill shown: it made fewer than two trades ({looks})."
@@ -219,7 +226,4 @@ def _sentence(
     edge = _edge(evidence, smallest)
     if claim == "undecided":
         return f"too little data to tell: {edge}; {compared} ({looks})."
-    basket = ""
-    if _is_basket(correlation):
-        basket = f"it is the basket of all assets, whose daily returns correlate {correlation:.2f} with its own; "
-    return f"no skill shown: {basket}{compared} ({looks}; {edge})."
+    return f"no skill shown: {reason}{compared} ({looks}; {edge})."

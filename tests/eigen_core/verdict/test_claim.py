@@ -45,6 +45,9 @@ def test_a_preference_for_risky_assets_in_a_rising_market_is_no_skill() -> None:
     assert verdict.alpha_pvalue is not None
     assert verdict.alpha_pvalue > 0.05
     assert verdict.claim != "skill"
+    costly = judge(evidence_of(returns=0.5 * risky + 0.3 * _OTHER - 0.003, baselines={"equal_weight": rising}))
+    assert costly.claim == "none"
+    assert "it earned no more than its part in the market's moves explains" in costly.sentence
 
 
 def test_too_few_matched_traders_for_so_many_looks_are_named() -> None:
