@@ -15,6 +15,7 @@ from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading.orders import BASIS_POINTS
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 
 _DAYS = 251
@@ -131,7 +132,7 @@ def _trade(
             "asset": asset,
             "exit_day": day + trading.holding_days,
             "entry": year.entries[day, asset],
-            "exit": year.closes[sold, asset] * (1.0 - trading.slippage_bps / 10_000.0),
+            "exit": year.closes[sold, asset] * (1.0 - trading.slippage_bps / BASIS_POINTS),
             "coefficient": trading.max_coefficient,
             "at_open": True,
         }

@@ -128,11 +128,12 @@ def backtest(
     config = _with_account(config_to_resume(store, run, None), settings)
     require_market(config, run)
     span = _default_span(status) if span is None else span
-    weights, generation, panel = agents_on_market(store, run, config, agent)
+    contents, manifest = newest_of_run(store, run)
+    weights, population = (_weights_of(contents, manifest, named) for named in (agent, "population"))
+    panel, generation = _panel_of(contents, manifest, config), manifest.generation
     days = days_of(panel, config, span)
     market = MarketBacktest(config, panel, resolve_device(config.device))
     played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
-    population, _, _ = agents_on_market(store, run, config, "population")
     chosen = Chosen(
         training_days=len(set(days) & set(panel.splits.train)),
         choices=generation * config.population.size if set(days) & set(panel.splits.validation) else 0,
@@ -197,9 +198,7 @@ def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[
     require_market(config, run)
     contents, manifest = newest_of_run(store, run)
     weights = _weights_of(contents, manifest, agent)
-    panel, _ = build_panel(config)
-    _require_same_panel(contents, manifest, panel)
-    return weights, manifest.generation, panel
+    return weights, manifest.generation, _panel_of(contents, manifest, config)
 
 
 def require_market(config: Config, run: str) -> None:
@@ -265,7 +264,9 @@ def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
     return elites
 
 
-def _require_same_panel(contents: RunContents, manifest: Manifest, panel: Panel) -> None:
+def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Panel:
+    """Return the market that a run was trained on."""
+    panel, _ = build_panel(config)
     facts = contents.document(manifest, CHAMPION)
     trained_on = facts.get("panel") if isinstance(facts, dict) else None
     if trained_on != panel.fingerprint:
@@ -273,6 +274,7 @@ def _require_same_panel(contents: RunContents, manifest: Manifest, panel: Panel)
             f"Run '{contents.name}' was trained on other data: its panel was {str(trained_on)[:12]}, this one is "
             f"{panel.fingerprint[:12]}. Give the data that the run began with in EIGEN_DATA."
         )
+    return panel
 
 
 def days_of(panel: Panel, config: Config, span: str) -> range:
