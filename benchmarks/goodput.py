@@ -19,7 +19,7 @@ from benchmarks.operated_training import Operated
 from benchmarks.results import Section, keep
 from eigen_core.checkpoint import RunLocation
 from eigen_core.checkpoint.names import CONFIG_NAME, LOCK_NAME
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from flows.goodput import Goodput
 from flows.runs import status_of
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from benchmarks.kill import CONFIG
 from benchmarks.kill_training import facts_of
 from benchmarks.limited_training import Appetite, Ballast, Limits
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 
 RUN = "base"
 BEGUN = 2

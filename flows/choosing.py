@@ -12,7 +12,7 @@ from prefect.states import Completed
 
 from eigen_core.checkpoint import LeaseHeldError, Manifest, RunLocation, RunLockedError
 from eigen_core.config import Config
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
 from flows.journals import count_attempt, forget_attempts, withdraw_attempt

@@ -24,7 +24,7 @@ from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.names import CONFIG_NAME
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.config import Config
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
 from flows.runs import configured_location, is_running, newest_generation, runs_in

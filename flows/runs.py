@@ -29,7 +29,7 @@ from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys
 from eigen_core.config.plain import shown
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
 from eigen_core.records import (

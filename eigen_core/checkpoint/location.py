@@ -8,7 +8,7 @@ from pathlib import Path
 from eigen_core.checkpoint.contents import RunContents, newness
 from eigen_core.checkpoint.damage import Damage
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, Store, check_run_name, is_remote, open_store, run_root
 

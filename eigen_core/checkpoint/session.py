@@ -20,7 +20,7 @@ from eigen_core.checkpoint.run import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.upload_status import UploadStatus
 from eigen_core.checkpoint.uploads import Uploader
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import (
     MissingObjectError,

@@ -2,22 +2,18 @@
 
 from eigen_core.config.account import AccountConfig
 from eigen_core.config.evolution import EvolutionConfig
-from eigen_core.config.model import Config
-from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
-from eigen_core.config.sections import (
-    CheckpointConfig,
-    EnvironmentConfig,
+from eigen_core.config.learning import (
     EvaluationConfig,
     ExplorationConfig,
     LearnerConfig,
-    MarketConfig,
-    MemoryConfig,
     NetworkConfig,
     PopulationConfig,
     ReplayConfig,
-    ReportingConfig,
-    TradingConfig,
 )
+from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
+from eigen_core.config.model import Config
+from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
+from eigen_core.config.running import CheckpointConfig, MemoryConfig, ReportingConfig
 
 __all__ = [
     "PRESET_NAMES",

@@ -7,22 +7,18 @@ from pydantic import Field, field_validator, model_validator
 from eigen_core.config.account import AccountConfig
 from eigen_core.config.choices import TaskName
 from eigen_core.config.evolution import EvolutionConfig
-from eigen_core.config.plain import shown
-from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
-from eigen_core.config.sections import (
-    CheckpointConfig,
-    EnvironmentConfig,
+from eigen_core.config.learning import (
     EvaluationConfig,
     ExplorationConfig,
     LearnerConfig,
-    MarketConfig,
-    MemoryConfig,
     NetworkConfig,
     PopulationConfig,
     ReplayConfig,
-    ReportingConfig,
-    TradingConfig,
 )
+from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
+from eigen_core.config.plain import shown
+from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
+from eigen_core.config.running import CheckpointConfig, MemoryConfig, ReportingConfig
 from eigen_core.config.values import Count, Section, Text
 from eigen_core.errors import InputError
 from eigen_core.instructions import Instructions

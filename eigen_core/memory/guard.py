@@ -15,7 +15,7 @@ from typing import Self
 
 import torch
 
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.memory.allocation import is_exhaustion, keep_reserve
 from eigen_core.memory.course import Curve, PhaseUsage, Point, expected_growth
 from eigen_core.memory.diagnosis import MemoryReport, Row, measured

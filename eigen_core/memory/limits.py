@@ -10,7 +10,7 @@ from typing import Literal, Self
 import psutil
 import torch
 
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.errors import InputError
 from eigen_core.memory.control_groups import ControlGroup, control_groups
 from eigen_core.memory.process import proc_entries

@@ -10,7 +10,7 @@ from typing import Protocol
 import psutil
 import torch
 
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.memory.limits import HostLimit, device_limit, host_limits, memory_of_machine
 from eigen_core.memory.process import own_resident_bytes, peak_resident_bytes, process_bytes, reset_peak, statm
 

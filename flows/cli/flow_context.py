@@ -11,7 +11,7 @@ from uuid import UUID
 from rich.console import Console
 
 from eigen_core.config import Config
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store

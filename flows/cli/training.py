@@ -8,7 +8,7 @@ from rich.console import Console
 
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, parse_assignments
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from flows.cli.common import MEMORY_ADVICE

@@ -9,7 +9,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
 from eigen_core.checkpoint import RunLocation
-from eigen_core.config.sections import CheckpointConfig
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
 from flows.operations.deploying import client_of, resume_schedule

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
 from eigen_core.memory.objects import Baselines, ObjectCounts
 

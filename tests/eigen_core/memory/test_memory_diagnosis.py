@@ -16,7 +16,7 @@ import pytest
 import torch
 from memory_cases import MB, HandClock, bare_report
 
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.memory import MemoryGuard, MemoryReport, host_limits, report_markdown, write_report
 from eigen_core.memory.blocks import Block, find_blocks
 from eigen_core.memory.objects import Baselines, ObjectCounts, count_objects, held_bytes, live_objects

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard, nothing_lives
 
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.memory import (
     DeviceLimit,
     DeviceUsage,

@@ -8,7 +8,7 @@ import pytest
 
 _LEAK = """
 import json, resource, sys
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.memory import MemoryGuard, MemoryGuardError, host_bytes, host_limits
 from eigen_core.memory.process import address_space_bytes
 from eigen_core.progress import report_progress

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen_core.config.sections import MemoryConfig
+from eigen_core.config.running import MemoryConfig
 from eigen_core.errors import InputError
 from eigen_core.memory import HostLimit, device_limit, host_limits
 from eigen_core.memory.control_groups import control_groups

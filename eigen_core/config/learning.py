@@ -1,0 +1,192 @@
+"""How agents are built, learn and are judged."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from eigen_core.config.choices import EncoderName, LearnerName
+from eigen_core.config.values import (
+    Count,
+    CountOrZero,
+    Fraction,
+    NonNegative,
+    Positive,
+    Rows,
+    Section,
+    Width,
+)
+
+
+class NetworkConfig(Section):
+    """The networks of an agent: encoder, pooling over columns, heads."""
+
+    encoder: EncoderName = "filter_bank"
+    """`filter_bank`: a fixed bank of causal linear filters and a small MLP (fast); `tcn`: learned dilated causal
+    convolutions."""
+    scales: Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail_fast=True, strict=False)] = (
+        1,
+        5,
+        20,
+        60,
+    )
+    """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
+    channels: Width = 32
+    """Width of the encoder's hidden layers."""
+    embedding: Width = 16
+    """Values that the encoder gives per column and day."""
+    queries: Width = 4
+    """Learned queries that pool all columns into the market context."""
+    head_width: Width = 32
+    """Width of the hidden layers of actor and critic."""
+    head_layers: Annotated[int, Field(ge=1, le=64)] = 2
+    """Hidden layers of actor and critic where observations are vectors (`gym:...`); the market's have their own."""
+    column_chunk: CountOrZero = 0
+    """Columns encoded at a time, recomputed in the backward pass; bounds the memory of `tcn`. 0: all at once."""
+
+
+class PopulationConfig(Section):
+    """The agents."""
+
+    size: Annotated[int, Field(ge=2, le=4_096)] = 16
+    """Agents in the population."""
+    group_size: Annotated[int, Field(ge=0, le=4_096)] = 0
+    """Agents computed at a time; changes speed and memory, never a bit. 0: all (best on a GPU, and for small ones)."""
+
+
+class ExplorationConfig(Section):
+    """Gaussian noise on the actions of training episodes."""
+
+    scale: Fraction = 0.1
+    """Initial standard deviation, as a fraction of an action's range."""
+    decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9999
+    """Factor on the scale for each step (of the market: day) of an agent's training episodes at their full length."""
+    minimum: Fraction = 0.01
+    """The scale never falls below this."""
+    random_steps: CountOrZero = 0
+    """A generation that begins with fewer transitions recorded than this, by all agents, plays its training episodes
+    with actions drawn uniformly from their range; fitness is then the validation fitness. Not with PPO."""
+
+
+class ReplayConfig(Section):
+    """The buffer of transitions that all agents share."""
+
+    capacity: Rows = 50_000
+    """Transitions kept; the oldest are overwritten."""
+    minimum: Rows = 10_000
+    """Learning starts once this many transitions are stored."""
+    compression: Literal["none", "gzip", "zstd"] = "zstd"
+    """How the replay's shards are stored; all three can be read, whatever is chosen here."""
+
+    @model_validator(mode="after")
+    def _capacity_holds_minimum(self) -> Self:
+        if self.capacity < self.minimum:
+            raise ValueError(
+                f"replay.capacity {self.capacity:,} is below replay.minimum {self.minimum:,}: "
+                "learning would never start"
+            )
+        return self
+
+
+class LearnerConfig(Section):
+    """How each agent learns from the shared replay."""
+
+    algorithm: LearnerName = "ddpg"
+    """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
+    targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature; `ppo`: proximal
+    policy optimization, from the generation's own episodes alone."""
+    gradient_steps: CountOrZero = 32
+    """Optimizer steps per agent and generation; 0: evolution alone. PPO takes as many as `epochs` and `batch_size`
+    say."""
+    batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
+    """Transitions in a batch; of the market, all of different days except with PPO."""
+    accumulation_steps: Count = 1
+    """Batches whose gradients are averaged for one optimizer step."""
+    block_days: CountOrZero = 1_000
+    """Days that `tcn` encodes at once to learn from; a batch is drawn from one random block. 0: the whole training
+    range."""
+    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
+    """Discount of the next day's value."""
+    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
+    """Share of the weights that moves into the targets at each optimizer step."""
+    actor_learning_rate: NonNegative = 1e-4
+    """Step size of the actor."""
+    critic_learning_rate: NonNegative = 3e-4
+    """Step size of the critic and the encoder."""
+    weight_decay: NonNegative = 1e-5
+    """Decoupled weight decay, times the learning rate."""
+    gradient_clip: Positive = 1.0
+    """Bound on the norm of each agent's gradient, actor and critic apart."""
+    reward_scale: Positive = 0.02
+    """Rewards are multiplied by this before learning."""
+    reward_clip: Positive | None = None
+    """Scaled rewards are clipped to plus or minus this before learning; empty: never."""
+    twin_critics: bool = False
+    """DDPG learns two critics and trusts the lower, as TD3 and SAC always do."""
+    policy_delay: Count | None = None
+    """The actor and the targets move once in this many critic steps, counted over generations; empty: 1 with DDPG, 2
+    with TD3; the others have none."""
+    target_noise: Fraction = 0.1
+    """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range; TD3."""
+    target_noise_clip: Fraction = 0.25
+    """That noise is clipped to plus or minus this, as a fraction of an action's range; TD3."""
+    initial_temperature: Positive = 1.0
+    """Weight of the entropy beside scaled rewards before it is learned; SAC."""
+    temperature_learning_rate: NonNegative = 3e-4
+    """Step size of the temperature's logarithm; SAC."""
+    entropy_target: Annotated[float, Field(ge=-100.0, le=100.0)] = -1.0
+    """Entropy of each value of an action that the temperature is learned for, the value's range scaled to [-1, 1]
+    (nats); SAC."""
+
+    epochs: Count = 10
+    """Passes over the episodes of a generation; PPO."""
+    clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """How far the ratio of new to old probabilities is used from 1; PPO."""
+    value_clip: Positive | None = None
+    """How far values are used from those before learning, in scaled rewards; empty: any distance; PPO."""
+    gae_lambda: Fraction = 0.95
+    """Decay of later temporal-difference errors in an advantage (generalised advantage estimation); PPO."""
+    entropy_coefficient: NonNegative = 0.0
+    """Weight of the policy's entropy in the actor's objective; PPO."""
+    initial_log_std: Annotated[float, Field(ge=-20.0, le=2.0)] = 0.0
+    """Logarithm of the policy's standard deviation at the start, before actions are squashed to their range; PPO."""
+    anneal: bool = False
+    """Learning rates fall linearly to zero over `generations`; PPO."""
+    kl_limit: Positive | None = None
+    """An agent whose policy diverges more than this from the one that played stops learning in the generation (nats);
+    empty: only where the divergence is not finite; PPO."""
+
+
+class EvaluationConfig(Section):
+    """How agents are judged."""
+
+    slices: Count = 5
+    """Training episodes of each agent in a generation."""
+    lowest: Count = 2
+    """Fitness is the mean of this many worst episodes, which luck moves less than one episode."""
+    shared_slices: bool = True
+    """All agents of a generation trade the same episodes; false: each its own."""
+    validation_slices: Count = 3
+    """Validation episodes of each agent, evenly spread and the same in every generation."""
+    validation_lowest: Count = 2
+    """Validation fitness is the mean of this many worst validation episodes."""
+    holdout_slices: Count | None = None
+    """Holdout episodes of the champion and of each random agent beside it, evenly spread; empty: as many as validation
+    episodes."""
+
+    @property
+    def holdout_episodes(self) -> int:
+        """Holdout episodes of an agent."""
+        return self.holdout_slices or self.validation_slices
+
+    @model_validator(mode="after")
+    def _lowest_fits(self) -> Self:
+        for kind, lowest, slices in (
+            ("", self.lowest, self.slices),
+            ("validation_", self.validation_lowest, self.validation_slices),
+        ):
+            if lowest > slices:
+                raise ValueError(
+                    f"evaluation.{kind}lowest {lowest} is above evaluation.{kind}slices {slices}: "
+                    "there are not that many episodes to choose from"
+                )
+        return self

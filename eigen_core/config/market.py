@@ -1,0 +1,156 @@
+"""What is played: the market's prices and trading rules, or a Gymnasium environment."""
+
+import zoneinfo
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from eigen_core.config.plain import shown
+from eigen_core.config.values import (
+    Count,
+    CountOrZero,
+    Date,
+    NonNegative,
+    Positive,
+    Section,
+    Text,
+)
+
+
+class MarketConfig(Section):
+    """Which prices, which features, which days."""
+
+    data: Text | None = None
+    """Price file or folder: a long CSV/Parquet, a wide CSV of closes, or a folder with one file a symbol; or `us5`, the
+    bundled bars of five US stocks, 2000-2013. Empty: the bundled 20 S&P 500 stocks, 1990-2022."""
+    context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
+    """Symbols that agents observe but cannot trade (an index, a rate)."""
+    features: Literal["returns", "classic", "columns"] = "returns"
+    """Feature set: `returns` is free of the price level; `classic` is the nine price-level features of the replaced
+    system; `columns` are the numeric columns that the data has beside prices, alone."""
+    own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
+    """Features beside that set: `columns`, and names of functions that are registered as entry points of the group
+    `eigen.features`."""
+    look_ahead: Literal["refuse", "allow"] = "refuse"
+    """Where values of such a function change with later days: `refuse` trains nothing, `allow` trains with them."""
+    intraday: Literal["refuse", "aggregate"] = "refuse"
+    """Bars within a day: refused, or days are formed of them from midnight to midnight on the exchange's clock (first
+    open, highest high, lowest low, last close, summed volume)."""
+    time_zone: Text | None = None
+    """The exchange's time zone, as `America/New_York`, for bars within a day whose stamps have a time zone. Empty: days
+    are those of the stamps' own clock, unless that is UTC."""
+    window: Annotated[int, Field(ge=1, le=5_000)] = 64
+    """Days that an agent observes, today included (days)."""
+    validation_days: Count = 252
+    """Days kept for choosing the champion (days)."""
+    holdout_days: CountOrZero = 251
+    """Last days of the data, used once, at the end (days)."""
+    purge_days: CountOrZero = 0
+    """Days left out between training and validation, and between validation and holdout, if there is one (days)."""
+    first_date: Date | None = None
+    """Prices before this date are left out, as if the data began with it; empty: none."""
+    last_date: Date | None = None
+    """Prices after this date are left out, as if the data ended with it; empty: none."""
+
+    @model_validator(mode="after")
+    def _dates_are_ordered(self) -> Self:
+        if self.first_date is not None and self.last_date is not None and self.first_date > self.last_date:
+            raise ValueError(
+                f"market.first_date {self.first_date} is after market.last_date {self.last_date}: swap them"
+            )
+        return self
+
+    @property
+    def days_after_training(self) -> int:
+        """Days of validation, of holdout, and those left out before each of them."""
+        purged = self.purge_days * (2 if self.holdout_days else 1)
+        return self.validation_days + self.holdout_days + purged
+
+    @model_validator(mode="after")
+    def _time_zone_is_known(self) -> Self:
+        try:
+            zoneinfo.ZoneInfo(self.time_zone or "UTC")
+        except (KeyError, ValueError, OSError) as error:
+            raise ValueError(
+                f"market.time_zone {shown(self.time_zone)} is no time zone: name one like America/New_York, or UTC"
+            ) from error
+        return self
+
+
+class TradingConfig(Section):
+    """The rules of an episode and the reward."""
+
+    trading_days: Count = 125
+    """Days of an episode on which positions may be opened (days)."""
+    settlement_days: CountOrZero = 20
+    """Days after them on which positions may only close (days)."""
+    holding_days: Count = 20
+    """A position closes at the latest this many days after its decision (days)."""
+    buy_threshold: NonNegative = 1.0
+    """The asset with the highest coefficient is bought if its coefficient reaches this."""
+    max_coefficient: Positive | None = 3.0
+    """Bound of the coefficient, which is a position's size; empty: unbounded (the classic rule)."""
+    min_target: Positive = 0.10
+    """Smallest sale target, as a fraction of the fill price."""
+    max_target: Positive = 0.50
+    """Largest sale target, as a fraction of the fill price."""
+    fill: Literal["next_open", "next_close", "same_close"] = "next_open"
+    """Price of an order: the next day's open (its close where there is no open), its close, or the close of the
+    decision's day (the classic rule, at which no order can be filled any more)."""
+    credit: Literal["decision", "realized", "marked"] = "decision"
+    """Day to which a trade's reward is booked: the decision's, the closing's (the classic rule), or day by day as the
+    position is marked to market."""
+    bookkeeping: Literal["exact", "classic"] = "exact"
+    """`exact`: only assets with a price are chosen, a position without a price on its last day closes at the last known
+    one, a gain of zero is no win, a day that ends without a position is idle. `classic`, the replaced system's: the
+    choice of an asset without a price buys nothing, a position closes at its entry price on the first day without any
+    price or on its last day without a close, a gain of zero is a win, a day on which a position closes is not idle."""
+    cost_bps: NonNegative = 5.0
+    """Transaction cost of each side of a trade (basis points of its value)."""
+    slippage_bps: NonNegative = 2.0
+    """Slippage of each order at the market: the entry and a sale at the close, not a sale at the target (basis
+    points)."""
+    loss_multiplier: Positive = 10.0
+    """Losses count this many times in the reward."""
+    idle_penalty: NonNegative = 2.0
+    """Taken from the reward for each day that ends without any position (reward)."""
+    no_trade_penalty: NonNegative = 10_000.0
+    """Taken from the reward of an episode without a trade, on its last day (reward)."""
+    observe_portfolio: bool = True
+    """Agents observe their portfolio (held, days held, unrealised gain, coefficient) and the time in the episode."""
+
+    @property
+    def episode_days(self) -> int:
+        """Days of an episode: trading and settlement."""
+        return self.trading_days + self.settlement_days
+
+    @model_validator(mode="after")
+    def _targets_are_ordered(self) -> Self:
+        if self.min_target > self.max_target:
+            raise ValueError(
+                f"trading.min_target {self.min_target:g} is above trading.max_target {self.max_target:g}: swap them"
+            )
+        if self.settlement_days < self.holding_days:
+            raise ValueError(
+                f"trading.settlement_days {self.settlement_days} is shorter than trading.holding_days "
+                f"{self.holding_days}: the last positions could not close inside their episode"
+            )
+        if self.max_coefficient is not None and self.max_coefficient < self.buy_threshold:
+            raise ValueError(
+                f"trading.max_coefficient {self.max_coefficient:g} is below trading.buy_threshold "
+                f"{self.buy_threshold:g}: no agent could ever buy"
+            )
+        return self
+
+
+class EnvironmentConfig(Section):
+    """A Gymnasium environment that is played: the tasks `gym:...`."""
+
+    episode_steps: Count | None = None
+    """Most steps of an episode; empty: the limit that the environment is registered with."""
+    normalise_observations: bool = False
+    """Observations are normalised by the mean and the variance of all that the population has observed in training;
+    updated once a generation."""
+    normalise_rewards: bool = False
+    """Rewards are divided by the standard deviation of all discounted returns before learning, then multiplied by
+    `learner.reward_scale`; updated once a generation."""
