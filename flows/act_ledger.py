@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from eigen_core.backtest.orders import Order
+from eigen_core.backtest.interface import Order
 from eigen_core.config import AccountConfig
 from eigen_core.errors import InputError
 from eigen_core.store.files import explained, replacing

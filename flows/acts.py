@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
-from eigen_core.backtest.orders import NextOrders, next_orders
+from eigen_core.backtest.interface import NextOrders, task_backtest
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config
 from eigen_core.config.values import Date
@@ -17,7 +17,7 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
 from eigen_core.market.fresh import TrainingDays, fresh_panel
 from flows.act_ledger import ActLedger, read_ledger, write_ledger
-from flows.backtests import agents_on_market, newest_of_run, require_market
+from flows.backtests import agents_on_market, newest_of_run, require_prices
 from flows.runs import config_to_resume, configured_location
 
 _LEDGER = "act.json"
@@ -83,7 +83,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     if date is not None:
         _require_date(date)
     config = config_to_resume(store, run, data)
-    require_market(config, run)
+    require_prices(config, run)
     contents, manifest = newest_of_run(store, run)
     weights = stored_weights(contents, manifest, CHAMPION)
     champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
@@ -150,7 +150,8 @@ def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path
         raise InputError(f"The prices end on {dates[-1]}, but {path} has orders up to {kept.last}: give newer prices.")
     if kept.began not in dates:
         raise InputError(f"{path} begins on {kept.began}, of which there are no prices: give prices of that day too.")
-    return next_orders(config, panel, weights.to(resolve_device(config.device)), dates.index(kept.began))
+    backtest = task_backtest(config, panel, resolve_device(config.device))
+    return backtest.next_orders(weights, dates.index(kept.began))
 
 
 def _reconciled(kept: ActLedger, found: NextOrders) -> tuple[int, tuple[Difference, ...]]:

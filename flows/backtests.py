@@ -14,9 +14,10 @@ from eigen_core.account import EquityCurve
 from eigen_core.account.attribution import gain_by_asset, gain_by_month
 from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.matched import MatchedTraders
-from eigen_core.backtest.market import DRAWS, MarketBacktest
+from eigen_core.backtest.interface import DRAWS, task_backtest
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config, merge
+from eigen_core.config.choices import has_prices
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
 from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
@@ -126,13 +127,13 @@ def backtest(
     """
     status = status_of(store, run)
     config = _with_account(config_to_resume(store, run, None), settings)
-    require_market(config, run)
+    require_prices(config, run)
     span = _default_span(status) if span is None else span
     contents, manifest = newest_of_run(store, run)
     weights, population = (_weights_of(contents, manifest, named) for named in (agent, "population"))
     panel, generation = _panel_of(contents, manifest, config), manifest.generation
     days = days_of(panel, config, span)
-    market = MarketBacktest(config, panel, resolve_device(config.device))
+    market = task_backtest(config, panel, resolve_device(config.device))
     played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
     chosen = Chosen(
         training_days=len(set(days) & set(panel.splits.train)),
@@ -172,7 +173,7 @@ def holdout_verdict(status: RunStatus) -> Verdict | None:
     Raises:
         StoreUnavailableError: the store does not answer.
     """
-    if status.config.task != "market":
+    if not has_prices(status.config.task):
         return None
     try:
         return backtest(status.store, status.run, span="holdout").verdict
@@ -195,15 +196,15 @@ def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[
             trained on.
         StoreUnavailableError: the store does not answer.
     """
-    require_market(config, run)
+    require_prices(config, run)
     contents, manifest = newest_of_run(store, run)
     weights = _weights_of(contents, manifest, agent)
     return weights, manifest.generation, _panel_of(contents, manifest, config)
 
 
-def require_market(config: Config, run: str) -> None:
-    """Raise `InputError` if a run plays something else."""
-    if config.task != "market":
+def require_prices(config: Config, run: str) -> None:
+    """Raise `InputError` if what a run plays has no prices."""
+    if not has_prices(config.task):
         raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
 
 

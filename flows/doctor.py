@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from eigen_core.config import Config
+from eigen_core.config.choices import has_prices
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
 from eigen_core.store.retries import within
@@ -125,7 +126,7 @@ class Doctor:
 
     def _data(self) -> Finding:
         task = self._config.task
-        source = (self._config.market.data or "the bundled prices") if task == "market" else task
+        source = (self._config.market.data or "the bundled prices") if has_prices(task) else task
         return Finding("data", "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}")
 
     def _memory_limits(self) -> Finding:

@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 from scipy.stats import beta
 
-from eigen_core.backtest.market import MarketBacktest
+from eigen_core.backtest.interface import task_backtest
 from eigen_core.config import Config
+from eigen_core.config.choices import has_prices
 from eigen_core.config.stored import stored_values
 from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, evolve, start_training, train
@@ -142,7 +143,7 @@ class TrustTrials:
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
-        if config.task != "market" or not config.market.holdout_days:
+        if not has_prices(config.task) or not config.market.holdout_days:
             raise InputError("Trials need a market with holdout days: leave task and market.holdout_days as they are.")
         self._config = config
         self._folder = folder
@@ -182,7 +183,7 @@ class TrustTrials:
             train(state)
             evolve(state)
         assert state.champion is not None
-        market = MarketBacktest(config, panel, resolve_device(config.device))
+        market = task_backtest(config, panel, resolve_device(config.device))
         played = market.play(state.champion.weights[None], panel.splits.holdout, "champion", draws=_DRAWS)
         verdict = verdict_on(played, config)
         return Trial(

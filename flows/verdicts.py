@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from eigen_core.account.fees import daily_rate
-from eigen_core.backtest.market import PlayedSpan
+from eigen_core.backtest.interface import PlayedSpan
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.store import Store

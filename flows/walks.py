@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from eigen_core.checkpoint import parse_checksummed
 from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.config import Config, merge
+from eigen_core.config.choices import has_prices
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
@@ -128,7 +129,7 @@ def plan_walk(
     """
     check_run_name(name)
     market = config.market
-    if config.task != "market" or not market.holdout_days:
+    if not has_prices(config.task) or not market.holdout_days:
         raise InputError(
             "A walk plays market.holdout_days days in each fold: train the market, with 1 or more of them."
         )

@@ -1,7 +1,6 @@
 """What agents earn in money over a span of days, beside baselines and matched random traders."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -9,55 +8,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.account import DecidedTrades, EquityCurve, trade_accounts
+from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
-from eigen_core.account.matched import MatchedTraders, excess_of_trades, play_matched_traders, share_of_capital
+from eigen_core.account.matched import excess_of_trades, play_matched_traders, share_of_capital
 from eigen_core.backtest.days import play_days
+from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
+from eigen_core.backtest.orders import next_orders
 from eigen_core.config import Config
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
 from eigen_core.population import agent_groups, initial_weights
-from eigen_core.records import Excess
 from eigen_core.trading import Prices
-
-DRAWS = 1_000
-"""Matched random traders, unless another number is given."""
-
-
-@dataclass(frozen=True)
-class PlayedSpan:
-    """What agents earned over a span of days.
-
-    Attributes:
-        curve: the account; that of several agents is the sum of their accounts.
-        trades: all trades, one a row: columns of `TradedAccounts.table`, and `agent`, its place among those played.
-        interest: earned on cash (money).
-        one_portfolio: all agents trade it together.
-        baselines: other accounts on the same days, by name; `initial_population` is the mean of the agents that the run
-            began with.
-        matched: what matched random traders earned.
-        excess: what the trades gained beyond the market; None with fewer than two.
-    """
-
-    curve: EquityCurve
-    trades: pd.DataFrame
-    interest: float
-    one_portfolio: bool
-    baselines: Mapping[str, EquityCurve]
-    matched: MatchedTraders
-    excess: Excess | None
 
 
 class MarketBacktest:
-    """Plays agents of a run over spans of a panel.
-
-    Args:
-        config: of the run.
-        panel: the market that the run was trained on.
-        device: where networks are computed.
-    """
+    """Implements `TaskBacktest`: agents make trades."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
         self._config = config
@@ -68,15 +35,7 @@ class MarketBacktest:
         self._network = AgentNetwork(panel, config, device, learner_class(config.learner).heads(config))
 
     def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> PlayedSpan:
-        """Play agents day after day over a span, each with an equal share of the capital.
-
-        Args:
-            weights: float32 `[agents, parameters]`.
-            span: days of the panel; a whole window lies before the first decision.
-            key: name of the agents, which the draws of matched traders belong to.
-            ensemble: the agents trade one portfolio, by the means of their actions.
-            draws: matched random traders.
-        """
+        """Play agents day after day over a span; see `TaskBacktest.play`."""
         config = self._config
         known = prices_of_span(self._prices, span, config.trading.holding_days)
         dates = self._dates[span.start : span.stop]
@@ -105,20 +64,17 @@ class MarketBacktest:
         )
 
     def returns_of(self, weights: Tensor, span: range) -> NDArray[np.float64]:
-        """Return what each agent's account with the whole capital returns a day over a span.
-
-        Args:
-            weights: float32 `[agents, parameters]`.
-            span: days of the panel.
-
-        Returns float64 `[days, agents]`.
-        """
+        """Return what each agent's account with the whole capital returns a day: float64 `[days, agents]`."""
         config, dates = self._config, self._dates[span.start : span.stop]
         known = prices_of_span(self._prices, span, config.trading.holding_days)
         closes = known.last_close[: len(span)].cpu().numpy()
         decided = self._decided(weights.to(self._device), known, span)
         accounts = trade_accounts(decided, closes, dates, config.trading, config.account)
         return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
+
+    def next_orders(self, weights: Tensor, first: int) -> NextOrders:
+        """Return the purchase, and the standing sale of each position; see `TaskBacktest.next_orders`."""
+        return next_orders(self._config, self._panel, weights.to(self._device), first)
 
     def _decided(self, weights: Tensor, known: Prices, span: range) -> DecidedTrades:
         groups = agent_groups(len(weights), self._config.population.group_size)

@@ -1,7 +1,6 @@
 """What an agent orders after the last known day, and the account in money that its trades so far have led to."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.days import prices_of_span
 from eigen_core.backtest.days import play_days
+from eigen_core.backtest.interface import NextOrders, Order, Position
 from eigen_core.config import Config
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
@@ -17,60 +17,6 @@ from eigen_core.networks import AgentNetwork
 from eigen_core.trading import Prices
 
 _WEEK = 7
-
-
-@dataclass(frozen=True)
-class Order:
-    """An order.
-
-    Attributes:
-        symbol: of the asset.
-        side: buy, at the next fill; or sell, at the target or else on the last day.
-        size: shares.
-        money: what it takes or gives at `price`, transaction costs included in a purchase.
-        price: of a purchase: the last close with slippage, as the fill is not known yet; of a sale: the target.
-        target: price of the sale.
-        latest_exit: date of the sale where the target is not reached.
-    """
-
-    symbol: str
-    side: str
-    size: float
-    money: float
-    price: float
-    target: float
-    latest_exit: str
-
-
-@dataclass(frozen=True)
-class Position:
-    """An open position: its shares, their price with slippage, and what they are worth at the last known close."""
-
-    symbol: str
-    size: float
-    entry: float
-    worth: float
-    decided: str
-
-
-@dataclass(frozen=True)
-class NextOrders:
-    """What an agent orders after a day.
-
-    Attributes:
-        date: of the day.
-        equity, cash: at its close (money).
-        orders: the purchase, if there is one, then the standing sale of each position.
-        positions: held at the day's close.
-        bought: symbol that the decision of each day of the span has bought, by date; None: nothing.
-    """
-
-    date: str
-    equity: float
-    cash: float
-    orders: tuple[Order, ...]
-    positions: tuple[Position, ...]
-    bought: Mapping[str, str | None]
 
 
 def next_orders(config: Config, panel: Panel, weights: Tensor, first: int) -> NextOrders:

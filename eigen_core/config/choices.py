@@ -16,6 +16,10 @@ TASKS: Mapping[str, str] = {
     "market": "eigen_core.task.market:MarketTask",
     "gym": "eigen_core.task.gymnasium:GymnasiumTask",
 }
+BACKTESTS: Mapping[str, str] = {
+    "market": "eigen_core.backtest.market:MarketBacktest",
+}
+"""How agents of a task keep an account in money, where it has prices to keep one by."""
 LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
     "td3": "eigen_core.learners.td3:Td3Learner",
@@ -64,6 +68,11 @@ else:
 def task_choice(task: str) -> str:
     """Return the key of `TASKS` that the name of a task begins with."""
     return task.partition(":")[0]
+
+
+def has_prices(task: str) -> bool:
+    """Whether agents play on the prices of a panel, so that an account in money can be kept."""
+    return task_choice(task) in BACKTESTS
 
 
 def chosen(choices: Mapping[str, str], name: str) -> object:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from eigen_core.config import Config
+from eigen_core.config.choices import has_prices
 from eigen_core.errors import InputError
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
@@ -94,7 +95,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     Raises:
         InputError: the prices or a feature cannot be used, or there are too few days.
     """
-    if config.task != "market":
+    if not has_prices(config.task):
         raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")
     market = config.market
     source = find_source(market.data)

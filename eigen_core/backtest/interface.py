@@ -1,0 +1,144 @@
+"""What is asked of the backtest of a task: what agents earn in money over a span of days, and what they order next."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.matched import MatchedTraders, Values
+from eigen_core.config import Config
+from eigen_core.config.choices import BACKTESTS, chosen, task_choice
+from eigen_core.market import Panel
+from eigen_core.records import Excess
+
+DRAWS = 1_000
+"""Matched random traders, unless another number is given."""
+
+
+@dataclass(frozen=True)
+class PlayedSpan:
+    """What agents earned over a span of days.
+
+    Attributes:
+        curve: the account; that of several agents is the sum of their accounts.
+        trades: all trades, one a row: columns of `TradedAccounts.table`, and `agent`, its place among those played.
+        interest: earned on cash (money).
+        one_portfolio: all agents trade it together.
+        baselines: other accounts on the same days, by name; `initial_population` is the mean of the agents that the run
+            began with.
+        matched: what matched random traders earned.
+        excess: what was gained beyond the market; None with too little to tell.
+    """
+
+    curve: EquityCurve
+    trades: pd.DataFrame
+    interest: float
+    one_portfolio: bool
+    baselines: Mapping[str, EquityCurve]
+    matched: MatchedTraders
+    excess: Excess | None
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order.
+
+    Attributes:
+        symbol: of the asset.
+        side: buy, at the next fill; or sell, at the target or else on the last day.
+        size: shares.
+        money: what it takes or gives at `price`, transaction costs included in a purchase.
+        price: of a purchase: the last close with slippage, as the fill is not known yet; of a sale: the target.
+        target: price of the sale.
+        latest_exit: date of the sale where the target is not reached.
+    """
+
+    symbol: str
+    side: str
+    size: float
+    money: float
+    price: float
+    target: float
+    latest_exit: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """An open position: its shares, their price with slippage, and what they are worth at the last known close."""
+
+    symbol: str
+    size: float
+    entry: float
+    worth: float
+    decided: str
+
+
+@dataclass(frozen=True)
+class NextOrders:
+    """What an agent orders after a day.
+
+    Attributes:
+        date: of the day.
+        equity, cash: at its close (money).
+        orders: the purchase, if there is one, then the standing sale of each position.
+        positions: held at the day's close.
+        bought: symbol that the decision of each day of the span has bought, by date; None: nothing.
+    """
+
+    date: str
+    equity: float
+    cash: float
+    orders: tuple[Order, ...]
+    positions: tuple[Position, ...]
+    bought: Mapping[str, str | None]
+
+
+class TaskBacktest(Protocol):
+    """Plays agents of a run over spans of a panel.
+
+    Args:
+        config: of the run.
+        panel: the market that the run was trained on; for `next_orders` it ends with the day of the decision.
+        device: where networks are computed.
+    """
+
+    def __init__(self, config: Config, panel: Panel, device: torch.device) -> None: ...
+
+    def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> PlayedSpan:
+        """Play agents day after day over a span, each with an equal share of the capital.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            span: days of the panel; a whole window lies before the first decision.
+            key: name of the agents, which the draws of matched traders belong to.
+            ensemble: the agents trade one portfolio, by the means of their actions.
+            draws: matched random traders.
+        """
+
+    def returns_of(self, weights: Tensor, span: range) -> Values:
+        """Return what each agent's account with the whole capital returns a day over a span.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            span: days of the panel.
+
+        Returns float64 `[days, agents]`.
+        """
+
+    def next_orders(self, weights: Tensor, first: int) -> NextOrders:
+        """Return the orders of an agent after the panel's last day, having traded since day `first`.
+
+        Args:
+            weights: float32 `[parameters]`.
+            first: day of the first decision; a whole window lies before it.
+        """
+
+
+def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest:
+    """Return the backtest of the task that a configuration names, which has prices (`has_prices`)."""
+    found = cast("type[TaskBacktest]", chosen(BACKTESTS, task_choice(config.task)))
+    return found(config, panel, device)
