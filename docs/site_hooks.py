@@ -24,7 +24,7 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "THIRD_PARTY.md",
     "benchmarks/RESULTS.md",
-    "benchmarks/learning.png",
+    "benchmarks/learning/leak.png",
     "benchmarks/trust.png",
     "benchmarks/memoryplan.png",
     "benchmarks/soak.png",

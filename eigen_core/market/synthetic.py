@@ -3,6 +3,8 @@
 import numpy as np
 
 from eigen_core.config import Config
+from eigen_core.market.cleaning import CleanPrices, Grid
+from eigen_core.market.days import Days
 from eigen_core.market.panel import Panel, panel_of_prices
 from eigen_core.randomness import keyed_generator
 
@@ -27,10 +29,7 @@ def leaking_market(config: Config, days: int, assets: int, seed: int, drift: flo
     for start in range(0, days, _EVEN_DAYS):
         shocks[start : start + _EVEN_DAYS] -= shocks[start : start + _EVEN_DAYS].mean(axis=0)
     close = 100.0 * np.exp(np.cumsum(drift + 0.01 * shocks, axis=0))
-    overnight = 0.002 * generator.standard_normal((days, assets))
-    opened = np.vstack([close[:1], close[:-1]]) * np.exp(overnight)
-    reach = 0.003 * np.abs(generator.standard_normal((days, assets)))
-    high, low = np.maximum(opened, close) * np.exp(reach), np.minimum(opened, close) * np.exp(-reach)
+    opened, high, low = _ranges(close, generator)
     holding = config.trading.holding_days
     leak = np.zeros((days, assets))
     leak[: days - holding] = np.log(close[holding:] / opened[1 : days - holding + 1])
@@ -62,11 +61,67 @@ def planted_edge_market(config: Config, days: int, assets: int, seed: int) -> Pa
     return _panel(config, features.astype(np.float32), (opened, high, low, close), ("signal", "noise"))
 
 
+def random_walk_prices(days: int, assets: int, seed: int, factor: bool) -> CleanPrices:
+    """Prices that nothing predicts: of each asset its own, and with `factor` a part that all have in common.
+
+    A close is the one before it times 1 plus a return whose mean is 0, or with the factor 0.03 % a day. Standard
+    deviations of daily log returns are 2 % of an asset alone and 1 % of the factor, in which assets take part with a
+    share between 0.5 and 1.5 each.
+
+    Args:
+        days, assets: size.
+        seed: of the prices.
+        factor: whether assets have a part in common.
+    """
+    generator = keyed_generator(seed, 0, "market", "random walk", "prices")
+    steps = _log_steps(0.02, generator.standard_normal((days, assets)))
+    if factor:
+        shares = generator.uniform(0.5, 1.5, assets)
+        steps += _log_steps(0.01 * shares, generator.standard_normal((days, 1))) + 0.0003 * shares
+    close = 100.0 * np.exp(np.cumsum(steps, axis=0))
+    opened, high, low = _ranges(close, generator)
+    return CleanPrices(
+        days=_dates(days),
+        symbols=_symbols(assets),
+        assets=assets,
+        open=opened,
+        high=high,
+        low=low,
+        close=close,
+        volume=np.full_like(close, np.nan),
+        has_range=True,
+        has_volume=False,
+        own={},
+    )
+
+
+def _log_steps(deviation: "float | Grid", shocks: Grid) -> Grid:
+    """Log returns of this standard deviation, of which the mean of the returns themselves is 0."""
+    steps: Grid = deviation * shocks - deviation**2 / 2.0
+    return steps
+
+
+def _ranges(close: Grid, generator: np.random.Generator) -> tuple[Grid, Grid, Grid]:
+    """Open, high and low around closes."""
+    overnight = 0.002 * generator.standard_normal(close.shape)
+    opened = np.vstack([close[:1], close[:-1]]) * np.exp(overnight)
+    reach = 0.003 * np.abs(generator.standard_normal(close.shape))
+    return opened, np.maximum(opened, close) * np.exp(reach), np.minimum(opened, close) * np.exp(-reach)
+
+
+def _dates(days: int) -> Days:
+    return np.busday_offset("2000-01-03", np.arange(days), roll="forward").astype("datetime64[D]")
+
+
+def _symbols(assets: int) -> tuple[str, ...]:
+    return tuple(f"S{asset:03d}" for asset in range(assets))
+
+
 def _panel(
     config: Config, features: np.ndarray, prices: tuple[np.ndarray, ...], feature_names: tuple[str, ...]
 ) -> Panel:
     days, assets = prices[0].shape
     opened, high, low, close = prices
-    dates = np.busday_offset("2000-01-03", np.arange(days), roll="forward").astype("datetime64[D]")
-    symbols = tuple(f"S{asset:03d}" for asset in range(assets))
-    return panel_of_prices(features, opened, high, low, close, dates, symbols, feature_names, config.market)
+    return panel_of_prices(
+        features, opened, high, low, close, _dates(days), _symbols(assets), feature_names, config.market
+    )

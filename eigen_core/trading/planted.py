@@ -21,12 +21,24 @@ _FEWEST_ASSETS = 3
 
 
 def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Panel:
-    """Return a panel with one more feature, whose information coefficient with the coming returns is `strength`.
+    """Return a panel with one more feature: `planted_signal` of its assets, 0 of its context columns.
 
-    The feature of an asset on a day is `strength` times `coming_returns`, plus noise, both normalised over the assets
-    of the day: the mean over days of the correlation of feature and return over assets is `strength`. The noise is a
-    moving sum over as many days as the return spans, and so about as persistent: a mean of the feature over some days
-    knows no more than its last value. Where the return is not known there is noise alone; context columns have 0.
+    Raises:
+        InputError: there are too few tradable columns to choose from.
+    """
+    signal = planted_signal(panel, trading, strength, seed)
+    values = np.zeros((panel.days, panel.columns))
+    values[:, : panel.assets] = signal
+    return with_feature(panel, FEATURE, values, f"{strength} {trading.holding_days} {trading.fill} {seed}")
+
+
+def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Values:
+    """Return values whose information coefficient with the coming returns is `strength`: float64 `[days, assets]`.
+
+    The value of an asset on a day is `strength` times `coming_returns`, plus noise, both normalised over the assets of
+    the day: the mean over days of the correlation of value and return over assets is `strength`. The noise is a moving
+    sum over as many days as the return spans, and so about as persistent: a mean of the values over some days knows no
+    more than the last one. Where the return is not known there is noise alone.
 
     Args:
         panel: the market.
@@ -47,14 +59,24 @@ def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, see
     generator = keyed_generator(seed, 0, "market", "planted", "noise")
     sums = np.cumsum(generator.standard_normal((days + trading.holding_days, assets)), axis=0)
     noise = _over_assets(sums[trading.holding_days :] - sums[: -trading.holding_days])
-    feature = np.zeros((days, panel.columns, 1), dtype=np.float32)
-    feature[:, :assets, 0] = strength * _over_assets(returns) + np.sqrt(1.0 - strength**2) * noise
-    name = f"{panel.fingerprint} {FEATURE} {strength} {trading.holding_days} {trading.fill} {seed}"
+    signal: Values = strength * _over_assets(returns) + np.sqrt(1.0 - strength**2) * noise
+    return signal
+
+
+def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Panel:
+    """Return a panel with one more feature.
+
+    Args:
+        panel: the market.
+        name: of the feature.
+        values: float64 `[days, columns]`, taken as they are.
+        definition: what determines the values beside the panel; the new fingerprint depends on it.
+    """
     return replace(
         panel,
-        features=np.concatenate([np.asarray(panel.features), feature], axis=2),
-        feature_names=(*panel.feature_names, FEATURE),
-        fingerprint=hashlib.sha256(name.encode()).hexdigest(),
+        features=np.concatenate([np.asarray(panel.features), values[..., None].astype(np.float32)], axis=2),
+        feature_names=(*panel.feature_names, name),
+        fingerprint=hashlib.sha256(f"{panel.fingerprint} {name} {definition}".encode()).hexdigest(),
     )
 
 

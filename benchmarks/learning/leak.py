@@ -1,6 +1,6 @@
 """Do the learners learn? Evolution, gradients and both on a market that leaks the return after the fill.
 
-`python -m benchmarks.learning` runs all of it (about ten minutes on one core) and writes learning.csv and learning.png
+`python -m benchmarks.learning.leak` runs all of it (about ten minutes on one core) and writes leak.csv and leak.png
 beside this file; tests/eigen_core/generation/test_learning.py holds the promise.
 """
 
@@ -124,8 +124,8 @@ def main() -> None:
     """Run, save and draw all trials."""
     torch.set_num_threads(1)
     trials = run_trials()
-    trials.to_csv(_FOLDER / "learning.csv", index=False, float_format="%.1f")
-    draw_trials(trials, _FOLDER / "learning.png")
+    trials.to_csv(_FOLDER / "leak.csv", index=False, float_format="%.1f")
+    draw_trials(trials, _FOLDER / "leak.png")
 
 
 if __name__ == "__main__":

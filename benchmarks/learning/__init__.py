@@ -1,0 +1,1 @@
+"""What the agents learn of markets whose edge is known: `python -m benchmarks.learning --help`."""
