@@ -188,13 +188,13 @@ class PlainDdpg:
 
     def _step(self, batch: TransitionBatch, first_day: int, block_days: int) -> None:
         agent, target, learner = self.agent, self.target, self.config.learner
-        episode_time, next_time = self._episode_time(batch.steps), self._episode_time(batch.steps + 1)
+        episode_time, next_time = self._episode_time(batch.episode_steps), self._episode_time(batch.episode_steps + 1)
         with torch.no_grad():
             next_days = (batch.days + 1).clamp_max(first_day + block_days - 1)
             market = target.see(next_days, first_day, block_days)
             actions = target.act(market, batch.next_portfolios, next_time)
             value = target.value(market, batch.next_portfolios, next_time, actions)
-            goal = self._scaled(batch.rewards) + (~batch.terminal).float() * learner.gamma * value
+            goal = self._scaled(batch.rewards[..., 0]) + (~batch.terminal).float() * learner.gamma * value
 
         market = agent.see(batch.days, first_day, block_days)
         loss = (agent.value(market, batch.portfolios, episode_time, batch.actions) - goal).square().mean()

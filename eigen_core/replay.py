@@ -30,6 +30,29 @@ class Column:
     on_host: bool = False
 
 
+@dataclass(frozen=True)
+class Stretches:
+    """Transitions of one episode from each of some slots on; `[*slots, steps]`.
+
+    Attributes:
+        slots: int64; where `taken` is false, they have no meaning.
+        taken: bool, the transition is of the episode of the first, and was stored after it.
+    """
+
+    slots: Tensor
+    taken: Tensor
+
+    @property
+    def steps(self) -> Tensor:
+        """How many transitions each has, int64 `[*slots]`: at least one."""
+        return self.taken.sum(-1)
+
+    @property
+    def last(self) -> Tensor:
+        """Slot of the last transition of each, int64 `[*slots]`."""
+        return self.slots.gather(-1, self.steps[..., None] - 1)[..., 0]
+
+
 class Replay:
     """A ring of transitions on the device. On the CPU, slots that were never written take addresses and no memory.
 
@@ -115,6 +138,18 @@ class Replay:
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
         """Return the named columns, or all, of the transitions in `slots`, int64 of any shape: `[*slots, ...]` each."""
         return {name: self._columns[name][slots] for name in names or self._columns}
+
+    def stretches(self, slots: Tensor, steps: int, end: str) -> Stretches:
+        """Return up to `steps` transitions from each of `slots` on, int64 of any shape.
+
+        They go up to the end of an episode, which the bool column `end` marks, and to the newest stored transition.
+        """
+        ahead = torch.arange(steps, device=slots.device)
+        following = (slots[..., None] + ahead) % self.capacity
+        newer = (self.cursor - 1 - slots) % self.capacity
+        goes_on = ~self._columns[end][following.roll(1, -1)]
+        goes_on[..., 0] = True
+        return Stretches(following, (goes_on & (ahead <= newer[..., None])).cummin(-1).values)
 
     def tensors(self) -> dict[str, Tensor]:
         """What is stored, by name, with the ring's position; columns are cut to the stored size."""

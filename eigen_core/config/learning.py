@@ -106,6 +106,9 @@ class LearnerConfig(Section):
     range."""
     gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
     """Discount of the next day's value."""
+    n_step: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Steps whose rewards are added up before the value of what is observed then is trusted, at most: an episode's end
+    comes first. The later ones are as they were played (DDPG, TD3, SAC)."""
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
     """Share of the weights that moves into the targets at each optimizer step."""
     actor_learning_rate: NonNegative = 1e-4

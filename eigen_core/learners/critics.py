@@ -48,6 +48,26 @@ def scaled(rewards: Tensor, group: Population, config: LearnerConfig) -> Tensor:
     return scaled_rewards if clip is None else scaled_rewards.clamp(-clip, clip)
 
 
+def discounted_rewards(batch: Transitions[Observed], group: Population, config: LearnerConfig) -> tuple[Tensor, Tensor]:
+    """Return the discounted rewards of each transition's steps, and the discount of what is observed after them.
+
+    Their sum with the discounted value of that observation is the n-step return: Watkins 1989, "Learning from delayed
+    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The later steps are those that were played,
+    whatever the actor would play now: nothing corrects for that, as in Hessel et al. 2018 (arXiv:1710.02298).
+
+    Returns:
+        float32 `[agents, batch]` each; the discount is 0 where the episode has ended.
+    """
+    gamma = torch.as_tensor(setting(group, config, "gamma"))
+    total, discount = scaled(batch.rewards[..., 0], group, config), gamma
+    power = gamma
+    for step in range(1, batch.rewards.shape[-1]):
+        total = total + power * scaled(batch.rewards[..., step], group, config)
+        power = power * gamma
+        discount = torch.where(batch.steps > step, power, discount)
+    return total, (~batch.terminal).float() * discount
+
+
 def follow(targets: Tensor, weights: Tensor, tau: float) -> None:
     """Move targets towards weights by the share `tau`, in place."""
     targets.add_((weights - targets).mul_(tau))

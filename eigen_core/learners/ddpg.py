@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
-from eigen_core.learners.critics import actor_columns, critic_columns, fit_critics, follow, scaled
+from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
 from eigen_core.learners.interface import Learned, LearnerNeeds
 from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
 from eigen_core.learners.settings import setting
@@ -53,7 +53,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
     @staticmethod
     def heads(config: Config) -> Heads:
         """Return critics of actions, one or two, and a deterministic actor."""
-        return Heads(critics=2 if config.learner.twin_critics else 1)
+        return Heads(critics=2 if config.learner.twin_critics else 1, return_steps=config.learner.n_step)
 
     def new_agents(self, weights: Tensor) -> Population:
         """Return agents whose targets are their weights, without moments."""
@@ -146,8 +146,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
         actor = task.actor_layout.views(targets[:, self._actor])
         encoding = task.encode(critic, batch.next_observations)
         values = task.values(critic, encoding, target_actions(task.policy(actor, encoding))).amin(0)
-        discount = (~batch.terminal).float() * setting(group, self._learner, "gamma")
-        return scaled(batch.rewards, group, self._learner) + discount * values
+        rewards, discount = discounted_rewards(batch, group, self._learner)
+        return rewards + discount * values
 
     def _actor_step(self, group: Population, encodings: list[Encoded], counts: list[int]) -> tuple[Tensor, Tensor]:
         """Ascend the gradient of the first critic's value, with the encodings of the critic step."""

@@ -207,7 +207,7 @@ class PpoLearner(Generic[Observed, Encoded]):
             batch = task.transitions(replay, slots[..., part].flatten(1), 0)
             encoding = task.encode(critic, batch.observations)
             found = {
-                "reward": scaled(batch.rewards, group, learner),
+                "reward": scaled(batch.rewards[..., 0], group, learner),
                 "terminal": batch.terminal,
                 "log_prob": task.policy(actor, encoding).log_prob(batch.actions),
                 "value": task.values(critic, encoding, None)[0],

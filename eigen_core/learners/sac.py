@@ -13,7 +13,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.learners.adam import adam_update, clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
-from eigen_core.learners.critics import actor_columns, critic_columns, fit_critics, follow, scaled
+from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
 from eigen_core.learners.interface import Learned, LearnerNeeds
 from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
 from eigen_core.learners.settings import setting
@@ -59,9 +59,9 @@ class SacLearner(Generic[Observed, Encoded]):
         self._critic, self._actor = critic_columns(task), actor_columns(task)
 
     @staticmethod
-    def heads(config: Config) -> Heads:  # noqa: ARG004
+    def heads(config: Config) -> Heads:
         """Return two critics of actions and an actor whose spread depends on what it observes."""
-        return Heads(critics=2, spread="observed")
+        return Heads(critics=2, spread="observed", return_steps=config.learner.n_step)
 
     def new_agents(self, weights: Tensor) -> Population:
         """Return agents whose target critics are their critics, without moments and at the initial temperature."""
@@ -145,8 +145,8 @@ class SacLearner(Generic[Observed, Encoded]):
         encoding = task.encode(targets, batch.next_observations)
         values = task.values(targets, encoding, task.box.actions(raw)).amin(0)
         soft_values = values - temperature * policy.log_prob(raw)
-        discount = (~batch.terminal).float() * setting(group, self._learner, "gamma")
-        return scaled(batch.rewards, group, self._learner) + discount * soft_values
+        rewards, discount = discounted_rewards(batch, group, self._learner)
+        return rewards + discount * soft_values
 
     def _actor_step(
         self, group: Population, encodings: list[Encoded], temperature: Tensor, noise: Draw, counts: list[int]

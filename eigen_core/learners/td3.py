@@ -22,9 +22,9 @@ class Td3Learner(DdpgLearner[Observed, Encoded]):
     usual_policy_delay: ClassVar[int] = 2
 
     @staticmethod
-    def heads(config: Config) -> Heads:  # noqa: ARG004
+    def heads(config: Config) -> Heads:
         """Return two critics of actions and a deterministic actor."""
-        return Heads(critics=2)
+        return Heads(critics=2, return_steps=config.learner.n_step)
 
     def target_actions(self, plan: BatchPlan) -> Callable[[Policy], Tensor]:
         """Return the target actor's actions with clipped noise: similar actions have similar values (section 5.3)."""

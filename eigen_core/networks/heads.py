@@ -15,6 +15,7 @@ class Heads:
             `free`: one parameter for each value of an action; `observed`: outputs of the actor.
         initial_log_std: with what the parameters of `free` start.
         whole_episodes: batches are of any steps of whole episodes, not of one block that a task's sampler draws.
+        return_steps: most steps of an episode that a transition to learn from spans.
     """
 
     critics: Literal[1, 2] = 1
@@ -22,3 +23,4 @@ class Heads:
     spread: Literal["none", "free", "observed"] = "none"
     initial_log_std: float = 0.0
     whole_episodes: bool = False
+    return_steps: int = 1

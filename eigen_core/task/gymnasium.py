@@ -91,6 +91,7 @@ class GymnasiumTask:
         self._pool = EnvironmentPool(opened)
         self._device = device
         self._gamma = config.learner.gamma
+        self._return_steps = heads.return_steps
         self._observed = RunningMoments("observation", values, device) if settings.normalise_observations else None
         self._returned = RunningMoments("return", 1, device) if settings.normalise_rewards else None
         self.state = {
@@ -172,11 +173,15 @@ class GymnasiumTask:
 
     def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Tensor]:  # noqa: ARG002
         """Return the transitions in `slots`, int64 `[agents, batch]`."""
-        rows = replay.pick(slots, "observation", "next_observation", "action", "reward", "terminal")
-        rewards = rows["reward"]
+        stretches = replay.stretches(slots, self._return_steps, self.episode_end)
+        first = replay.pick(slots, "observation", "action")
+        last = replay.pick(stretches.last, "next_observation", "terminal")
+        rewards = replay.pick(stretches.slots, "reward")["reward"] * stretches.taken
         if self._returned is not None:
             rewards = rewards * self._returned.mean_and_scale(self.state)[1]
-        return Transitions(rows["observation"], rows["next_observation"], rows["action"], rewards, rows["terminal"])
+        return Transitions(
+            first["observation"], last["next_observation"], first["action"], rewards, stretches.steps, last["terminal"]
+        )
 
     def encode(self, critic: Parameters, observations: Tensor) -> VectorEncoding:  # noqa: ARG002
         """Normalise observations, if that is configured."""

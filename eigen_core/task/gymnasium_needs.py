@@ -143,7 +143,7 @@ class GymnasiumNeeds:
             to_inputs=remembered + 2 * hidden,
         )
         return BatchNeeds(
-            transitions=2 * observed + acted + SINGLE * rows + 1 * rows,
+            transitions=2 * observed + acted + (SINGLE * self.heads.return_steps + DOUBLE + 1) * rows,
             encode=Operation(normalised, plain=2 * normalised, forward=2 * normalised),
             act=acting,
             values=values,

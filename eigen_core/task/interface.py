@@ -76,19 +76,22 @@ Encoded = TypeVar("Encoded", bound=Encoding)
 
 @dataclass(frozen=True)
 class Transitions(Generic[Observed]):
-    """Transitions to learn from, `[agents, batch, ...]`.
+    """Transitions to learn from, `[agents, batch, ...]`: each spans up to `Heads.return_steps` steps of an episode.
 
     Attributes:
-        observations, next_observations: what was and what is observed then, in the task's own form.
-        actions: float32 `[agents, batch, ...]`, as the policy stored them (`Played.stored`).
-        rewards: float32 `[agents, batch]`.
-        terminal: bool `[agents, batch]`, the episode ends with this step.
+        observations, next_observations: what was observed before the first step and after the last, in the task's own
+            form.
+        actions: float32 `[agents, batch, ...]`, of the first step, as the policy stored them (`Played.stored`).
+        rewards: float32 `[agents, batch, return steps]`; zeros after the last step.
+        steps: int64 `[agents, batch]`, how many there are, at least 1.
+        terminal: bool `[agents, batch]`, the episode ends with the last step.
     """
 
     observations: Observed
     next_observations: Observed
     actions: Tensor
     rewards: Tensor
+    steps: Tensor
     terminal: Tensor
 
 

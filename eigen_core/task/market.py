@@ -25,6 +25,8 @@ from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.market_needs import MarketNeeds
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.task.market_transitions import (
+    EPISODE_END,
+    DayBlocks,
     DistinctDaySampler,
     market_columns,
     picked,
@@ -72,8 +74,8 @@ class _BlockSampler:
     """Draws batches of different days, each from one block of days."""
 
     days: DistinctDaySampler
+    blocks: DayBlocks
     admissible: NDArray[np.int64]
-    block_days: int
     batch_size: int
 
     def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
@@ -82,7 +84,7 @@ class _BlockSampler:
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
         """Draw the slots of a batch from the block that starts on a day: int64 `[batch]`."""
-        return self.days.draw(generator, self.batch_size, block, block + self.block_days - 1)
+        return self.days.draw(generator, self.batch_size, block, self.blocks.last_drawn(block))
 
 
 class MarketTask:
@@ -106,10 +108,11 @@ class MarketTask:
         self.box = self.network.box
         self.columns: Mapping[str, Column] = market_columns(panel.assets, self.network.portfolio_values)
         self.episode_steps = self.fewest_steps = config.trading.episode_days
-        self.episode_end = "terminal"
+        self.episode_end = EPISODE_END
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint
         self._config = config
+        self._return_steps = heads.return_steps
         self._episode_times = episode_times(config.trading, device)
         self._decisions = torch.arange(config.trading.trading_days, device=device)
         self._market_gains = market_gains(self.evaluator.prices, config.trading)
@@ -205,25 +208,27 @@ class MarketTask:
     def sampler(self, replay: Replay, batch_size: int) -> _BlockSampler | None:
         """Return what draws batches of different days; None while no block has enough of them."""
         days = DistinctDaySampler(stored_days(replay))
-        admissible = days.block_starts(self.block_days, self.panel.splits.train.stop, batch_size)
-        return _BlockSampler(days, admissible, self.block_days, batch_size) if len(admissible) else None
+        blocks = DayBlocks(self.block_days, self.panel.splits.train.stop, self._return_steps)
+        admissible = days.block_starts(blocks, batch_size)
+        return _BlockSampler(days, blocks, admissible, batch_size) if len(admissible) else None
 
     def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[MarketObservation]:
         """Return the transitions in `slots`, int64 `[agents, batch]`, whose days are in one block."""
-        rows = picked(replay, slots)
+        rows = picked(replay, slots, self._return_steps)
         observes = bool(self.network.portfolio_values)
         return Transitions(
             observations=MarketObservation(
-                rows.days, rows.portfolios if observes else None, self._episode_times[rows.steps], block
+                rows.days, rows.portfolios if observes else None, self._episode_times[rows.episode_steps], block
             ),
             next_observations=MarketObservation(
-                rows.days + 1,
+                rows.days + rows.steps,
                 rows.next_portfolios if observes else None,
-                self._episode_times[rows.steps + 1],
+                self._episode_times[rows.episode_steps + rows.steps],
                 block + 1,
             ),
             actions=rows.actions,
             rewards=rows.rewards,
+            steps=rows.steps,
             terminal=rows.terminal,
         )
 
@@ -295,9 +300,10 @@ def require_scale(config: Config, days: int) -> None:
             f"learner.batch_size {config.learner.batch_size} needs as many different days, but training has "
             f"{train_days - config.market.window:,} after the first window: lower it."
         )
-    block_days = config.learner.block_days
-    if encoder_class(config.network).block_bound and 0 < block_days <= config.learner.batch_size:
+    block_days, steps = config.learner.block_days, config.learner.n_step
+    if encoder_class(config.network).block_bound and 0 < block_days < config.learner.batch_size + steps:
+        after = "a day" if steps == 1 else f"{steps} days (learner.n_step)"
         raise InputError(
             f"learner.block_days {block_days} must be above learner.batch_size {config.learner.batch_size}: "
-            "a batch has as many different days, each with a day after it."
+            f"a batch has as many different days, each with {after} after it."
         )

@@ -174,8 +174,10 @@ class MarketNeeds:
         """What learning from a batch of different days needs."""
         cells = agents * batch_size * self.panel.assets
         values = 2 * self._agent.portfolio_values + ACTION_VALUES
+        # Day, the day after, both times in the episode, how many steps; rewards, terminal.
+        row = 5 * DOUBLE + SINGLE * self.heads.return_steps + 1
         return BatchNeeds(
-            transitions=SINGLE * cells * values + 5 * DOUBLE * agents * batch_size,
+            transitions=SINGLE * cells * values + row * agents * batch_size,
             encode=self._agent.encode_days(agents, batch_size, self.panel.block_days(self.config)),
             act=self._agent.act(agents, batch_size),
             values=self._agent.values(agents, batch_size),
@@ -185,7 +187,8 @@ class MarketNeeds:
         """Yield the encoder's changes and shorter blocks."""
         yield from self._agent.encoder.changes()
         if self._block_bound:
-            for value in halves(self.panel.block_days(self.config), self.config.learner.batch_size + 1, 2):
+            shortest = self.config.learner.batch_size + self.heads.return_steps
+            for value in halves(self.panel.block_days(self.config), shortest, 2):
                 yield Change({"learner.block_days": value})
 
     def sample(self, *, whole_group: bool) -> Sample:

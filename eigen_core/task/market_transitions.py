@@ -16,6 +16,8 @@ from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.networks import ACTION_VALUES
 from eigen_core.replay import Column, Replay
 
+EPISODE_END = "terminal"
+"""The column of an episode's last step."""
 _ROWS_AT_A_TIME = 1 << 18
 """Rows that are looked at together, so that looking takes a few megabytes."""
 
@@ -59,15 +61,17 @@ class TransitionBatch:
     """Transitions picked from the replay; `[agents, batch, ...]`.
 
     Attributes:
-        days: int64, the decision's day; the next observation is on the next day.
-        steps: int64, the step in the episode.
+        days: int64, the decision's day.
+        episode_steps: int64, the decision's step in the episode.
+        steps: int64, how many steps the transition spans; the next observation is as many days later.
         portfolios, next_portfolios: float32 `[agents, batch, assets, values]`.
         actions: float32 `[agents, batch, assets, 2]`.
-        rewards: float32.
-        terminal: bool, the episode ends with this step.
+        rewards: float32 `[agents, batch, most steps]`; zeros after the last step.
+        terminal: bool, the episode ends with the last step.
     """
 
     days: Tensor
+    episode_steps: Tensor
     steps: Tensor
     portfolios: Tensor
     next_portfolios: Tensor
@@ -90,17 +94,20 @@ def rows_of(episodes: EpisodeBatch) -> dict[str, Tensor]:
     }
 
 
-def picked(replay: Replay, slots: Tensor) -> TransitionBatch:
-    """Return the transitions in `slots`, int64 `[agents, batch]`."""
-    rows = replay.pick(slots)
+def picked(replay: Replay, slots: Tensor, most_steps: int = 1) -> TransitionBatch:
+    """Return the transitions from `slots` on, int64 `[agents, batch]`, over at most so many steps."""
+    rows = replay.pick(slots, "day", "step", "portfolio", "action")
+    stretches = replay.stretches(slots, most_steps, EPISODE_END)
+    last = stretches.last
     return TransitionBatch(
         days=rows["day"].long(),
-        steps=rows["step"].long(),
+        episode_steps=rows["step"].long(),
+        steps=stretches.steps,
         portfolios=rows["portfolio"].float(),
-        next_portfolios=replay.pick((slots + 1) % replay.capacity, "portfolio")["portfolio"].float(),
+        next_portfolios=replay.pick((last + 1) % replay.capacity, "portfolio")["portfolio"].float(),
         actions=rows["action"],
-        rewards=rows["reward"],
-        terminal=rows["terminal"],
+        rewards=replay.pick(stretches.slots, "reward")["reward"] * stretches.taken,
+        terminal=replay.pick(last, EPISODE_END)[EPISODE_END],
     )
 
 
@@ -138,6 +145,26 @@ def wrong_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class DayBlocks:
+    """Blocks of days that batches are drawn from, so that the days after their transitions lie in the block a day on.
+
+    Attributes:
+        days: of a block.
+        stop: the day after the last that is learned from. No transition leads beyond it.
+        most_steps: days between a transition's day and the day after it, at most.
+    """
+
+    days: int
+    stop: int
+    most_steps: int
+
+    def last_drawn(self, first_day: int) -> int:
+        """Return the last day that is drawn from the block that begins on a day."""
+        end = first_day + self.days
+        return end - (1 if end >= self.stop else self.most_steps)
+
+
 class DistinctDaySampler:
     """Draws batches whose transitions are all of different days.
 
@@ -158,11 +185,11 @@ class DistinctDaySampler:
         self._days = days[self._starts]
         self._counts = np.diff(self._starts, append=len(days))
 
-    def block_starts(self, block_days: int, stop: int, batch_size: int) -> NDArray[np.int64]:
-        """Days before `stop - block_days + 1` from which a block holds at least `batch_size` different stored days."""
-        starts = np.arange(max(stop - block_days, 0) + 1, dtype=np.int64)
+    def block_starts(self, blocks: "DayBlocks", batch_size: int) -> NDArray[np.int64]:
+        """Return the first days of blocks that hold at least `batch_size` different stored days to draw."""
+        starts = np.arange(max(blocks.stop - blocks.days, 0) + 1, dtype=np.int64)
         low = np.searchsorted(self._days, starts)
-        high = np.searchsorted(self._days, starts + block_days)
+        high = np.searchsorted(self._days, [blocks.last_drawn(start) for start in starts.tolist()], side="right")
         return starts[high - low >= batch_size]
 
     def draw(self, generator: np.random.Generator, batch_size: int, first_day: int, last_day: int) -> NDArray[np.int64]:

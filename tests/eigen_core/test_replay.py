@@ -14,8 +14,9 @@ from eigen_core.checkpoint import Ring
 from eigen_core.errors import InputError
 from eigen_core.memory.process import own_resident_bytes
 from eigen_core.randomness import keyed_generator
-from eigen_core.replay import Replay
+from eigen_core.replay import Column, Replay
 from eigen_core.task.market_transitions import (
+    DayBlocks,
     DistinctDaySampler,
     EpisodeBatch,
     market_columns,
@@ -58,11 +59,11 @@ class SlowReplay:
                 self.transitions.append(
                     {
                         "days": int(episodes.first_days[episode]) + step,
-                        "steps": step,
+                        "episode_steps": step,
                         "portfolios": episodes.portfolios[episode, step].tolist(),
                         "next_portfolios": None if last else episodes.portfolios[episode, step + 1].tolist(),
                         "actions": episodes.actions[episode, step].tolist(),
-                        "rewards": episodes.rewards[episode, step].item(),
+                        "rewards": [episodes.rewards[episode, step].item()],
                         "terminal": last,
                     }
                 )
@@ -182,11 +183,12 @@ def test_picked_transitions_have_their_documented_types() -> None:
     kinds = {name: (tuple(value.shape), value.dtype) for name, value in vars(batch).items()}
     assert kinds == {
         "days": ((2, 2), torch.int64),
+        "episode_steps": ((2, 2), torch.int64),
         "steps": ((2, 2), torch.int64),
         "portfolios": ((2, 2, ASSETS, 4), torch.float32),
         "next_portfolios": ((2, 2, ASSETS, 4), torch.float32),
         "actions": ((2, 2, ASSETS, 2), torch.float32),
-        "rewards": ((2, 2), torch.float32),
+        "rewards": ((2, 2, 1), torch.float32),
         "terminal": ((2, 2), torch.bool),
     }
 
@@ -292,27 +294,29 @@ def test_bounds_of_a_draw_are_included() -> None:
     assert sorted(stored[drawn].tolist()) == [3, 4, 5, 6]
 
 
-def slow_block_starts(
-    stored: NDArray[np.int32], block_days: int, stop: int, enough: Callable[[int], bool]
-) -> list[int]:
+def slow_block_starts(stored: NDArray[np.int32], blocks: DayBlocks, enough: Callable[[int], bool]) -> list[int]:
     starts = []
-    for start in range(max(stop - block_days, 0) + 1):
-        inside = {day for day in stored.tolist() if start <= day < start + block_days}
+    for start in range(max(blocks.stop - blocks.days, 0) + 1):
+        block = range(start, start + blocks.days)
+        # The days that a transition may lead to, none of which is after `stop`, are within the block a day later.
+        drawn = [day for day in block if min(day + blocks.most_steps, blocks.stop) <= block.stop]
+        inside = set(drawn).intersection(stored.tolist())
         if enough(len(inside)):
             starts.append(start)
     return starts
 
 
 @settings(deadline=None)
-@given(STORED, st.integers(1, 40), st.integers(1, 45), st.integers(1, 12))
+@given(STORED, st.integers(1, 40), st.integers(1, 45), st.integers(1, 8), st.integers(1, 12))
 def test_blocks_hold_enough_different_days(
-    stored: NDArray[np.int32], block_days: int, stop: int, batch_size: int
+    stored: NDArray[np.int32], block_days: int, stop: int, most_steps: int, batch_size: int
 ) -> None:
-    sampler = DistinctDaySampler(stored)
-    starts = sampler.block_starts(block_days, stop, batch_size).tolist()
-    assert starts == slow_block_starts(stored, block_days, stop, lambda days: days >= batch_size)
+    sampler, blocks = DistinctDaySampler(stored), DayBlocks(block_days, stop, most_steps)
+    starts = sampler.block_starts(blocks, batch_size).tolist()
+    assert starts == slow_block_starts(stored, blocks, lambda days: days >= batch_size)
     for start in starts:
-        assert len(sampler.draw(keyed_generator(1), batch_size, start, start + block_days - 1)) == batch_size
+        last = blocks.last_drawn(start)
+        assert len(sampler.draw(keyed_generator(1), batch_size, start, last)) == batch_size
 
 
 def empty_episodes(count: int, days: int, assets: int) -> EpisodeBatch:
@@ -352,3 +356,46 @@ def test_a_batch_is_drawn_from_the_days_that_are_there(stored: NDArray[np.int32]
     chosen = [days[index] for index in same.choice(size, size=size, replace=False)]
     within = same.integers(0, np.array([len(slots_of[day]) for day in chosen]))
     assert drawn.tolist() == [slots_of[day][index] for day, index in zip(chosen, within, strict=True)]
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 12), st.integers(1, 30), st.integers(1, 7))
+def test_a_stretch_goes_up_to_the_end_of_its_episode_and_to_the_newest_transition(
+    data: st.DataObject, capacity: int, rows: int, steps: int
+) -> None:
+    """Of rings that are wrapped or not, whose episodes end anywhere or not at all."""
+    ends = data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows))
+    replay = Replay(capacity, {"number": Column(torch.int64), "end": Column(torch.bool)}, CPU)
+    for number, end in enumerate(ends):
+        replay.append({"number": torch.tensor([number]), "end": torch.tensor([end])})
+    slots = torch.arange(replay.size).reshape(1, -1)
+    numbers = replay.pick(slots, "number")["number"]
+    stretches = replay.stretches(slots, steps, "end")
+    followed = replay.pick(stretches.slots, "number")["number"]
+    for slot, number in enumerate(numbers[0].tolist()):
+        expected = [number]
+        while len(expected) < steps and not ends[expected[-1]] and expected[-1] + 1 < rows:
+            expected.append(expected[-1] + 1)
+        assert followed[0, slot][stretches.taken[0, slot]].tolist() == expected
+        assert stretches.taken[0, slot, : len(expected)].all()
+        assert stretches.steps[0, slot] == len(expected)
+        assert numbers[0, stretches.last[0, slot]] == expected[-1]
+
+
+@pytest.mark.parametrize("steps", [2, 5, 9])
+def test_transitions_over_several_steps_have_their_rewards_and_what_is_observed_after_them(steps: int) -> None:
+    replay = Replay(24, COLUMNS, CPU)
+    for seed in range(3):
+        replay.append(rows_of(episodes_of(seed, 2, 6)))
+    slots = torch.arange(24)[None]
+    batch, alone = picked(replay, slots, steps), picked(replay, slots)
+    for slot in range(24):
+        left = min(6 - int(batch.episode_steps[0, slot]), steps)
+        following = [(slot + ahead) % 24 for ahead in range(left)]
+        rewards = [float(alone.rewards[0, other, 0]) for other in following]
+        assert batch.rewards[0, slot].tolist() == rewards + [0.0] * (steps - left)
+        assert batch.steps[0, slot] == left
+        assert batch.terminal[0, slot] == alone.terminal[0, following[-1]]
+        assert torch.equal(batch.next_portfolios[0, slot], alone.next_portfolios[0, following[-1]])
+        for name in ("days", "episode_steps", "portfolios", "actions"):
+            assert torch.equal(getattr(batch, name)[0, slot], getattr(alone, name)[0, slot])

@@ -139,9 +139,11 @@ class PointerTask:
         return _Uniform(replay, batch_size)
 
     def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Tensor]:  # noqa: ARG002
-        rows = replay.pick(slots)
-        following = replay.pick((slots + 1) % replay.size, "shown")["shown"]
-        return Transitions(rows["shown"], following, rows["action"], rows["reward"], rows["terminal"])
+        rows, stretches = replay.pick(slots), replay.stretches(slots, self._heads.return_steps, self.episode_end)
+        following = replay.pick((stretches.last + 1) % replay.size, "shown")["shown"]
+        rewards = replay.pick(stretches.slots, "reward")["reward"] * stretches.taken
+        terminal = replay.pick(stretches.last, "terminal")["terminal"]
+        return Transitions(rows["shown"], following, rows["action"], rewards, stretches.steps, terminal)
 
     def encode(self, critic: Parameters, observations: Tensor) -> PointerEncoding:
         return PointerEncoding(torch.relu(linear(critic, "encoder", observations)))

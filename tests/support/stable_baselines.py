@@ -159,7 +159,7 @@ class _Batches:
         # Of a stochastic policy they are stored before squashing.
         actions = batch.actions if self._state.heads.spread == "none" else task.box.actions(batch.actions)
         scaled = torch.tensor(self._model.policy.scale_action(actions[0].numpy()))
-        terminal, rewards = batch.terminal[0].float()[:, None], batch.rewards[0][:, None]
+        terminal, rewards = batch.terminal[0].float()[:, None], batch.rewards[0]
         return ReplayBufferSamples(batch.observations[0], scaled, batch.next_observations[0], terminal, rewards)
 
 
@@ -187,7 +187,7 @@ class _Episodes(RolloutBuffer):  # type: ignore[misc] # its types are not read
         values, log_probs, _ = model.policy.evaluate_actions(batch.observations[0], batch.actions[0])
         # As `collect_rollouts` does where a time limit has ended an episode.
         following = model.policy.predict_values(batch.next_observations[0])[:, 0]
-        rewards = batch.rewards[0] + self.gamma * following * (ends & ~batch.terminal[0])
+        rewards = batch.rewards[0, :, 0] + self.gamma * following * (ends & ~batch.terminal[0])
         starts = torch.cat([torch.ones(1, dtype=torch.bool), ends[:-1]])
         observations = batch.observations[0].reshape(-1, *self.obs_shape).numpy()
         actions = batch.actions[0].numpy()

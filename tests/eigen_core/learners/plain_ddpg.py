@@ -34,7 +34,8 @@ class PlainTransition:
     portfolio: Tensor
     next_portfolio: Tensor
     action: Tensor
-    reward: float
+    rewards: list[float]
+    """Of all steps that it spans."""
     terminal: bool
 
 
@@ -144,19 +145,19 @@ class PlainDdpg:
         return values
 
     def goal(self, target: Tensor, transition: PlainTransition) -> float:
-        """The reward, and the discounted value of what the target actor does on the next day."""
-        learner = self.config.learner
-        reward = transition.reward * learner.reward_scale
-        if learner.reward_clip is not None:
-            reward = min(max(reward, -learner.reward_clip), learner.reward_clip)
+        """The rewards, and the discounted value of what the target actor does on the day after them."""
+        learner, steps = self.config.learner, len(transition.rewards)
+        clip = learner.reward_clip or float("inf")
+        rewards = [min(max(reward * learner.reward_scale, -clip), clip) for reward in transition.rewards]
+        total = sum(learner.gamma**step * reward for step, reward in enumerate(rewards))
         if transition.terminal:
-            return reward
+            return total
         critic, actor = self.split(target)
-        day, step = transition.day + 1, transition.step + 1
+        day, step = transition.day + steps, transition.step + steps
         sight = self.see(critic, day)
         action = self.act(actor, sight, transition.next_portfolio, step)
         values = self.values(critic, sight, transition.next_portfolio, step, action, day)
-        return reward + learner.gamma * min(value.item() for value in values)
+        return total + learner.gamma**steps * min(value.item() for value in values)
 
     def split(self, row: Tensor) -> tuple[Named, Named]:
         size = self.critic_layout.size

@@ -64,15 +64,17 @@ class Case:
         return self.learner.learn(population or self.population, plan, self.replay, lambda: None).curves
 
     def plain_transition(self, slot: int) -> PlainTransition:
-        transition = picked(self.replay, torch.tensor([[slot]]))
+        steps = [picked(self.replay, torch.tensor([[slot]]))]
+        while len(steps) < self.config.learner.n_step and not steps[-1].terminal:
+            steps.append(picked(self.replay, torch.tensor([[(slot + len(steps)) % self.replay.capacity]])))
         return PlainTransition(
-            day=int(transition.days),
-            step=int(transition.steps),
-            portfolio=transition.portfolios[0, 0].double(),
-            next_portfolio=transition.next_portfolios[0, 0].double(),
-            action=transition.actions[0, 0].double(),
-            reward=float(transition.rewards),
-            terminal=bool(transition.terminal),
+            day=int(steps[0].days),
+            step=int(steps[0].episode_steps),
+            portfolio=steps[0].portfolios[0, 0].double(),
+            next_portfolio=steps[-1].next_portfolios[0, 0].double(),
+            action=steps[0].actions[0, 0].double(),
+            rewards=[float(step.rewards) for step in steps],
+            terminal=bool(steps[-1].terminal),
         )
 
     def plain_plan(self, plan: BatchPlan, agent: int) -> list[list[list[PlainTransition]]]:
@@ -112,6 +114,7 @@ CASES: list[dict[str, Any]] = [
     {"network": {"encoder": "tcn"}, "learner": {"twin_critics": True}, "trading": {"observe_portfolio": False}},
     {"learner": {"gradient_clip": 0.05, "weight_decay": 0.3, "gamma": 0.5, "tau": 0.3, "reward_scale": 0.1}},
     {"learner": {"reward_clip": 0.4, "gamma": 0.0}},
+    {"learner": {"reward_clip": 0.4, "gamma": 0.9, "n_step": 3}},
 ]
 
 
@@ -125,9 +128,11 @@ def test_stacked_agents_learn_as_each_would_alone(sections: dict[str, Any]) -> N
         assert (curves["critic_gradient_norm"] > limit).all()
 
 
-def test_the_day_after_a_blocks_last_day_is_seen() -> None:
+@pytest.mark.parametrize(("n_step", "batch_size"), [(1, 7), (3, 5)])
+def test_the_days_after_a_blocks_last_day_are_seen(n_step: int, batch_size: int) -> None:
     """A block ends where it was drawn, the market does not: what follows its last day still counts."""
-    case = Case(network={"encoder": "tcn"}, learner={"block_days": 9, "batch_size": 7, "reward_scale": 1e-3})
+    learner = {"block_days": 9, "batch_size": batch_size, "reward_scale": 1e-3, "n_step": n_step}
+    case = Case(network={"encoder": "tcn"}, learner=learner)
     case.population.state["targets"].mul_(2.0)
     state = start_training(case.config, case.panel)
     state.replay = case.replay

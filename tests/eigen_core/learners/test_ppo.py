@@ -261,7 +261,7 @@ def test_episodes_of_unequal_length_are_found_and_what_follows_a_limit_is_valued
             advantages = np.zeros(length)
             for step in reversed(range(length)):
                 following = 0.0 if step == length - 1 and terminal else after[step]
-                reward = float(batch.rewards[0, step]) * state.config.learner.reward_scale
+                reward = float(batch.rewards[0, step, 0]) * state.config.learner.reward_scale
                 later = reward + 0.99 * following - values[step] + 0.99 * 0.95 * later
                 advantages[step] = later
             found = buffer.by_agent("return")[agent, episode, :length].numpy()

@@ -34,6 +34,8 @@ LEARNER: dict[str, Any] = {
     "gradient_clip": 0.7,
 }
 
+STEPS = pytest.mark.parametrize("n_step", [1, 3])
+
 
 class Case:
     """Agents whose targets are not their weights, and a replay of what they played."""
@@ -62,21 +64,22 @@ class Case:
         return [torch.tensor(generator.standard_normal((BATCH, 1), dtype=np.float32)).double() for _ in range(2)]
 
     def batches(self, agent: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-        """Shown, next shown, stored action, scaled reward and 1 - terminal of each of two batches."""
-        parts = []
+        """Shown, shown after the steps, stored action, discounted rewards and discount of each of two batches."""
+        learner, parts = self.config.learner, []
         for slots in self.plan.slots[agent, 0]:
-            rows = self.replay.pick(slots)
-            following = self.replay.pick((slots + 1) % self.replay.size)["shown"]
-            rewards = rows["reward"].double() * self.config.learner.reward_scale
-            parts.append(
-                (
-                    rows["shown"].double(),
-                    following.double(),
-                    rows["action"].double(),
-                    rewards,
-                    (~rows["terminal"]).double(),
-                )
-            )
+            rows, returns, discounts, following = self.replay.pick(slots), [], [], []
+            for slot in slots.tolist():
+                total, discount, step = 0.0, 1.0, slot
+                while discount > learner.gamma**learner.n_step * 1.001:
+                    row = self.replay.pick(torch.tensor(step))
+                    total += discount * float(row["reward"]) * learner.reward_scale
+                    discount *= learner.gamma * (not row["terminal"])
+                    step = (step + 1) % self.replay.size
+                returns.append(total)
+                discounts.append(discount)
+                following.append(self.replay.pick(torch.tensor(step))["shown"].tolist())
+            after, totals, ahead = (torch.tensor(values).double() for values in (following, returns, discounts))
+            parts.append((rows["shown"].double(), after, rows["action"].double(), totals, ahead))
         return parts
 
 
@@ -133,22 +136,25 @@ def assert_same(
     torch.testing.assert_close(case.population.state["targets"][agent], followed, rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_of_td3_equals_a_plain_one() -> None:
-    case = Case(Td3Learner, learner={"algorithm": "td3", "target_noise": 0.3, "target_noise_clip": 0.2})
+@STEPS
+def test_a_step_of_td3_equals_a_plain_one(n_step: int) -> None:
+    case = Case(
+        Td3Learner, learner={"algorithm": "td3", "target_noise": 0.3, "target_noise_clip": 0.2, "n_step": n_step}
+    )
     assert case.config.learner.policy_delay is None
-    before, learner = case.population.clone(), case.config.learner
+    before = case.population.clone()
     curves = case.learner.learn(case.population, case.plan, case.replay, lambda: None).curves
     for agent in range(AGENTS):
         row, targets = Row(case, before.weights[agent]), Row(case, before.state["targets"][agent])
         batches, noises = case.batches(agent), case.noise(agent, "target noise")
         assert max(noise.abs().max().item() for noise in noises) * 0.3 > 0.2
         critic_loss, seen = torch.zeros((), dtype=torch.float64), row.critic.detach().clone()
-        for (shown, following, actions, rewards, goes_on), noise in zip(batches, noises, strict=True):
+        for (shown, following, actions, rewards, discount), noise in zip(batches, noises, strict=True):
             hidden = targets.hidden(following)
             # A range of 2: noise is in fractions of it.
             smoothed = torch.tanh(targets.outputs(hidden)) + 2.0 * (0.3 * noise).clamp(-0.2, 0.2)
             lower = torch.minimum(*targets.values(hidden, smoothed.clamp(-1.0, 1.0)))
-            goal = (rewards + learner.gamma * goes_on * lower).detach()
+            goal = (rewards + discount * lower).detach()
             for values in row.values(row.hidden(shown), actions):
                 critic_loss = critic_loss + ((values - goal) ** 2).mean() / 2
         plain = {"critic_loss": critic_loss.item(), "critic_gradient_norm": row.descend(0, critic_loss)}
@@ -168,8 +174,10 @@ def squashed(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return actions, distribution.log_prob(actions)[:, 0]
 
 
-def test_a_step_of_sac_equals_a_plain_one() -> None:
-    case = Case(SacLearner, learner={"algorithm": "sac", "initial_temperature": 0.3, "entropy_target": -0.5})
+@STEPS
+def test_a_step_of_sac_equals_a_plain_one(n_step: int) -> None:
+    settings = {"algorithm": "sac", "initial_temperature": 0.3, "entropy_target": -0.5, "n_step": n_step}
+    case = Case(SacLearner, learner=settings)
     before, learner = case.population.clone(), case.config.learner
     curves = case.learner.learn(case.population, case.plan, case.replay, lambda: None).curves
     for agent in range(AGENTS):
@@ -179,10 +187,10 @@ def test_a_step_of_sac_equals_a_plain_one() -> None:
         optimizer = torch.optim.Adam([log_temperature], lr=learner.temperature_learning_rate)
         batches, next_noises = case.batches(agent), case.noise(agent, "next actions")
         critic_loss, seen = torch.zeros((), dtype=torch.float64), row.critic.detach().clone()
-        for (shown, following, stored, rewards, goes_on), noise in zip(batches, next_noises, strict=True):
+        for (shown, following, stored, rewards, discount), noise in zip(batches, next_noises, strict=True):
             actions, log_prob = squashed(row.outputs(row.hidden(following)), noise)
             lower = torch.minimum(*targets.values(targets.hidden(following), actions))
-            goal = (rewards + learner.gamma * goes_on * (lower - 0.3 * log_prob)).detach()
+            goal = (rewards + discount * (lower - 0.3 * log_prob)).detach()
             for values in row.values(row.hidden(shown), torch.tanh(stored)):
                 critic_loss = critic_loss + ((values - goal) ** 2).mean() / 2
         plain = {"critic_loss": critic_loss.item(), "critic_gradient_norm": row.descend(0, critic_loss)}

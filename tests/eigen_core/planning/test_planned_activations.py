@@ -57,6 +57,7 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("sac in groups", ("learner.algorithm=sac", "population.group_size=3"), _NARROW),
     ("ppo", ("learner.algorithm=ppo", "learner.epochs=2"), _ALL_TRADED),
     ("ppo in groups", ("learner.algorithm=ppo", "learner.epochs=2", "population.group_size=3"), _NARROW),
+    ("five steps", ("learner.n_step=5",), _NARROW),
     ("tcn", _TCN, _NARROW),
     ("tcn in chunks", (*_TCN, "network.column_chunk=5", "population.group_size=4"), _NARROW),
     (

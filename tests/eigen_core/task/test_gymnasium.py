@@ -171,7 +171,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
         returns.append(total)
         total = 0.0 if end else total
     found = state.task.transitions(state.replay, slots, 0)
-    torch.testing.assert_close(found.rewards, raw["reward"] / float(np.std(returns)))
+    torch.testing.assert_close(found.rewards[..., 0], raw["reward"] / float(np.std(returns)))
     observed = raw["observation"]
     encoding = state.task.encode({}, observed)
     expected = ((observed - observed.mean(1)) / observed.std(1, correction=0)).clamp(-10, 10)
