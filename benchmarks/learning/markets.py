@@ -1,6 +1,11 @@
-"""Markets whose edge is known, and what an oracle knows of each."""
+"""Markets whose edge is known, and what an oracle knows of each.
 
-from dataclasses import dataclass
+The edge is the information coefficient of a signal: its correlation with the return from the fill to the end of the
+holding time, over the assets of a day (mean over days), or in the market `leader` over days.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,30 +14,25 @@ from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices
 from eigen_core.market.resampled import prices_fingerprint
-from eigen_core.market.synthetic import random_walk_prices
-from eigen_core.trading.planted import planted_signal, with_planted_edge
+from eigen_core.market.synthetic import random_walk_prices, with_context
+from eigen_core.randomness import keyed_generator
+from eigen_core.trading.planted import (
+    FEATURE,
+    coming_returns,
+    persistent_noise,
+    planted_signal,
+    with_feature,
+    with_planted_edge,
+)
+
+Values = NDArray[np.float64]
 
 DAYS, ASSETS = 4_752, 20
 HOLDOUT_DAYS = 1_500
-
-
-@dataclass(frozen=True)
-class MarketKind:
-    """What distinguishes a market.
-
-    Attributes:
-        holding_days: of a position (days).
-        factor: whether assets have a part of their returns in common.
-    """
-
-    holding_days: int = 20
-    factor: bool = False
-
-
-MARKETS = {
-    "plain": MarketKind(),
-    "factor": MarketKind(factor=True),
-}
+MEMORY_DAYS = 10
+"""How long ago the signal of the market `memory` was visible (days)."""
+REGIME, LEADER = "regime", "LEADER"
+_REGIME_DAYS = (150, 400)
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,143 @@ class KnownMarket:
     Attributes:
         panel: what agents observe and trade.
         signal: what an oracle ranks assets by after the close of a day, float64 `[days, assets]`.
+        edge: information coefficient of the signal.
     """
 
     panel: Panel
-    signal: NDArray[np.float64]
+    signal: Values
+    edge: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a market is made of.
+
+    Attributes:
+        config: features, days and trading rules.
+        edge: information coefficient of the signal.
+        seed: of prices and signal.
+        days, assets: size.
+        factor: whether assets have a part of their returns in common.
+    """
+
+    config: Config
+    edge: float
+    seed: int
+    days: int
+    assets: int
+    factor: bool
+
+    def panel(self, context: Values | None = None) -> Panel:
+        """Prices and the usual features; with a context column of these daily log returns, float64 `[days]`."""
+        prices = random_walk_prices(self.days, self.assets, self.seed, self.factor)
+        if context is not None:
+            prices = with_context(prices, LEADER, context, self.seed)
+        return panel_of_clean_prices(prices, self.config.market, prices_fingerprint(prices))
+
+    def signal(self, panel: Panel) -> Values:
+        """What is planted, float64 `[days, assets]`."""
+        return planted_signal(panel, self.config.trading, self.edge, self.seed)
+
+    def with_feature(self, panel: Panel, name: str, values: Values) -> Panel:
+        """The panel with one more feature of its assets; 0 in context columns."""
+        columns = np.zeros((panel.days, panel.columns))
+        columns[:, : panel.assets] = values
+        trading = self.config.trading
+        return with_feature(panel, name, columns, f"{self.edge} {trading.holding_days} {trading.fill} {self.seed}")
+
+
+def _visible(drawn: Drawn) -> KnownMarket:
+    """The signal is a feature."""
+    panel = drawn.panel()
+    planted = with_planted_edge(panel, drawn.config.trading, drawn.edge, drawn.seed)
+    return KnownMarket(planted, drawn.signal(panel), drawn.edge)
+
+
+def _remembered(drawn: Drawn) -> KnownMarket:
+    """The signal was a feature `MEMORY_DAYS` ago: positions must be held for less, or today's feature knows of them."""
+    panel = drawn.panel()
+    signal = drawn.signal(panel)
+    visible = np.zeros_like(signal)
+    visible[:-MEMORY_DAYS] = signal[MEMORY_DAYS:]
+    return KnownMarket(drawn.with_feature(panel, FEATURE, visible), signal, drawn.edge)
+
+
+def _led(drawn: Drawn) -> KnownMarket:
+    """The daily log return of a context column leads the return of all assets together; assets follow it unequally."""
+    panel, horizon = drawn.panel(), drawn.config.trading.holding_days
+    together = _standardised(np.nanmean(coming_returns(panel, drawn.config.trading)[:-horizon], axis=1))
+    noise = persistent_noise(drawn.seed, drawn.days, 1, horizon)[:, 0]
+    # So few returns do not overlap that the noise would know something of them by chance.
+    noise[:-horizon] -= together * (noise[:-horizon] @ together) / len(together)
+    lead = np.sqrt(1.0 - drawn.edge**2) * _standardised(noise)
+    lead[:-horizon] += drawn.edge * together
+    returns = np.diff(np.log(panel.close), axis=0)
+    common = returns.mean(axis=1)
+    shares = (returns - returns.mean(axis=0)).T @ (common - common.mean()) / (len(common) * common.var())
+    return KnownMarket(drawn.panel(context=0.01 * lead), lead[:, None] * shares, drawn.edge)
+
+
+def _standardised(values: Values) -> Values:
+    scaled: Values = (values - values.mean()) / values.std()
+    return scaled
+
+
+def _changing(drawn: Drawn) -> KnownMarket:
+    """A feature is the signal or its opposite, in long stretches that another feature names."""
+    panel = drawn.panel()
+    signal = drawn.signal(panel)
+    generator = keyed_generator(drawn.seed, 0, "market", "regimes", "lengths")
+    lengths = generator.integers(*_REGIME_DAYS, drawn.days // _REGIME_DAYS[0] + 1)
+    sign = np.repeat((-1.0) ** np.arange(len(lengths)), lengths)[: drawn.days, None]
+    named = drawn.with_feature(panel, REGIME, np.broadcast_to(sign, signal.shape))
+    return KnownMarket(drawn.with_feature(named, FEATURE, sign * signal), signal, drawn.edge)
+
+
+def _unknown(drawn: Drawn) -> KnownMarket:
+    """The feature is noise."""
+    return _visible(replace(drawn, edge=0.0))
+
+
+@dataclass(frozen=True)
+class MarketKind:
+    """What distinguishes a market.
+
+    Attributes:
+        shown: what it shows, for a table.
+        make: makes it.
+        holding_days: of a position (days).
+        factor: whether assets have a part of their returns in common.
+    """
+
+    shown: str
+    make: Callable[[Drawn], KnownMarket] = _visible
+    holding_days: int = 20
+    factor: bool = False
+
+
+MARKETS = {
+    "plain": MarketKind("a feature knows; assets have nothing in common; held 20 days"),
+    "unblocked": MarketKind("the same, held 5 days", holding_days=5),
+    "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
+    "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _remembered, holding_days=5),
+    "leader": MarketKind("one column's move precedes the market's", _led, factor=True),
+    "regimes": MarketKind("a feature knows, whose sign changes between stretches that another names", _changing),
+    "noise": MarketKind("nothing is known; half of an asset's moves are the market's", _unknown, factor=True),
+}
 
 
 def known_market(
-    kind: MarketKind, config: Config, edge: float, seed: int, days: int = DAYS, assets: int = ASSETS
+    name: str, config: Config, edge: float, seed: int, days: int = DAYS, assets: int = ASSETS
 ) -> KnownMarket:
-    """Return a market in which a feature's information coefficient with the coming returns is `edge`.
+    """Return one of `MARKETS`.
 
     Args:
-        kind: the market.
+        name: of the market.
         config: features, days and trading rules.
-        edge: the information coefficient, from 0 to 1; 0: the feature is noise.
-        seed: of prices and feature.
+        edge: the information coefficient, from 0 to 1.
+        seed: of prices and signal.
         days, assets: size.
     """
-    prices = random_walk_prices(days, assets, seed, kind.factor)
-    panel = panel_of_clean_prices(prices, config.market, prices_fingerprint(prices))
-    signal = planted_signal(panel, config.trading, edge, seed)
-    return KnownMarket(with_planted_edge(panel, config.trading, edge, seed), signal)
+    kind = MARKETS[name]
+    return kind.make(Drawn(config, edge, seed, days, assets, kind.factor))

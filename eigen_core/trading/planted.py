@@ -56,11 +56,17 @@ def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: 
         )
     returns = coming_returns(panel, trading)
     days, assets = returns.shape
-    generator = keyed_generator(seed, 0, "market", "planted", "noise")
-    sums = np.cumsum(generator.standard_normal((days + trading.holding_days, assets)), axis=0)
-    noise = _over_assets(sums[trading.holding_days :] - sums[: -trading.holding_days])
+    noise = _over_assets(persistent_noise(seed, days, assets, trading.holding_days))
     signal: Values = strength * _over_assets(returns) + np.sqrt(1.0 - strength**2) * noise
     return signal
+
+
+def persistent_noise(seed: int, days: int, columns: int, horizon: int) -> Values:
+    """Return moving sums over `horizon` days of normal draws: float64 `[days, columns]`."""
+    generator = keyed_generator(seed, 0, "market", "planted", "noise")
+    sums = np.cumsum(generator.standard_normal((days + horizon, columns)), axis=0)
+    noise: Values = sums[horizon:] - sums[:-horizon]
+    return noise
 
 
 def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Panel:
