@@ -12,6 +12,7 @@ from eigen_core.config.learning import (
 )
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
 from eigen_core.config.model import Config
+from eigen_core.config.portfolio import PortfolioConfig
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.running import CheckpointConfig, MemoryConfig, ReportingConfig
 
@@ -29,6 +30,7 @@ __all__ = [
     "MemoryConfig",
     "NetworkConfig",
     "PopulationConfig",
+    "PortfolioConfig",
     "ReplayConfig",
     "ReportingConfig",
     "TradingConfig",

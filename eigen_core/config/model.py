@@ -17,6 +17,7 @@ from eigen_core.config.learning import (
 )
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
 from eigen_core.config.plain import shown
+from eigen_core.config.portfolio import PortfolioConfig
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.running import CheckpointConfig, MemoryConfig, ReportingConfig
 from eigen_core.config.values import Count, Section, Text
@@ -45,6 +46,7 @@ class Config(Section):
     with AVX-512 agree to the bit, so that a run may move between them, for up to 1.2 times the time."""
     market: MarketConfig = MarketConfig()
     trading: TradingConfig = TradingConfig()
+    portfolio: PortfolioConfig = PortfolioConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
     network: NetworkConfig = NetworkConfig()
     population: PopulationConfig = PopulationConfig()

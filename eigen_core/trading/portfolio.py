@@ -1,0 +1,175 @@
+"""Portfolios of weights: what scores stand for, and how an account grows that is brought to target weights every day.
+
+Scores, weights and held weights are `[..., assets]`, shares of the equity; cash is what they leave of 1. Trades do not
+move prices, so that the growth of an account is a differentiable function of the weights (Moody and Saffell 2001,
+"Learning to trade via direct reinforcement", section II).
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.trading.orders import BASIS_POINTS, PERCENT, fill_offset
+from eigen_core.trading.prices import Prices
+
+_MASKED = -1e9
+_LEAST_GROWTH = 1e-3
+"""An account loses at most all but this share in a day, so that the logarithm of its growth stays finite."""
+
+
+def moved_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
+    """Move scores to `wanted` by the share `speeds`, from 0 to 1; all `[..., assets]`."""
+    return scores + speeds * (wanted - scores)
+
+
+def smoothed_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
+    """Return the scores of all days: those of the first are as wanted, then each day moves them (`moved_scores`).
+
+    The recurrence is linear, so days are joined in pairs, then in fours, and so on (Hillis and Steele 1986, "Data
+    parallel algorithms", "Sum of an array": all partial sums).
+
+    Args:
+        wanted, speeds: `[..., days, assets]`.
+    """
+    kept = torch.cat([torch.zeros_like(speeds[..., :1, :]), 1.0 - speeds[..., 1:, :]], dim=-2)
+    scores = wanted * (1.0 - kept)
+    days, joined = wanted.shape[-2], 1
+    while joined < days:
+        reached = scores[..., joined:, :] + kept[..., joined:, :] * scores[..., :-joined, :]
+        scores = torch.cat([scores[..., :joined, :], reached], dim=-2)
+        kept = torch.cat([kept[..., :joined, :], kept[..., joined:, :] * kept[..., :-joined, :]], dim=-2)
+        joined *= 2
+    return scores
+
+
+def target_weights(scores: Tensor, tradable: Tensor, short: float = 0.0) -> Tensor:
+    """Return the weights that scores stand for: (1 + short) softmax(scores) - short softmax(-scores).
+
+    The softmax is over the tradable assets and cash, whose score is 0.
+
+    Args:
+        scores: `[..., assets]`.
+        tradable: bool `[..., assets]`; the others get no weight.
+        short: see `PortfolioConfig.short`.
+    """
+    long = _shares(scores, tradable)
+    return (1.0 + short) * long - short * _shares(-scores, tradable) if short else long
+
+
+def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
+    """Softmax with cash, by hand: the library's backward pass rounds by the number of threads."""
+    masked = scores.masked_fill(~tradable, _MASKED)
+    highest = masked.detach().amax(-1, keepdim=True).clamp_min(0.0)
+    powers = torch.exp(masked - highest)
+    return powers / (powers.sum(-1, keepdim=True) + torch.exp(-highest))
+
+
+@dataclass(frozen=True)
+class Rebalancing:
+    """What becomes of target weights on each day on which they are decided, `[days, assets]`; without the last days.
+
+    Attributes:
+        returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
+        stays: bool, there is no price to fill an order at, but one later: the position stays as it is.
+        ended: bool, there is no price at the fill or later: the position is sold at its last known price.
+        buying, selling: what buying and selling cost, slippage included, as a share of the value at the fill's price.
+    """
+
+    returns: Tensor
+    stays: Tensor
+    ended: Tensor
+    buying: float
+    selling: float
+
+    @classmethod
+    def of(cls, prices: Prices, trading: TradingConfig) -> Self:
+        """Return the table of a market; float64, for as many days as have a next day's fill.
+
+        Fills are at the price of `trading.fill`. Where there is none, a position is worth its last known close.
+        """
+        offset = fill_offset(trading)
+        close = prices.close[offset:]
+        price = close
+        if trading.fill == "next_open":
+            opened = prices.open[offset:]
+            price = torch.where(opened.isnan(), close, opened)
+        filled = price > 0.0
+        later = filled.flip(0).cummax(0).values.flip(0)
+        worth = torch.where(filled, price, prices.last_close[offset:])
+        returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
+        return cls(
+            returns=returns,
+            stays=(later & ~filled)[:-1],
+            ended=~later[:-1],
+            buying=(1.0 + slippage) * (1.0 + cost) - 1.0,
+            selling=1.0 - (1.0 - slippage) * (1.0 - cost),
+        )
+
+    def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
+        """Return the table of some days; an index of any shape, or a slice."""
+        returns = self.returns[days].to(dtype)
+        return Rebalancing(returns, self.stays[days], self.ended[days], self.buying, self.selling)
+
+    def step(self, targets: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+        """Bring an account to its target weights and hold them until the next day's fill.
+
+        Args:
+            targets: `[..., assets]`, decided on the days of this table.
+            held: `[..., assets]`, before the fill.
+
+        Returns:
+            Logarithm of the growth from fill to fill in percent, costs included, `[...]`, and what is held then. Costs
+            are those of the change from the weights that are held, and are taken from all positions and cash alike.
+        """
+        return self._grown(self._filled(targets, held), held)
+
+    def whole(self, targets: Tensor) -> Tensor:
+        """Return what `step` after `step` from cash alone gives: the logarithms of growth in percent `[..., days]`.
+
+        Args:
+            targets: `[..., days, assets]`, decided on the days of this table; differentiable.
+        """
+        if bool(self.stays.any()):
+            days = []
+            held = torch.zeros_like(targets[..., 0, :])
+            for day in range(targets.shape[-2]):
+                table = self.on(slice(day, day + 1), targets.dtype)
+                days.append(table._filled(targets[..., day : day + 1, :], held[..., None, :]))
+                held = table._drifted(days[-1])[..., 0, :]
+            targets = torch.cat(days, dim=-2)
+        else:
+            targets = targets.masked_fill(self.ended, 0.0)
+        drifted = self._drifted(targets)[..., :-1, :]
+        held = torch.cat([torch.zeros_like(targets[..., :1, :]), drifted], dim=-2)
+        return self._grown(targets, held)[0]
+
+    def _filled(self, targets: Tensor, held: Tensor) -> Tensor:
+        """Return the weights after the fill.
+
+        Beside positions that stay as they are, the others are made smaller where all of them would take more than the
+        equity and more than what was decided.
+        """
+        wanted = targets.masked_fill(self.ended, 0.0)
+        stays = torch.where(self.stays, held, 0.0)
+        others = wanted.masked_fill(self.stays, 0.0)
+        most = (wanted.sum(-1, keepdim=True).clamp_min(1.0) - stays.sum(-1, keepdim=True)).clamp_min(0.0)
+        total = others.sum(-1, keepdim=True)
+        share = torch.where(total > most, most / total.clamp_min(1e-12), 1.0)
+        return stays + others * share
+
+    def _drifted(self, weights: Tensor) -> Tensor:
+        """Return what weights are at the next day's fill, before anything is traded."""
+        return weights * (1.0 + self.returns) / self._growth(weights)[..., None]
+
+    def _growth(self, weights: Tensor) -> Tensor:
+        return (1.0 + (weights * self.returns).sum(-1)).clamp_min(_LEAST_GROWTH)
+
+    def _grown(self, weights: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+        change = weights - held
+        costs = torch.where(change > 0.0, change * self.buying, change * -self.selling).sum(-1)
+        growth = torch.log((1.0 - costs).clamp_min(_LEAST_GROWTH)) + torch.log(self._growth(weights))
+        return growth * PERCENT, self._drifted(weights)

@@ -1,0 +1,170 @@
+"""The growth of portfolios of weights, beside accounts that are kept in money, day by day and asset by asset."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from trading_cases import panel_of, prices_of, random_panel
+
+from eigen_core.account.weights import weights_account
+from eigen_core.config import AccountConfig, TradingConfig
+from eigen_core.trading import entry_prices
+from eigen_core.trading.portfolio import Rebalancing, moved_scores, smoothed_scores, target_weights
+
+FILLS = ("next_open", "next_close", "same_close")
+
+
+def slow_growth(panel: Any, trading: TradingConfig, first_day: int, targets: Any) -> list[float]:
+    """Log growth in percent from fill to fill of an account that keeps money and shares."""
+    offset = 0 if trading.fill == "same_close" else 1
+    close, assets = np.asarray(panel.close), panel.assets
+
+    def fill(day: int, asset: int) -> float | None:
+        opened = panel.open[day + offset][asset]
+        price = opened if trading.fill == "next_open" and not math.isnan(opened) else close[day + offset][asset]
+        return None if math.isnan(price) else float(price)
+
+    def worth(day: int, asset: int) -> float:
+        price = fill(day, asset)
+        if price is not None:
+            return price
+        known = [value for value in close[: day + offset + 1, asset] if not math.isnan(value)]
+        return known[-1] if known else 1.0
+
+    slippage, cost = trading.slippage_bps / 1e4, trading.cost_bps / 1e4
+    cash, shares, growth = 100.0, [0.0] * assets, []
+    for day in range(first_day, first_day + len(targets)):
+        wanted = targets[day - first_day]
+        before = cash + sum(shares[asset] * worth(day, asset) for asset in range(assets))
+        values = {}
+        for asset in range(assets):
+            has_later = any(fill(later, asset) is not None for later in range(day, panel.days - offset))
+            if not has_later:
+                values[asset] = 0.0
+            elif fill(day, asset) is None:
+                values[asset] = shares[asset] * worth(day, asset)
+            else:
+                values[asset] = wanted[asset] * before
+        free = {asset for asset in values if fill(day, asset) is not None}
+        kept = sum(value for asset, value in values.items() if asset not in free)
+        decided = sum(
+            wanted[asset]
+            for asset in values
+            if any(fill(d, asset) is not None for d in range(day, panel.days - offset))
+        )
+        most = max(max(before, decided * before) - kept, 0.0)
+        asked = sum(values[asset] for asset in free)
+        if asked > most:
+            values = {a: value * most / asked if a in free else value for a, value in values.items()}
+        paid = 0.0
+        for asset, value in values.items():
+            change = value - shares[asset] * worth(day, asset)
+            bought = change * (1 + slippage) * (1 + cost) - change
+            sold = -change - -change * (1 - slippage) * (1 - cost)
+            paid += bought if change > 0 else sold
+        after = before - paid
+        for asset, value in values.items():
+            shares[asset] = value / before * after / worth(day, asset)
+        cash = after - sum(values.values()) / before * after
+        later_worth = cash + sum(shares[asset] * worth(day + 1, asset) for asset in range(assets))
+        growth.append(100.0 * math.log(later_worth / before))
+    return growth
+
+
+def random_targets(seed: int, panel: Any, days: range, short: float) -> torch.Tensor:
+    scores = torch.tensor(np.random.default_rng(seed).normal(size=(len(days), panel.assets)))
+    return target_weights(scores, prices_of(panel).tradable[days.start : days.stop], short)
+
+
+@pytest.mark.parametrize("short", [0.0, 0.5])
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("seed", range(3))
+def test_growth_is_that_of_an_account_that_keeps_money_and_shares(seed: int, fill: Any, short: float) -> None:
+    panel = random_panel(seed, 70, 6)
+    trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0)
+    days = range(5, 65)
+    targets = random_targets(seed, panel, days, short)
+    table = Rebalancing.of(prices_of(panel), trading)
+    expected = slow_growth(panel, trading, days.start, targets.tolist())
+    whole = table.on(slice(days.start, days.stop)).whole(targets)
+    np.testing.assert_allclose(whole, expected, atol=1e-9)
+    held, steps = torch.zeros(panel.assets, dtype=torch.float64), []
+    for day in days:
+        grown, held = table.on(torch.tensor(day)).step(targets[day - days.start], held)
+        steps.append(float(grown))
+    np.testing.assert_allclose(steps, expected, atol=1e-9)
+
+
+def test_whole_stretches_of_a_market_without_gaps_are_the_same() -> None:
+    random = np.random.default_rng(7)
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.03, (60, 4)), axis=0))
+    panel = panel_of(close * 1.01, close * 1.02, close)
+    trading, days = TradingConfig(cost_bps=30.0), range(3, 55)
+    targets = random_targets(1, panel, days, 0.0)
+    whole = Rebalancing.of(prices_of(panel), trading).on(slice(days.start, days.stop)).whole(targets)
+    np.testing.assert_allclose(whole, slow_growth(panel, trading, days.start, targets.tolist()), atol=1e-9)
+
+
+def test_the_account_in_money_differs_by_sizes_that_were_decided_before_the_fill() -> None:
+    """It sizes orders by the equity at the decision's close, here by that at the fill: of random weights, which turn
+    over the equity each day, 126 days differ by 0.13 % of 6.7 %."""
+    random = np.random.default_rng(2)
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.01, (130, 6)), axis=0))
+    open_ = close * np.exp(random.normal(0.0, 0.002, close.shape))
+    panel = panel_of(open_, close * 1.02, close)
+    trading, days = TradingConfig(), range(126)
+    prices = prices_of(panel)
+    targets = random_targets(3, panel, days, 0.0)
+    growth = Rebalancing.of(prices, trading).on(slice(days.start, days.stop)).whole(targets)
+    curve = weights_account(
+        targets.numpy(),
+        entry_prices(prices, trading)[: len(days)].numpy(),
+        close[: len(days)],
+        np.asarray(panel.dates[: len(days)]),
+        trading,
+        AccountConfig(capital=1.0),
+    )
+    in_money = 100.0 * math.log(curve.equity[-1])
+    assert in_money == pytest.approx(float(growth[:-1].sum()), abs=0.3)
+    assert float(growth[:-1].sum()) < -5.0
+
+
+@pytest.mark.parametrize("days", [1, 2, 3, 17, 64])
+def test_smoothing_all_days_is_moving_scores_day_by_day(days: int) -> None:
+    random = np.random.default_rng(days)
+    wanted, speeds = (
+        torch.tensor(values) for values in (random.normal(size=(2, days, 3)), random.random((2, days, 3)))
+    )
+    scores, expected = wanted[:, 0], [wanted[:, 0]]
+    for day in range(1, days):
+        scores = moved_scores(scores, wanted[:, day], speeds[:, day])
+        expected.append(scores)
+    np.testing.assert_allclose(smoothed_scores(wanted, speeds), torch.stack(expected, dim=1), atol=1e-12)
+
+
+def test_weights_of_equal_scores_are_equal_with_cash_and_none_of_what_cannot_be_traded() -> None:
+    tradable = torch.tensor([True, True, False, True])
+    assert target_weights(torch.zeros(4), tradable).tolist() == pytest.approx([0.25, 0.25, 0.0, 0.25])
+    assert target_weights(torch.zeros(4), torch.zeros(4, dtype=torch.bool)).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("short", [0.2, 1.0])
+def test_what_is_sold_short_is_at_most_its_bound(short: float) -> None:
+    scores = torch.tensor(np.random.default_rng(0).normal(size=(200, 5)) * 5.0)
+    weights = target_weights(scores, torch.ones_like(scores, dtype=torch.bool), short)
+    assert float(weights.min()) < -0.5 * short
+    assert float(weights.clamp_max(0.0).sum(-1).min()) >= -short - 1e-12
+    assert float(weights.clamp_min(0.0).sum(-1).max()) <= 1.0 + short + 1e-12
+
+
+def test_the_gradient_of_a_stretch_is_that_of_finite_differences() -> None:
+    panel = random_panel(4, 40, 4)
+    table = Rebalancing.of(prices_of(panel), TradingConfig(cost_bps=20.0)).on(slice(4, 16))
+    tradable = prices_of(panel).tradable[4:16]
+    random = np.random.default_rng(0)
+    wanted, speeds = (torch.tensor(random.random((12, 4)), requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(
+        lambda wanted, speeds: table.whole(target_weights(smoothed_scores(wanted, speeds), tradable)), (wanted, speeds)
+    )
