@@ -112,7 +112,10 @@ class GenerationRecord(Record):
     validation: float
     """Best validation fitness of this generation's agents."""
     champion_validation: float
-    """Validation fitness of the best agent so far."""
+    """Validation fitness of the champion, the agent with the best score so far."""
+    champion_score: float
+    """Its score: validation fitness unless `evaluation.champion_validation_share` or `champion_standard_errors` say
+    otherwise (reward of an episode)."""
     champion_generation: int
     """Generation in which the champion was found."""
     champion_agent: int
@@ -141,8 +144,12 @@ class GenerationRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Read a record of when the genetic algorithm was the only method."""
-        if not isinstance(document, dict) or "evolution" in document:
+        """Read a record of when the champion was chosen by validation fitness alone, or the genetic algorithm was the
+        only method."""
+        if not isinstance(document, dict):
+            return document
+        document = {"champion_score": document.get("champion_validation"), **document}
+        if "evolution" in document:
             return document
         named = ("mutation_rate", "mutation_std")
         evolution = {name: document[name] for name in named if name in document}

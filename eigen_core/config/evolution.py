@@ -35,7 +35,7 @@ class EvolutionConfig(Section):
     plateau_generations: Count = 3
     """Generations without progress after which mutation grows."""
     plateau_improvement: NonNegative = 0.02
-    """Relative improvement of the validation fitness that counts as progress."""
+    """Relative improvement of the champion's score that counts as progress."""
     mutation_growth: Annotated[float, Field(ge=1.0, le=1e9)] = 1.5
     """Factor on mutation rate and standard deviation on a plateau."""
     mutation_rate_limit: Fraction = 0.4

@@ -16,6 +16,8 @@ from eigen_core.config.values import (
     Width,
 )
 
+_FEWEST_FOR_AN_ERROR = 2
+
 
 class NetworkConfig(Section):
     """The networks of an agent: encoder, pooling over columns, heads."""
@@ -165,16 +167,31 @@ class EvaluationConfig(Section):
     slices: Count = 5
     """Training episodes of each agent in a generation."""
     lowest: Count = 2
-    """Fitness is the mean of this many worst episodes, which luck moves less than one episode."""
+    """Fitness is the mean of this many worst episodes, which luck moves less than one episode; not with
+    `fitness_slices`."""
+    fitness_slices: CountOrZero = 0
+    """Fitness is the mean of this many further training episodes without exploration noise, evenly spread and the same
+    for all agents and generations; 0: of the `lowest` episodes with noise."""
     shared_slices: bool = True
     """All agents of a generation trade the same episodes; false: each its own."""
     validation_slices: Count = 3
     """Validation episodes of each agent, evenly spread and the same in every generation."""
     validation_lowest: Count = 2
     """Validation fitness is the mean of this many worst validation episodes."""
+    champion_validation_share: Fraction = 1.0
+    """The champion's score is this share of the validation fitness and the rest of the fitness, less
+    `champion_standard_errors`."""
+    champion_standard_errors: NonNegative = 0.0
+    """Standard errors that are taken off: the score is then a lower confidence bound. The error is that of the mean
+    over the episodes, overlaps taken into account."""
     holdout_slices: Count | None = None
     """Holdout episodes of the champion and of each random agent beside it, evenly spread; empty: as many as validation
     episodes."""
+
+    @property
+    def fixed_episodes(self) -> int:
+        """Episodes of an agent in a generation that are the same in all: those of fitness and validation."""
+        return self.fitness_slices + self.validation_slices
 
     @property
     def holdout_episodes(self) -> int:
@@ -192,4 +209,23 @@ class EvaluationConfig(Section):
                     f"evaluation.{kind}lowest {lowest} is above evaluation.{kind}slices {slices}: "
                     "there are not that many episodes to choose from"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _score_is_known(self) -> Self:
+        if self.champion_validation_share < 1.0 and not self.fitness_slices:
+            raise ValueError(
+                f"evaluation.champion_validation_share {self.champion_validation_share:g} needs a fitness that "
+                "compares agents of different generations: set evaluation.fitness_slices"
+            )
+        if self.champion_standard_errors:
+            for kind, share, slices in (
+                ("validation", self.champion_validation_share, self.validation_slices),
+                ("fitness", 1.0 - self.champion_validation_share, self.fitness_slices),
+            ):
+                if share and slices < _FEWEST_FOR_AN_ERROR:
+                    raise ValueError(
+                        f"evaluation.champion_standard_errors needs evaluation.{kind}_slices of "
+                        f"{_FEWEST_FOR_AN_ERROR} or more: of {slices} there is no standard error"
+                    )
         return self

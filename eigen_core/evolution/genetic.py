@@ -16,12 +16,12 @@ from eigen_core.records import GenerationRecord, Lineage, Record
 
 
 class MutationState(Record):
-    """How strongly mutants are changed, and how long validation has stood still.
+    """How strongly mutants are changed, and how long the champion's score has stood still.
 
     Attributes:
         rate: share of a mutant's weights that are changed.
         std: standard deviation of the change.
-        reference: validation fitness that the next progress is measured against; None before the first generation.
+        reference: the champion's score that the next progress is measured against; None before the first generation.
         generations_without_progress: since the reference was set, or since mutation last grew.
     """
 
@@ -35,19 +35,16 @@ class MutationState(Record):
         """The configured strength."""
         return cls(rate=config.mutation_rate, std=config.mutation_std)
 
-    def after(self, validation: float, config: EvolutionConfig) -> "MutationState":
-        """Return the state after a generation whose champion has this validation fitness.
+    def after(self, score: float, config: EvolutionConfig) -> "MutationState":
+        """Return the state after a generation whose champion has this score.
 
         Progress, an improvement of at least `plateau_improvement` of the reference's size, resets the strength;
         `plateau_generations` generations without it let rate and deviation grow up to their limits, and count anew.
         """
         if self.reference is None:
-            return self.model_copy(update={"reference": validation})
-        if (
-            validation - self.reference >= config.plateau_improvement * abs(self.reference)
-            and validation > self.reference
-        ):
-            return MutationState.initial(config).model_copy(update={"reference": validation})
+            return self.model_copy(update={"reference": score})
+        if score - self.reference >= config.plateau_improvement * abs(self.reference) and score > self.reference:
+            return MutationState.initial(config).model_copy(update={"reference": score})
         waited = self.generations_without_progress + 1
         if waited < config.plateau_generations:
             return self.model_copy(update={"generations_without_progress": waited})
@@ -150,12 +147,12 @@ class GeneticMethod:
         """Return the strength of mutation after these generations."""
         mutation = MutationState.initial(self._evolution)
         for record in history:
-            mutation = mutation.after(record.champion_validation, self._evolution)
+            mutation = mutation.after(record.champion_score, self._evolution)
         return mutation.model_dump()
 
     def breed(self, ended: Ended) -> Bred:
         """Breed from all agents; see `breed`."""
-        mutation = MutationState.model_validate(ended.state.numbers).after(ended.champion.validation, self._evolution)
+        mutation = MutationState.model_validate(ended.state.numbers).after(ended.champion.score, self._evolution)
         if self._evolution.enabled:
             population, lineages = breed(
                 ended.population,

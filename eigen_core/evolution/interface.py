@@ -19,11 +19,12 @@ NOISE_FACTOR = "noise_factor"
 
 @dataclass(frozen=True)
 class Champion:
-    """The agent with the best validation fitness so far.
+    """The agent with the best score so far.
 
     Attributes:
         weights: float32 `[parameters]`, as they were when it was validated.
         validation: its validation fitness.
+        score: its score (`EvaluationConfig.champion_validation_share`).
         generation: the generation in which it was found.
         agent: its index there.
         task_state: the task's state in that generation (`Task.state`).
@@ -31,6 +32,7 @@ class Champion:
 
     weights: Tensor
     validation: float
+    score: float
     generation: int
     agent: int
     task_state: Mapping[str, Tensor] = field(default_factory=dict)

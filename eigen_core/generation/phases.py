@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from eigen_core.checkpoint import tensors_sha256
-from eigen_core.evaluation import mean_of_lowest, spread_starts
+from eigen_core.evaluation import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.evolution import Champion, Ended
 from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.generation.state import EvaluationResult, TrainingState
@@ -39,6 +39,11 @@ def training_slices(state: TrainingState) -> NDArray[np.int64]:
     if config.evaluation.shared_slices:
         return np.tile(draw("shared"), (config.population.size, 1))
     return np.stack([draw(agent) for agent in range(config.population.size)])
+
+
+def fitness_slices(state: TrainingState) -> NDArray[np.int64]:
+    """Start of the training episodes without noise, the same for all agents and generations: `[slices]`."""
+    return spread_starts(state.task.training_starts, state.config.evaluation.fitness_slices)
 
 
 def validation_slices(state: TrainingState) -> NDArray[np.int64]:
@@ -81,30 +86,26 @@ def evaluate(state: TrainingState) -> EvaluationResult:
         return state.evaluated
     config, generation = state.config, state.generation + 1
     state.task.state = state.task_state
-    starts, validation = training_slices(state), validation_slices(state)
+    starts, fixed = training_slices(state), np.concatenate([fitness_slices(state), validation_slices(state)])
     groups = agent_groups(state.population.size, config.population.group_size)
-    trained, validated = [], []
+    trained, judged = [], []
     random = state.replay.written < config.exploration.random_steps
     for index, agents in enumerate(groups):
         weights = state.population.weights[agents]
         playing, noise = _random_play(state, agents) if random else (weights, _exploration_noise(state, agents))
         trained.append(state.task.roll_out(playing, starts[agents], noise, record=True))
-        validated.append(state.task.roll_out(weights, np.tile(validation, (len(weights), 1))))
+        judged.append(state.task.roll_out(weights, np.tile(fixed, (len(weights), 1))))
         report_progress("evaluate", index + 1, len(groups))
     rows = _joined([rollout.transitions for rollout in trained if rollout.transitions is not None])
-    validations = mean_of_lowest(
-        np.concatenate([rollout.rewards for rollout in validated]), config.evaluation.validation_lowest
-    )
-    # What was played at random says nothing of the agents.
-    fitness = validations
-    if not random:
-        fitness = mean_of_lowest(np.concatenate([rollout.rewards for rollout in trained]), config.evaluation.lowest)
+    noisy, still = (np.concatenate([rollout.rewards for rollout in played]) for played in (trained, judged))
+    fitness, validations, scores = _judged(state, None if random else noisy, still)
     result = EvaluationResult(
         generation=generation,
         fitness=fitness,
         validations=validations,
+        scores=scores,
         statistics=state.task.statistics(trained),
-        excess=_excess_of(state, int(np.argmax(validations)), groups, validated),
+        excess=_excess_of(state, int(np.argmax(scores)), groups, judged),
         task_state=state.task.state_after(rows),
     )
     champion = _champion_after(state, result)
@@ -112,10 +113,40 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     return result
 
 
+def _judged(
+    state: TrainingState, noisy: NDArray[np.float64] | None, still: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return fitness, validation fitness and score of each agent: float64 `[agents]` each.
+
+    Args:
+        state: the run.
+        noisy: rewards of the training episodes with noise, `[agents, slices]`; None where the agents did not act.
+        still: rewards without noise, `[agents, slices]`: those of fitness, then those of validation.
+    """
+    evaluation, slices = state.config.evaluation, state.config.evaluation.fitness_slices
+    validations = mean_of_lowest(still[:, slices:], evaluation.validation_lowest)
+    fitness = validations
+    if slices:
+        fitness = still[:, :slices].mean(axis=1)
+    elif noisy is not None:
+        fitness = mean_of_lowest(noisy, evaluation.lowest)
+    share, scores = evaluation.champion_validation_share, validations
+    if share < 1.0:
+        scores = share * validations + (1.0 - share) * fitness
+    if evaluation.champion_standard_errors:
+        steps = state.task.episode_steps
+        squares = (share * standard_errors(still[:, slices:], validation_slices(state), steps)) ** 2
+        if share < 1.0:
+            squares += ((1.0 - share) * standard_errors(still[:, :slices], fitness_slices(state), steps)) ** 2
+        scores = scores - evaluation.champion_standard_errors * np.sqrt(squares)
+    return fitness, validations, scores
+
+
 def _excess_of(state: TrainingState, agent: int, groups: list[slice], rollouts: list[Rollout]) -> Excess | None:
-    """What an agent's trades gained beyond the market in the rollouts of its group."""
+    """What an agent's trades gained beyond the market in its validation episodes, given the rollouts of its group."""
     group = next(index for index, agents in enumerate(groups) if agent < agents.stop)
-    return state.task.excess([rollouts[group].of_agent(agent - groups[group].start)])
+    first = state.config.evaluation.fitness_slices
+    return state.task.excess([rollouts[group].of_agent(agent - groups[group].start, first)])
 
 
 def _joined(parts: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -123,12 +154,12 @@ def _joined(parts: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
-    best = int(np.argmax(result.validations))
-    validation = float(result.validations[best])
-    if state.champion is not None and state.champion.validation >= validation:
+    best = int(np.argmax(result.scores))
+    score, validation = float(result.scores[best]), float(result.validations[best])
+    if state.champion is not None and state.champion.score >= score:
         return state.champion
     weights = state.population.weights[best].clone()
-    return Champion(weights, validation, result.generation, best, state.task_state)
+    return Champion(weights, validation, score, result.generation, best, state.task_state)
 
 
 def train(state: TrainingState) -> dict[str, float] | None:
@@ -223,6 +254,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
         validations=tuple(result.validations.tolist()),
         validation=float(result.validations.max()),
         champion_validation=champion.validation,
+        champion_score=champion.score,
         champion_generation=champion.generation,
         champion_agent=champion.agent,
         champion_excess=result.excess if champion.generation == generation else state.history[-1].champion_excess,

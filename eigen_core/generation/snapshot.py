@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 import torch
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue, TypeAdapter, model_validator
 from torch import Tensor
 
 from eigen_core.arithmetic import arithmetic_of, warn_of_another
@@ -44,8 +44,15 @@ T = TypeVar("T")
 
 class _ChampionDocument(Record):
     validation: float
+    score: float
     generation: int
     agent: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, document: object) -> object:
+        """Read a champion of when validation fitness alone chose it."""
+        return {"score": document.get("validation"), **document} if isinstance(document, dict) else document
 
 
 class _StateDocument(Record):
@@ -97,7 +104,10 @@ def snapshot(state: TrainingState) -> Snapshot:
         noise_scale=state.noise_scale,
         mutation=dict(state.method_state.numbers),
         champion=_ChampionDocument(
-            validation=champion.validation, generation=champion.generation, agent=champion.agent
+            validation=champion.validation,
+            score=champion.score,
+            generation=champion.generation,
+            agent=champion.agent,
         ),
         panel=state.task.fingerprint,
     )

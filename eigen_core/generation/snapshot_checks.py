@@ -44,8 +44,8 @@ def _in_words(numbers: Mapping[str, Number]) -> str:
 
 def require_champion(champion: Champion, newest: GenerationRecord) -> None:
     """Require that the champion is the one in the newest record, with weights that are numbers."""
-    recorded = (newest.champion_generation, newest.champion_agent, newest.champion_validation)
-    known = (champion.generation, champion.agent, champion.validation) == recorded
+    recorded = (newest.champion_generation, newest.champion_agent, newest.champion_validation, newest.champion_score)
+    known = (champion.generation, champion.agent, champion.validation, champion.score) == recorded
     require(known, "state.json", "names another champion than the history")
     require_finite("champion.safetensors", {"weights": champion.weights, **champion.task_state})
 

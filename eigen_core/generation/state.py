@@ -28,14 +28,16 @@ class EvaluationResult:
         generation: the generation.
         fitness: float64 `[agents]`.
         validations: float64 `[agents]`.
+        scores: by which the champion is chosen, float64 `[agents]`.
         statistics: what the task says of the training episodes.
-        excess: what the trades of the agent that validates best gained beyond the market.
+        excess: what the trades of the agent with the best score gained beyond the market in validation.
         task_state: what the task knows after them.
     """
 
     generation: int
     fitness: NDArray[np.float64]
     validations: NDArray[np.float64]
+    scores: NDArray[np.float64]
     statistics: dict[str, float]
     excess: Excess | None
     task_state: Mapping[str, Tensor]

@@ -181,7 +181,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
         tensors.part(
             "evaluation",
             phases.evaluate(scale),
-            f"{counted}: {groups}, {max(config.evaluation.slices, config.evaluation.validation_slices)} episodes of "
+            f"{counted}: {groups}, {max(config.evaluation.slices, config.evaluation.fixed_episodes)} episodes of "
             f"{scale.task.episode_steps} steps each; with the transitions recorded.",
             ("evaluate",),
             host_bytes=0 if tensors.device == "cpu" else 3 * scale.noise_bytes,

@@ -12,8 +12,8 @@ def evaluate(scale: Scale) -> int:
     recorded, noise = scale.rows_per_generation * scale.task.recorded_row_bytes, scale.noise_bytes
     before = recorded * (size - group) // size
     trained = scale.task.roll_out(group, evaluation.slices, shared=evaluation.shared_slices, recorded=True)
-    validated = scale.task.roll_out(group, evaluation.validation_slices, shared=True, recorded=False)
-    return max(before + 4 * noise, before + noise + trained, recorded + noise + validated, 2 * recorded + noise)
+    judged = scale.task.roll_out(group, evaluation.fixed_episodes, shared=True, recorded=False)
+    return max(before + 4 * noise, before + noise + trained, recorded + noise + judged, 2 * recorded + noise)
 
 
 def hold_out(scale: Scale) -> int:

@@ -57,7 +57,7 @@ class GymnasiumNeeds:
     def kept(self) -> list[Kept]:
         """The environments of a group."""
         evaluation = self.config.evaluation
-        episodes = max(evaluation.slices, evaluation.validation_slices, evaluation.holdout_episodes)
+        episodes = max(evaluation.slices, evaluation.fixed_episodes, evaluation.holdout_episodes)
         count = largest_group(self.config.population) * episodes
         how = (
             f"{count:,} environments, one for each agent and episode of a group, {_ENVIRONMENT_BYTES / 1e6:.1f} MB "

@@ -55,12 +55,12 @@ class Rollout:
     counts: Mapping[str, NDArray[np.float64]]
     transitions: Mapping[str, Tensor] | None
 
-    def of_agent(self, agent: int) -> "Rollout":
-        """Return what one agent of the group did, without its transitions."""
+    def of_agent(self, agent: int, first: int = 0) -> "Rollout":
+        """Return what one agent of the group did from its episode `first` on, without its transitions."""
         episodes = self.rewards.shape[1]
-        own = slice(agent * episodes, (agent + 1) * episodes)
+        own = slice(agent * episodes + first, (agent + 1) * episodes)
         counts = {name: values[own] for name, values in self.counts.items()}
-        return Rollout(self.rewards[agent : agent + 1], counts, None)
+        return Rollout(self.rewards[agent : agent + 1, first:], counts, None)
 
 
 class Encoding(Protocol):

@@ -18,6 +18,13 @@ _MOST_LEARNED = 25_000
 # As many after the first with an actor that moves in each second step as without.
 _TIMED_STEPS = 3
 _FEWEST_AGENTS = 2
+_ONE_VALIDATION = {
+    "fitness_slices": 0,
+    "validation_slices": 1,
+    "validation_lowest": 1,
+    "champion_validation_share": 1.0,
+    "champion_standard_errors": 0.0,
+}
 _FEWEST_COLUMNS = 8
 
 
@@ -40,7 +47,7 @@ def market_sample(config: Config, panel: PanelFacts, *, whole_group: bool) -> Sa
 
 def _evaluated(config: Config, panel: PanelFacts) -> int:
     """Days of columns that all agents encode in the evaluate phase."""
-    episodes = config.evaluation.slices + config.evaluation.validation_slices
+    episodes = config.evaluation.slices + config.evaluation.fixed_episodes
     before = encoder_class(config.network).needs(config, panel).days_before
     return config.population.size * episodes * (config.trading.episode_days + before) * panel.columns
 
@@ -79,7 +86,7 @@ def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Con
             "evaluation": {
                 "slices": slices,
                 "lowest": min(evaluation.lowest, slices),
-                **({} if whole_group else {"validation_slices": 1, "validation_lowest": 1}),
+                **({} if whole_group else _ONE_VALIDATION),
             },
         }
         assets = max(panel.assets * columns // panel.columns, 1)

@@ -50,6 +50,7 @@ def content_of(state: TrainingState) -> dict[str, Any]:
         and (
             tensors_sha256({"weights": champion.weights, **champion.task_state}),
             champion.validation,
+            champion.score,
             champion.generation,
             champion.agent,
         ),

@@ -36,7 +36,7 @@ def begun(config: Config) -> tuple[CemMethod, Population, MethodState]:
 def ended(
     population: Population, fitness: np.ndarray, state: MethodState, generation: int = 1, learned: bool = True
 ) -> Ended:
-    champion = Champion(population.weights[0], 0.0, 1, 0)
+    champion = Champion(population.weights[0], 0.0, 0.0, 1, 0)
     return Ended(generation, population, fitness, learned, champion, state)
 
 

@@ -21,7 +21,7 @@ def bred(generation: int, **evolution: Any) -> tuple[Population, Bred]:
     method = ErlMethod(config, 2, new_agents)
     population, state = method.begin(torch.arange(24.0).reshape(6, 4))
     population.state["moment"][4:] = 1.0
-    champion = Champion(population.weights[0], 9.0, generation, 0)
+    champion = Champion(population.weights[0], 9.0, 9.0, generation, 0)
     end = Ended(generation, population, np.array([5.0, 4.0, 3.0, 2.0, 9.0, 7.0]), True, champion, state)
     return population, method.breed(end)
 

@@ -42,7 +42,7 @@ def new_agents(weights: torch.Tensor) -> Population:
 
 def champion_of(population: Population, generation: int = 1, agent: int = 0) -> Champion:
     weights = torch.full_like(population.weights[0], 5.0)
-    return Champion(weights=weights, validation=1.0, generation=generation, agent=agent)
+    return Champion(weights=weights, validation=1.0, score=1.0, generation=generation, agent=agent)
 
 
 def bred(

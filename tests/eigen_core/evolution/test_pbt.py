@@ -27,7 +27,7 @@ def bred(generation: int, size: int = 10) -> tuple[Ended, Bred]:
     config = small_config(population={"size": size}, evolution={"method": "pbt", "sync_generations": 5})
     method = PbtMethod(config, 2, new_agents)
     population, state = method.begin(torch.arange(4.0 * size).reshape(size, 4))
-    champion = Champion(population.weights[0], 9.0, generation, 0)
+    champion = Champion(population.weights[0], 9.0, 9.0, generation, 0)
     end = Ended(generation, population, np.arange(float(size))[::-1].copy(), True, champion, state)
     return end, method.breed(end)
 

@@ -43,6 +43,7 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("context", (), _NARROW),
     ("groups", ("population.group_size=3",), _NARROW),
     ("own slices", ("evaluation.shared_slices=false",), _NARROW),
+    ("fitness slices", ("evaluation.fitness_slices=16", "evaluation.validation_slices=8"), _NARROW),
     ("nothing observed", ("trading.observe_portfolio=false", "population.group_size=4"), _NARROW),
     (
         "own slices, nothing observed",

@@ -44,6 +44,7 @@ def make_run(
                 validations=tuple(validations.tolist()),
                 validation=float(validations.max()),
                 champion_validation=champion[0],
+                champion_score=champion[0],
                 champion_generation=champion[1],
                 champion_agent=champion[2],
                 learning=_learning(generation - first_learning, rng) if learning else None,

@@ -111,7 +111,7 @@ def test_a_champion_is_played_and_exported_with_the_moments_by_which_it_was_chos
     state = advance(begin(uneven(environment=NORMALISED)), 1)
     chosen_under = state.task_state
     advance(state, 1)
-    state.commit(champion=Champion(state.population.weights[0].clone(), 1e9, 2, 0, chosen_under))
+    state.commit(champion=Champion(state.population.weights[0].clone(), 1e9, 1e9, 2, 0, chosen_under))
     facts = snapshot(state).documents["champion"]
     assert isinstance(facts, dict)
     observed = chosen_under["observation_sum"] / chosen_under["observation_count"]

@@ -1,0 +1,143 @@
+"""Fitness without noise, and the champion chosen by a lower confidence bound, against plain code."""
+
+from itertools import product
+from math import sqrt
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from science_cases import small_config
+from training_cases import advance, content_of, small_state
+
+from eigen_core.errors import InputError
+from eigen_core.evaluation import standard_errors
+from eigen_core.generation import TrainingState, evaluate, evolve, train
+from eigen_core.generation.phases import fitness_slices, validation_slices
+
+_STEPS = 17
+_BOUND: dict[str, Any] = {
+    "fitness_slices": 4,
+    "validation_slices": 3,
+    "validation_lowest": 2,
+    "champion_validation_share": 0.25,
+    "champion_standard_errors": 1.5,
+}
+
+
+def begun(evaluation: dict[str, Any], **sections: Any) -> TrainingState:
+    return small_state(evaluation=evaluation, **sections)
+
+
+def plain_error(rewards: list[float], starts: list[int]) -> float:
+    """Days in common, counted one by one."""
+    days = [set(range(start, start + _STEPS)) for start in starts]
+    pairs = list(product(range(len(days)), repeat=2))
+    common = sum(len(days[one] & days[other]) / _STEPS for one, other in pairs) / len(pairs)
+    mean = fmean(rewards)
+    squares = fmean([(reward - mean) ** 2 for reward in rewards])
+    return sqrt(squares * common / (1.0 - common))
+
+
+def plain_score(state: TrainingState, weights: Any) -> tuple[float, float, float]:
+    """Fitness, validation and score of one agent, each episode played by itself."""
+
+    def played(starts: list[int]) -> list[float]:
+        return [float(state.task.roll_out(weights[None], np.array([[start]])).rewards[0, 0]) for start in starts]
+
+    training, validation = fitness_slices(state).tolist(), validation_slices(state).tolist()
+    trained, validated = played(training), played(validation)
+    fitness, validates = fmean(trained), fmean(sorted(validated)[:2])
+    error = sqrt((0.75 * plain_error(trained, training)) ** 2 + (0.25 * plain_error(validated, validation)) ** 2)
+    return fitness, validates, 0.75 * fitness + 0.25 * validates - 1.5 * error
+
+
+def test_fitness_champion_and_score_are_those_of_plain_code() -> None:
+    state = begun(_BOUND)
+    best: tuple[float, int, int, float] | None = None
+    for generation in range(1, 5):
+        expected = [plain_score(state, weights) for weights in state.population.weights.clone()]
+        result = evaluate(state)
+        np.testing.assert_allclose(result.fitness, [one[0] for one in expected], rtol=1e-5)
+        np.testing.assert_allclose(result.validations, [one[1] for one in expected], rtol=1e-5)
+        np.testing.assert_allclose(result.scores, [one[2] for one in expected], rtol=1e-4)
+        for agent, (_, validation, score) in enumerate(expected):
+            if best is None or score > best[0]:
+                best = score, generation, agent, validation
+        train(state)
+        record = evolve(state)
+        assert best is not None
+        assert (record.champion_generation, record.champion_agent) == best[1:3]
+        assert record.champion_score == pytest.approx(best[0], rel=1e-4)
+        assert record.champion_validation == pytest.approx(best[3], rel=1e-5)
+    scores = [record.champion_score for record in state.history]
+    assert scores == sorted(scores)
+
+
+def test_fitness_slices_are_training_days_and_the_same_in_every_generation() -> None:
+    state = begun(_BOUND)
+    first = fitness_slices(state)
+    starts = state.task.training_starts
+    assert (first[0], first[-1], len(first)) == (starts[0], starts[-1], 4)
+    assert (fitness_slices(advance(state, 1)) == first).all()
+
+
+def test_noise_changes_what_is_learned_from_and_not_the_fitness() -> None:
+    loud, still = (begun(_BOUND, exploration={"scale": scale, "minimum": 0.0}) for scale in (0.5, 0.0))
+    assert evaluate(loud).fitness.tolist() == evaluate(still).fitness.tolist()
+    assert content_of(loud)["replay"] != content_of(still)["replay"]
+
+
+def test_fitness_is_known_where_actions_are_drawn_at_random() -> None:
+    state = begun(_BOUND, exploration={"random_steps": 1})
+    result = evaluate(state)
+    assert result.fitness.tolist() == evaluate(begun(_BOUND)).fitness.tolist() != result.validations.tolist()
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_groups_change_no_bit(group_size: int) -> None:
+    whole = advance(begun(_BOUND), 3)
+    grouped = advance(begun(_BOUND, population={"group_size": group_size}), 3)
+    assert content_of(grouped) == content_of(whole)
+
+
+def test_without_settings_the_score_is_the_validation_fitness() -> None:
+    record = advance(begun({}), 2).history[-1]
+    assert record.champion_score == record.champion_validation
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ({"champion_validation_share": 0.5}, "set evaluation.fitness_slices"),
+        (
+            {"fitness_slices": 1, "champion_validation_share": 0.5, "champion_standard_errors": 1.0},
+            "evaluation.fitness_slices of 2 or more",
+        ),
+        (
+            {"validation_slices": 1, "champion_standard_errors": 1.0},
+            "evaluation.validation_slices of 2 or more",
+        ),
+    ],
+)
+def test_a_score_that_cannot_be_known_is_refused(evaluation: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, ValueError), match=message):
+        small_config(evaluation=evaluation)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.floats(-1e3, 1e3)), min_size=2, max_size=8, unique_by=lambda one: one[0])
+)
+def test_standard_errors_are_those_of_counted_days(episodes: list[tuple[int, float]]) -> None:
+    starts, rewards = [one[0] for one in episodes], [one[1] for one in episodes]
+    errors = standard_errors(np.array([rewards, rewards[::-1]]), np.array(starts), _STEPS)
+    expected = [plain_error(rewards, starts), plain_error(rewards[::-1], starts)]
+    np.testing.assert_allclose(errors, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_one_agent_that_earns_the_same_everywhere_has_no_error() -> None:
+    rewards = np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 3.0]])
+    assert standard_errors(rewards, np.array([0, 30, 60]), 17).tolist() == [0.0, pytest.approx(1.0 / sqrt(3.0))]
+    assert standard_errors(rewards, np.array([5, 5, 5]), 17).tolist() == [0.0, 0.0]
