@@ -1,18 +1,15 @@
 """Stacked networks: encoder, pooling, actor and critic for a group of agents."""
 
-from eigen_core.networks.agent import (
-    ACTION_VALUES,
-    AgentNetwork,
-    MarketEmbedding,
-)
+from eigen_core.networks.actions import AssetActions, market_actions, portfolio_actions
+from eigen_core.networks.agent import AgentNetwork, MarketEmbedding
 from eigen_core.networks.encoders import Encoder
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.policies import Box, Policy, SquashedGaussian
 
 __all__ = [
-    "ACTION_VALUES",
     "AgentNetwork",
+    "AssetActions",
     "Box",
     "Encoder",
     "Heads",
@@ -21,4 +18,6 @@ __all__ = [
     "Parameters",
     "Policy",
     "SquashedGaussian",
+    "market_actions",
+    "portfolio_actions",
 ]

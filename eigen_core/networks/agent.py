@@ -5,7 +5,6 @@ gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free R
 are shared across assets: their number does not change the number of parameters.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,16 +13,12 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
+from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
-from eigen_core.networks.policies import Box, SquashedGaussian, action_shapes, policy_of
-from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
+from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
 
-ACTION_VALUES = 2
-"""Values of an asset's action: coefficient, sale target."""
-
-_SELECTION_SHARPNESS = 30.0
 _MASKED = -1e9
 
 
@@ -54,9 +49,17 @@ class AgentNetwork:
         config: networks, trading rules, windows.
         device: where everything is computed.
         heads: critics and spread.
+        actions: what is decided for each asset; None: those of the market.
     """
 
-    def __init__(self, panel: Panel, config: Config, device: torch.device, heads: Heads) -> None:
+    def __init__(
+        self,
+        panel: Panel,
+        config: Config,
+        device: torch.device,
+        heads: Heads,
+        actions: AssetActions | None = None,
+    ) -> None:
         # Here, because it must come before the first computation, which is that of the encoder's filters.
         compute_with(config.instructions)
         features = torch.tensor(panel.features, device=device)
@@ -65,14 +68,11 @@ class AgentNetwork:
         self._valid = torch.tensor(panel.valid, device=device)
         self._assets = panel.assets
         self._network = config.network
-        self._trading = config.trading
         self.block_bound = self._encoder.block_bound
-        self.portfolio_values = PORTFOLIO_VALUES if config.trading.observe_portfolio else 0
-        self._time_values = EPISODE_TIME_VALUES if config.trading.observe_portfolio else 0
+        self.actions = market_actions(config, device) if actions is None else actions
+        self.portfolio_values = self.actions.portfolio_values
+        self.box = self.actions.box
         self._heads = heads
-        trading = config.trading
-        highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
-        self.box = Box((0.0, trading.min_target), (highest, trading.max_target), device)
         critic = [*self._encoder.shapes, *self._pooling_shapes()]
         for index in range(heads.critics):
             critic += self._critic_shapes(f"critic{index}")
@@ -96,11 +96,11 @@ class AgentNetwork:
 
     @property
     def _context_values(self) -> int:
-        return self._network.embedding * self._network.queries + self._time_values
+        return self._network.embedding * self._network.queries + self.actions.time_values
 
     def _critic_shapes(self, name: str) -> list[ParameterShape]:
         width = self._network.head_width
-        action, pools = (ACTION_VALUES, 2) if self._heads.action_values else (0, 1)
+        action, pools = (self.actions.values, 2) if self._heads.action_values else (0, 1)
         asset = self._network.embedding + self.portfolio_values + action
         return [
             *linear_shapes(f"{name}.asset", asset, width),
@@ -150,9 +150,9 @@ class AgentNetwork:
         return self._embedding(parameters, embeddings, self._valid[days])
 
     def _with_time(self, context: Tensor, episode_time: Tensor) -> Tensor:
-        if not self._time_values:
+        if not self.actions.time_values:
             return context
-        return torch.cat([context, episode_time.expand(*context.shape[:-1], EPISODE_TIME_VALUES)], dim=-1)
+        return torch.cat([context, episode_time.expand(*context.shape[:-1], self.actions.time_values)], dim=-1)
 
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
         """Compute the actor's part that depends on the market and the time in the episode, float32 `[..., days,
@@ -164,9 +164,9 @@ class AgentNetwork:
         return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
 
     def policy(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> SquashedGaussian:
-        """Policy for portfolios, float32 `[agents, days, assets, 4]` (None where they are not observed).
+        """Policy for portfolios, float32 `[agents, days, assets, portfolio values]` (None where they are not observed).
 
-        Actions are float32 `[agents, days, assets, 2]`: coefficient and sale target in natural units.
+        Actions are float32 `[agents, days, assets, values]` in natural units.
         """
         hidden = prepared
         if portfolio is not None:
@@ -182,21 +182,18 @@ class AgentNetwork:
         episode_time: Tensor,
         actions: Tensor | None,
     ) -> Tensor:
-        """Values of actions, float32 `[agents, batch, assets, 2]`, by each critic: `[critics, agents, batch]`.
+        """Values of actions, float32 `[agents, batch, assets, values]`, by each critic: `[critics, agents, batch]`.
 
-        The assets are pooled twice: by their mean, and by a soft selection over the coefficients, which is what will
-        be bought. Without actions they are pooled by their mean alone.
+        The assets are pooled twice: by their mean, and by a soft selection of those that the actions prefer.
+        Without actions they are pooled by their mean alone.
         """
         parts, tradable = [market.assets], market.tradable
         even = tradable.to(market.assets.dtype).expand(*market.assets.shape[:-1])
         pools = [even / even.sum(-1, keepdim=True).clamp_min(1.0)]
         if actions is not None:
-            trading = self._trading
-            coefficient = actions[..., :1] / (trading.max_coefficient or 1.0)
-            target_range = max(trading.max_target - trading.min_target, 1e-6)
-            target = (actions[..., 1:] - trading.min_target) / target_range
-            parts += [coefficient, target]
-            sharp = (_SELECTION_SHARPNESS * coefficient[..., 0]).masked_fill(~tradable, _MASKED)
+            scaled = self.actions.scaled(actions)
+            parts.append(scaled)
+            sharp = self.actions.preference(scaled, portfolio).masked_fill(~tradable, _MASKED)
             pools.insert(0, _softmax(sharp))
         if portfolio is not None:
             parts.append(portfolio)

@@ -10,14 +10,14 @@ from eigen_core.config import Config
 from eigen_core.market.facts import PanelFacts
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.needs import SINGLE, Operation
-from eigen_core.networks.agent import ACTION_VALUES, AgentNetwork
+from eigen_core.networks.actions import AssetActions
+from eigen_core.networks.agent import AgentNetwork
 from eigen_core.networks.encoders import EncoderNeeds
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import product_bytes
-from eigen_core.trading import PORTFOLIO_VALUES
 
 
-def parameters_of(config: Config, features: int, heads: Heads) -> tuple[int, int]:
+def parameters_of(config: Config, features: int, heads: Heads, actions: AssetActions) -> tuple[int, int]:
     """Return how many values of one agent the critic's loss trains, and how many the actor's.
 
     They depend on the number of features, not on days or columns: the network of a panel of one column says it.
@@ -37,7 +37,7 @@ def parameters_of(config: Config, features: int, heads: Heads) -> tuple[int, int
         splits=Splits(range(days), range(days, days), range(days, days)),
         fingerprint="",
     )
-    network = AgentNetwork(tiny, config, torch.device("cpu"), heads)
+    network = AgentNetwork(tiny, config, torch.device("cpu"), heads, actions)
     return network.critic_layout.size, network.actor_layout.size
 
 
@@ -70,17 +70,19 @@ class AgentNeeds:
         panel: the size of the panel.
         heads: what the learner needs of the networks.
         encoder: what the encoder holds.
+        actions: what is decided for each asset.
     """
 
     config: Config
     panel: PanelFacts
     heads: Heads
     encoder: EncoderNeeds
+    actions: AssetActions
 
     @property
     def portfolio_values(self) -> int:
         """Values of an asset's portfolio state that agents observe."""
-        return PORTFOLIO_VALUES if self.config.trading.observe_portfolio else 0
+        return self.actions.portfolio_values
 
     def pool(self, agents: int, days: int) -> int:
         """The most at once while the columns are pooled, beside the embeddings."""
@@ -120,7 +122,7 @@ class AgentNeeds:
         actor = self.actor(agents, batch)
         acting = 4 * actor.hidden + actor.product
         return Operation(
-            SINGLE * agents * batch * self.panel.assets * ACTION_VALUES,
+            SINGLE * agents * batch * self.panel.assets * self.actions.values,
             plain=max(actor.prepare, acting),
             forward=actor.copied + acting,
             remembered=actor.copied + 2 * actor.hidden,
@@ -129,7 +131,7 @@ class AgentNeeds:
     def values(self, agents: int, batch: int) -> Operation:
         """`AgentNetwork.values`, by all critics."""
         cells, network = agents * batch * self.panel.assets, self.config.network
-        inputs = SINGLE * cells * (network.embedding + ACTION_VALUES + self.portfolio_values)
+        inputs = SINGLE * cells * (network.embedding + self.actions.values + self.portfolio_values)
         actor, critics = self.actor(agents, batch), self.heads.critics
         plain = inputs + max(3 * actor.hidden, 2 * actor.hidden + actor.product)
         remembered = 2 * critics * actor.hidden

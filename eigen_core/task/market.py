@@ -16,7 +16,7 @@ from eigen_core.market import build_panel
 from eigen_core.market.facts import PanelFacts
 from eigen_core.market.fresh import TrainingDays
 from eigen_core.market.panel import Panel, Splits
-from eigen_core.networks import ACTION_VALUES, AgentNetwork, Heads, MarketEmbedding, SquashedGaussian
+from eigen_core.networks import AgentNetwork, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import Parameters
 from eigen_core.records import Excess
@@ -106,7 +106,9 @@ class MarketTask:
         self.critic_layout = self.network.critic_layout
         self.actor_layout = self.network.actor_layout
         self.box = self.network.box
-        self.columns: Mapping[str, Column] = market_columns(panel.assets, self.network.portfolio_values)
+        self.columns: Mapping[str, Column] = market_columns(
+            panel.assets, self.network.actions.portfolio_values, self.network.actions.values
+        )
         self.episode_steps = self.fewest_steps = config.trading.episode_days
         self.episode_end = EPISODE_END
         self.state: Mapping[str, Tensor] = {}
@@ -168,7 +170,7 @@ class MarketTask:
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         """Return the shape of the exploration noise of one agent in so many episodes."""
-        return (episodes, self.episode_steps, self.panel.assets, ACTION_VALUES)
+        return (episodes, self.episode_steps, self.panel.assets, self.box.values)
 
     def roll_out(
         self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from eigen_core.config import Config
 from eigen_core.market.facts import PanelFacts
 from eigen_core.needs import DOUBLE, HALF, SINGLE, Change, Kept, Operation, halves
-from eigen_core.networks import ACTION_VALUES, Heads
+from eigen_core.networks import AssetActions, Heads, market_actions
 from eigen_core.networks.agent_needs import AgentNeeds, parameters_of
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.replay import Column
@@ -42,11 +44,15 @@ class MarketNeeds:
     @cached_property
     def _agent(self) -> AgentNeeds:
         encoder = encoder_class(self.config.network).needs(self.config, self.panel)
-        return AgentNeeds(self.config, self.panel, self.heads, encoder)
+        return AgentNeeds(self.config, self.panel, self.heads, encoder, self._actions)
+
+    @cached_property
+    def _actions(self) -> AssetActions:
+        return market_actions(self.config, torch.device("cpu"))
 
     @cached_property
     def _parameters(self) -> tuple[int, int]:
-        return parameters_of(self.config, self.panel.features, self.heads)
+        return parameters_of(self.config, self.panel.features, self.heads, self._actions)
 
     @property
     def critic(self) -> int:
@@ -61,7 +67,7 @@ class MarketNeeds:
     @property
     def columns(self) -> Mapping[str, Column]:
         """What one stored transition consists of."""
-        return market_columns(self.panel.assets, self._agent.portfolio_values)
+        return market_columns(self.panel.assets, self._actions.portfolio_values, self._actions.values)
 
     @property
     def episode_steps(self) -> int:
@@ -76,12 +82,12 @@ class MarketNeeds:
     @property
     def noise_values(self) -> int:
         """Values of the exploration noise of one agent in one episode."""
-        return self.episode_steps * self.panel.assets * ACTION_VALUES
+        return self.episode_steps * self.panel.assets * self._actions.values
 
     @property
     def recorded_row_bytes(self) -> int:
         """Portfolio, action and reward of one step."""
-        return self.panel.assets * (HALF * self._agent.portfolio_values + SINGLE * ACTION_VALUES) + SINGLE
+        return self.panel.assets * (HALF * self._agent.portfolio_values + SINGLE * self._actions.values) + SINGLE
 
     @property
     def names_listed(self) -> int:
@@ -137,7 +143,7 @@ class MarketNeeds:
         cells = agents * episodes * days * assets
         if not self._agent.portfolio_values:
             acting = max(3 * whole, 2 * whole + self._agent.actor(agents * episodes, days).product)
-            return max(preparing, whole + acting, whole + 4 * SINGLE * cells * ACTION_VALUES)
+            return max(preparing, whole + acting, whole + 4 * SINGLE * cells * self._actions.values)
         kept = agents * episodes * days * self.recorded_row_bytes if recorded else 0
         return max(preparing, whole + kept + self._step(agents * episodes))
 
@@ -173,7 +179,7 @@ class MarketNeeds:
     def batch(self, agents: int, batch_size: int) -> BatchNeeds:
         """What learning from a batch of different days needs."""
         cells = agents * batch_size * self.panel.assets
-        values = 2 * self._agent.portfolio_values + ACTION_VALUES
+        values = 2 * self._agent.portfolio_values + self._actions.values
         # Day, the day after, both times in the episode, how many steps; rewards, terminal.
         row = 5 * DOUBLE + SINGLE * self.heads.return_steps + 1
         return BatchNeeds(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
-from eigen_core.networks import ACTION_VALUES
 from eigen_core.replay import Column, Replay
 
 EPISODE_END = "terminal"
@@ -22,18 +21,19 @@ _ROWS_AT_A_TIME = 1 << 18
 """Rows that are looked at together, so that looking takes a few megabytes."""
 
 
-def market_columns(assets: int, portfolio_values: int) -> dict[str, Column]:
+def market_columns(assets: int, portfolio_values: int, action_values: int = 2) -> dict[str, Column]:
     """Return what a stored transition consists of.
 
     Args:
         assets: tradable columns.
-        portfolio_values: values of an asset's portfolio state that are observed, 0 or 4.
+        portfolio_values: values of an asset's portfolio state that are observed.
+        action_values: values of an asset's action.
     """
     return {
         "day": Column(torch.int32, on_host=True),
         "step": Column(torch.int16),
         "portfolio": Column(torch.float16, (assets, portfolio_values)),
-        "action": Column(torch.float32, (assets, ACTION_VALUES)),
+        "action": Column(torch.float32, (assets, action_values)),
         "reward": Column(torch.float32),
         "terminal": Column(torch.bool),
     }
