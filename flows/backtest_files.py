@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from eigen_core.account.equity import share_of
 from eigen_core.account.figures import drawdowns
 from eigen_core.store.files import explained, replacing
 from flows.backtests import Backtest
@@ -40,7 +41,7 @@ def equity_table(backtest: Backtest) -> pd.DataFrame:
             "drawdown": drawdowns(curve),
             "exposure": curve.exposure,
             "traded": curve.traded,
-            "turnover": curve.traded / curve.equity,
+            "turnover": share_of(curve.traded, curve.equity),
             "costs": curve.costs,
             **{name: np.asarray(baseline.equity) for name, baseline in backtest.baselines.items()},
         }

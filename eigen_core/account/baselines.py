@@ -24,7 +24,7 @@ from torch import Tensor
 from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.equity import EquityCurve
 from eigen_core.account.trades import DecidedTrades, trade_accounts
-from eigen_core.account.weights import weights_account
+from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import Prices, entry_prices
 
@@ -53,20 +53,19 @@ def baseline_curves(
     closes = known.last_close[:days].cpu().numpy()
     tradable = known.tradable[:days].cpu().numpy()
     before = prices.last_close[: span.stop].cpu().numpy()
-    held = np.full(closes.shape, np.nan)
+    unchanged = np.full(closes.shape, np.nan)
     first = np.arange(days) == 0
     month = np.arange(days) % MONTH == 0
     weights = {
-        "cash": held,
-        "equal_weight": np.where(first[:, None], _equal(tradable), held),
-        "rebalanced": _equal(tradable),
-        "momentum": np.where(month[:, None], _top_third(_returns(before, span, YEAR, MONTH), tradable), held),
-        "reversal": np.where(month[:, None], _top_third(-_returns(before, span, MONTH, 0), tradable), held),
+        "cash": unchanged,
+        "equal_weight": np.where(first[:, None], equal_weights(tradable), unchanged),
+        "rebalanced": equal_weights(tradable),
+        "momentum": np.where(month[:, None], _top_third(_returns(before, span, YEAR, MONTH), tradable), unchanged),
+        "reversal": np.where(month[:, None], _top_third(-_returns(before, span, MONTH, 0), tradable), unchanged),
     }
-    curves = {
-        name: weights_account(wanted, entries, closes, dates, trading, config.account)
-        for name, wanted in weights.items()
-    }
+    held = np.stack(list(weights.values()))
+    accounts = weights_accounts(held, entries, closes, dates, trading, config.account)
+    curves = {name: accounts.curve(index) for index, name in enumerate(weights)}
     indicator = _returns(before, span, INDICATOR, 0)
     classic = trade_accounts(_classic_trades(known, trading, indicator), closes, dates, trading, config.account)
     return {**curves, "classic": classic.curve(0)}
@@ -81,7 +80,8 @@ def _returns(last_close: Values, span: range, since: int, until: int) -> Values:
     return returns
 
 
-def _equal(chosen: NDArray[np.bool_]) -> Values:
+def equal_weights(chosen: NDArray[np.bool_]) -> Values:
+    """Return the same share in each of the chosen assets of each day, float64 `[days, assets]`."""
     weights: Values = chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
     return weights
 
@@ -93,7 +93,7 @@ def _top_third(score: Values, tradable: NDArray[np.bool_]) -> Values:
     order = np.argsort(-ranked, axis=1, kind="stable")
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.arange(score.shape[1])[None], axis=1)
-    return _equal(rank < -(-number // 3))
+    return equal_weights(rank < -(-number // 3))
 
 
 def _classic_trades(known: Prices, trading: TradingConfig, indicator: Values) -> DecidedTrades:

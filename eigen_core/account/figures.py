@@ -43,7 +43,7 @@ class Figures:
         ulcer_index: sqrt(mean(drawdown^2)) (Martin and McCann, The Investor's Guide to Fidelity Funds, 1989).
         expected_shortfall: mean of the returns up to their 5 % quantile.
         time_in_market: share of the days that end with a position.
-        turnover: value traded a year / mean equity; buying and selling both count.
+        turnover: value traded a year / mean equity, 0 where that is 0; buying and selling both count.
         win_days: share of the days with a gain among those with a gain or a loss.
         beta: cov(e, e_benchmark) / var(e_benchmark).
         alpha: (mean(e) - beta mean(e_benchmark)) P (Jensen, Journal of Finance 1968).
@@ -85,10 +85,10 @@ def figures_of(
         risk_free: what is earned without risk, a year.
 
     Raises:
-        ValueError: there is no day, an equity is not positive, or the benchmark has other days.
+        ValueError: there is no day, an equity is below 0, or the benchmark has other days.
     """
-    if not len(curve.dates) or not (curve.equity > 0.0).all():
-        raise ValueError("figures need at least one day, and positive equity on each")
+    if not len(curve.dates) or not (curve.equity >= 0.0).all():
+        raise ValueError("figures need at least one day, and no equity below 0")
     returns, days = curve.returns, len(curve.dates)
     daily_risk_free = (1.0 + risk_free) ** (1.0 / periods_per_year) - 1.0
     excess, drawdown = returns - daily_risk_free, drawdowns(curve)
@@ -113,7 +113,7 @@ def figures_of(
         ulcer_index=float(np.sqrt(np.mean(drawdown**2))),
         expected_shortfall=float(returns[returns <= np.quantile(returns, TAIL)].mean()),
         time_in_market=float((curve.exposure > 0.0).mean()),
-        turnover=float(curve.traded.sum() / curve.equity.mean() * periods_per_year / days),
+        turnover=_ratio(float(curve.traded.sum()) * periods_per_year / days, float(curve.equity.mean())) or 0.0,
         win_days=_ratio(gains, gains + losses),
         beta=beta,
         alpha=alpha,

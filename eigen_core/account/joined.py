@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eigen_core.account.equity import EquityCurve
+from eigen_core.account.equity import EquityCurve, share_of
 
 
 def one_after_another(curves: Sequence[EquityCurve]) -> EquityCurve:
@@ -45,7 +45,7 @@ def side_by_side(curves: Sequence[EquityCurve]) -> EquityCurve:
         dates=curves[0].dates,
         capital=curves[0].capital,
         equity=equity.mean(axis=0),
-        exposure=positions.mean(axis=0) / equity.mean(axis=0),
+        exposure=share_of(positions.mean(axis=0), equity.mean(axis=0)),
         traded=np.mean([curve.traded for curve in curves], axis=0),
         costs=np.mean([curve.costs for curve in curves], axis=0),
     )

@@ -11,18 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eigen_core.account.fees import daily_rate
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess
 from eigen_core.trading import Prices, entry_prices, excess_of, excess_sums, market_gains
-from eigen_core.trading.orders import BASIS_POINTS, PERCENT, fill_offset, net_gain
+from eigen_core.trading.orders import BASIS_POINTS, fill_offset, net_gain
 
 Values = NDArray[np.float64]
 
-# Returns that differ by rounding alone have no Sharpe ratio.
-ROUNDING = 1e-12
+DESCRIPTION = "random traders with the same days, sizes and holding times"
 # Decisions of random traders drawn at a time, which bounds memory.
 _DECISIONS = 2**20
 
@@ -42,7 +40,9 @@ def matched_traders(
 
     On each day on which the agent's decision became a trade, a trader buys an asset drawn from those that are tradable
     that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. It
-    sells at the last known close of the day of the agent's sale.
+    sells at the last known close of the day of the agent's sale. Agents that buy the same asset on the same day have
+    traders that buy the same asset, if both may: accounts of agents that trade alike vary as much together as those of
+    their traders.
     """
     entries = entry_prices(known, trading).cpu().numpy()
     group = max(1, _DECISIONS // trades.asset.size)
@@ -67,11 +67,12 @@ def _draw(
     for day in range(days):
         decides = trades.asset[:, day] >= 0
         free = available[day] & (free_from <= day)
-        number = free.sum(axis=2)
-        # The drawn one of those that are free, counted from the first.
-        drawn = np.floor(generator.random((traders, agents)) * number).astype(np.int64)
-        chosen = (free.cumsum(axis=2) == drawn[..., None] + 1).argmax(axis=2)
-        buys = decides & (number > 0)
+        # Assets lie on a circle in random order; whoever bought an asset looks from a random point of it for the next
+        # one that is free. The point is that of the asset, so that agents that buy the same are matched by the same.
+        points, starts = generator.random((2, traders, known.assets))
+        ahead = (points[:, None] - starts[:, np.maximum(trades.asset[:, day], 0), None]) % 1.0
+        chosen = np.where(free, ahead, np.inf).argmin(axis=2)
+        buys = decides & free.any(axis=2)
         asset[:, :, day] = np.where(buys, chosen, -1)
         held_until = np.where(buys, trades.exit_day[:, day], free_from[rows, agent, chosen])
         free_from[rows, agent, chosen] = held_until
@@ -95,17 +96,15 @@ def _draw(
 
 @dataclass(frozen=True)
 class MatchedTraders:
-    """What random traders matched to an agent earned, float64 `[draws]` each.
+    """What random traders matched to an agent earned.
 
     Attributes:
-        total_returns: last equity / capital - 1.
-        sharpes: Sharpe ratio of a year; NaN where the equity never moved.
-        gains_per_trade: mean net gain of a trade, in percent of what was paid; NaN without a trade.
+        total_returns: last equity / capital - 1, float64 `[draws]`.
+        description: what they have in common with the agent, in words.
     """
 
     total_returns: Values
-    sharpes: Values
-    gains_per_trade: Values
+    description: str
 
     @property
     def median_return(self) -> float | None:
@@ -140,18 +139,12 @@ def play_matched_traders(
     """
     agents, days = trades.asset.shape
     settings = share_of_capital(config.account, agents)
-    equities, gains = [], []
+    finals = [np.empty(0)]
     for group in matched_traders(trades, known, config.trading, draws, config.seed, key):
         closes = known.last_close[:days].cpu().numpy()
         accounts = trade_accounts(group, closes, dates, config.trading, settings)
-        equities.append(accounts.equity.reshape(-1, agents, days).sum(axis=1))
-        gains.append(mean_gain(group, config.trading, agents))
-    equity = np.concatenate(equities) if equities else np.empty((0, days))
-    return MatchedTraders(
-        total_returns=equity[:, -1] / config.account.capital - 1.0,
-        sharpes=_sharpes(equity, config.account),
-        gains_per_trade=np.concatenate(gains) if gains else np.empty(0),
-    )
+        finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
+    return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, DESCRIPTION)
 
 
 def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
@@ -159,28 +152,9 @@ def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
     return settings.model_copy(update={"capital": settings.capital / agents})
 
 
-def mean_gain(trades: DecidedTrades, trading: TradingConfig, agents: int) -> Values:
-    """Return the mean net gain of the trades of each trader with so many agents, in percent; NaN without a trade."""
-    made = (trades.asset >= 0).reshape(-1, agents * trades.asset.shape[1])
-    gain = np.where(made, _net_gains(trades, trading).reshape(made.shape), 0.0).sum(axis=1)
-    number = made.sum(axis=1)
-    mean: Values = np.divide(gain * PERCENT, number, out=np.full(len(gain), np.nan), where=number > 0)
-    return mean
-
-
 def _net_gains(trades: DecidedTrades, trading: TradingConfig) -> Values:
     gains: Values = net_gain(trading, torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     return gains
-
-
-def _sharpes(equity: Values, settings: AccountConfig) -> Values:
-    """Return the Sharpe ratio of each account, as `figures_of` defines it; NaN where it is undefined."""
-    before = np.concatenate([np.full((len(equity), 1), settings.capital), equity[:, :-1]], axis=1)
-    excess = equity / before - 1.0 - daily_rate(settings.risk_free, settings.periods_per_year)
-    spread = excess.std(axis=1, ddof=1) if equity.shape[1] > 1 else np.zeros(len(equity))
-    ratio = np.full(len(equity), np.nan)
-    np.divide(excess.mean(axis=1) * np.sqrt(settings.periods_per_year), spread, out=ratio, where=spread > ROUNDING)
-    return ratio
 
 
 def excess_of_trades(trades: DecidedTrades, known: Prices, trading: TradingConfig) -> Excess | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.account.equity import EquityCurve
+from eigen_core.account.equity import Accounts, Values, share_of
 from eigen_core.account.fees import Fees, daily_rate
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.orders import fill_offset
@@ -14,7 +14,6 @@ from eigen_core.trading.orders import fill_offset
 # Cash below this share of the capital is what rounding has left: it buys nothing.
 ROUNDING = 1e-10
 
-Values = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
@@ -61,16 +60,12 @@ class DecidedTrades:
 
 
 @dataclass(frozen=True)
-class TradedAccounts:
+class TradedAccounts(Accounts):
     """The accounts of traders over a span.
 
     Attributes:
         trades: what they decided.
         fill_offset: days from a decision to its fill.
-        dates: datetime64[D] `[days]`.
-        capital: money before the first day.
-        equity, exposure, traded, costs: float64 `[traders, days]`, as in `EquityCurve`.
-        interest: float64 `[traders]`, earned on cash.
         shares: float64 `[traders, days]`, bought by the decision of each day; 0: nothing.
         paid, received: float64 `[traders, days]`, money out and in for them, costs included; what is not sold by the
             last day has received nothing.
@@ -80,29 +75,11 @@ class TradedAccounts:
 
     trades: DecidedTrades
     fill_offset: int
-    dates: NDArray[np.datetime64]
-    capital: float
-    equity: Values
-    exposure: Values
-    traded: Values
-    costs: Values
-    interest: Values
     shares: Values
     paid: Values
     received: Values
     trade_costs: Values
     last_close: Values
-
-    def curve(self, trader: int) -> EquityCurve:
-        """Return the equity of one trader."""
-        daily = (self.equity, self.exposure, self.traded, self.costs)
-        return EquityCurve(self.dates, self.capital, *(values[trader] for values in daily))
-
-    def together(self, share: float = 1.0) -> EquityCurve:
-        """Return the sum of all accounts, times `share`."""
-        equity, traded, costs = (values.sum(axis=0) * share for values in (self.equity, self.traded, self.costs))
-        exposure = (self.exposure * self.equity).sum(axis=0) * share / equity
-        return EquityCurve(self.dates, self.capital * len(self.equity) * share, equity, exposure, traded, costs)
 
     @property
     def gain(self) -> Values:
@@ -219,7 +196,7 @@ class _Keeper:
         worth = self._worth(day)
         equity = self._cash + worth
         self._per_day["equity"][:, day] = equity
-        self._per_day["exposure"][:, day] = worth / equity
+        self._per_day["exposure"][:, day] = share_of(worth, equity)
 
     def _buy(self, day: int, decided: int, at_this_time: NDArray[np.bool_]) -> None:
         wanted = self._share[:, decided] * self._decision_equity[:, decided]

@@ -1,30 +1,87 @@
 """Accounts that hold shares of their equity in assets, and bring them back to these shares on some days."""
 
+from dataclasses import dataclass
+
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.account.equity import EquityCurve
+from eigen_core.account.equity import Accounts, Values, share_of
 from eigen_core.account.fees import Fees, daily_rate
 from eigen_core.account.trades import ROUNDING
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.orders import fill_offset
 
-Values = NDArray[np.float64]
+
+@dataclass(frozen=True)
+class WeightsAccounts(Accounts):
+    """The accounts of traders that hold target weights.
+
+    Attributes:
+        fill_offset: days from a decision to its fill.
+        prices: float64 `[days, assets]`, of one share at the fill of each day's decision, slippage left out.
+        last_close: float64 `[days, assets]`, as `weights_accounts` was given it.
+        shares: float64 `[traders, days, assets]`, held at the close; below 0: sold short.
+        paid: float64 `[traders, days, assets]`, money out for each order that is filled on the day, below 0: in; costs
+            included.
+        order_costs: float64 `[traders, days, assets]`, transaction costs and slippage of each order (money).
+    """
+
+    fill_offset: int
+    prices: Values
+    last_close: Values
+    shares: Values
+    paid: Values
+    order_costs: Values
+
+    def held_weights(self) -> Values:
+        """Return the share of the equity that is in each asset at each close, all accounts together: `[days, assets]`.
+
+        What is left to 1 is cash.
+        """
+        worth = np.where(self.shares != 0.0, self.shares * self.last_close, 0.0).sum(axis=0)
+        return share_of(worth, self.equity.sum(axis=0)[:, None])
+
+    def table(self, trader: int, symbols: tuple[str, ...]) -> pd.DataFrame:
+        """Return the orders of one trader that were filled, one a row, by day and asset.
+
+        Columns: symbol, decision, fill (dates), shares (below 0: sold), price (of one share, slippage included), paid,
+        received, costs (money), gain (money: what the shares are worth at the last known close less what was paid for
+        them), so that the gains and the interest add up to the account's gain.
+        """
+        changes = np.diff(self.shares[trader], axis=0, prepend=0.0)
+        paid, costs = self.paid[trader], self.order_costs[trader]
+        day, asset = np.nonzero(changes)
+        shares, money = changes[day, asset], paid[day, asset]
+        decided = day - self.fill_offset
+        return pd.DataFrame(
+            {
+                "symbol": np.array(symbols, dtype=object)[asset],
+                "decision": self.dates[decided].astype("datetime64[s]"),
+                "fill": self.dates[day].astype("datetime64[s]"),
+                "shares": shares,
+                "price": self.prices[decided, asset],
+                "paid": np.maximum(money, 0.0),
+                "received": np.maximum(-money, 0.0),
+                "costs": costs[day, asset],
+                "gain": shares * self.last_close[-1, asset] - money,
+            }
+        )
 
 
-def weights_account(
+def weights_accounts(
     weights: Values,
     entries: Values,
     last_close: Values,
     dates: NDArray[np.datetime64],
     trading: TradingConfig,
     settings: AccountConfig,
-) -> EquityCurve:
-    """Keep an account whose positions are brought to target weights.
+) -> WeightsAccounts:
+    """Keep accounts whose positions are brought to target weights, all of them at once.
 
     Args:
-        weights: float64 `[days, assets]`, shares of the equity decided on after the close of each day, at most 1
-            together; a row of NaN: nothing is traded.
+        weights: float64 `[traders, days, assets]`, shares of the equity decided on after the close of each day; below
+            0: sold short; what is left to 1 is cash. A row with a NaN: nothing is traded.
         entries: float64 `[days, assets]`, prices at which the orders of each day's decision buy, slippage included;
             NaN: none is filled. Sales are filled at the same time, with slippage to the other side.
         last_close: float64 `[days, assets]`, the last known close at the end of each day.
@@ -33,56 +90,93 @@ def weights_account(
         settings: capital, shares, interest; sizes are the weights.
 
     A target is a share of the equity at the decision's close, costs included. Sales come before purchases, which are
-    made smaller together where they would take more than the cash. An asset without a fill stays as it is.
+    made smaller together where they would take more than the cash. An asset without a fill stays as it is. An account
+    whose equity is not above 0 at a close has lost all: it ends there with nothing.
     """
-    fees, offset = Fees.of(trading), fill_offset(trading)
-    rate = daily_rate(settings.interest, settings.periods_per_year)
-    days, assets = weights.shape
-    cash, shares = settings.capital, np.zeros(assets)
-    equity, exposure, traded, costs = (np.zeros(days) for _ in range(4))
+    keeper = _Keeper(entries, Fees.of(trading), settings, len(weights))
+    offset, rate = fill_offset(trading), daily_rate(settings.interest, settings.periods_per_year)
+    traders, days, assets = weights.shape
+    daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
+    held = {name: np.zeros((traders, days, assets)) for name in ("shares", "paid", "order_costs")}
+    interest = np.zeros(traders)
     for day in range(days):
-        cash += cash * rate
+        earned = keeper.cash * rate
+        interest += earned
+        keeper.cash = keeper.cash + earned
         decided = day - offset
-        if decided >= 0 and not np.isnan(weights[decided]).any():
+        if decided >= 0:
             # Where a fill is at the decision's own close, its equity is not known yet.
-            known = equity[decided] if offset else cash + _worth(shares, last_close[day])
-            change = _changes(shares, cash, weights[decided] * known, entries[decided], fees, settings)
-            buys, sells = np.maximum(change, 0.0), np.maximum(-change, 0.0)
-            entry = np.where(change == 0.0, 0.0, entries[decided])
-            exit_price = _sale_price(entry, fees)
-            cash += float((sells * exit_price * (1.0 - fees.cost) - buys * entry * (1.0 + fees.cost)).sum())
-            shares = shares + change
-            traded[day] = float((buys * entry + sells * exit_price).sum())
-            costs[day] = float((buys * fees.of_purchase(entry) + sells * fees.of_sale(exit_price, False)).sum())
-        worth = _worth(shares, last_close[day])
-        equity[day] = cash + worth
-        exposure[day] = worth / equity[day]
-    return EquityCurve(dates, settings.capital, equity, exposure, traded, costs)
+            known = daily["equity"][:, decided] if offset else keeper.cash + keeper.worth(last_close[day])
+            paid, costs, traded = keeper.trade(decided, weights[:, decided], known)
+            held["paid"][:, day], held["order_costs"][:, day] = paid, costs
+            daily["traded"][:, day], daily["costs"][:, day] = traded, costs.sum(axis=1)
+        worth = keeper.worth(last_close[day])
+        equity = keeper.cash + worth
+        lost = equity <= 0.0
+        if lost.any():
+            equity, worth = (np.where(lost, 0.0, values) for values in (equity, worth))
+            keeper.end(lost)
+        daily["equity"][:, day] = equity
+        daily["exposure"][:, day] = share_of(worth, equity)
+        held["shares"][:, day] = keeper.shares
+    return WeightsAccounts(
+        dates=dates,
+        capital=settings.capital,
+        interest=interest,
+        fill_offset=offset,
+        prices=entries / (1.0 + keeper.fees.slippage),
+        last_close=last_close,
+        **daily,
+        **held,
+    )
 
 
-def _worth(shares: Values, last_close: Values) -> float:
-    return float((shares * np.where(shares > 0.0, last_close, 0.0)).sum())
+class _Keeper:
+    """Cash and shares of the accounts so far: float64 `[traders]` and `[traders, assets]`."""
 
+    def __init__(self, entries: Values, fees: Fees, settings: AccountConfig, traders: int) -> None:
+        self.fees = fees
+        self.cash = np.full(traders, settings.capital)
+        self.shares = np.zeros((traders, entries.shape[1]))
+        self._entries = entries
+        self._whole = settings.shares == "whole"
 
-def _sale_price(entry: Values, fees: Fees) -> Values:
-    """Return what one share is sold for at the time at which one is bought for `entry`."""
-    return entry / (1.0 + fees.slippage) * (1.0 - fees.slippage)
+    def worth(self, last_close: Values) -> Values:
+        total: Values = np.where(self.shares != 0.0, self.shares * last_close, 0.0).sum(axis=1)
+        return total
 
+    def end(self, lost: NDArray[np.bool_]) -> None:
+        self.cash = np.where(lost, 0.0, self.cash)
+        self.shares = np.where(lost[:, None], 0.0, self.shares)
 
-def _changes(shares: Values, cash: float, wanted: Values, entry: Values, fees: Fees, settings: AccountConfig) -> Values:
-    """Return how many shares to buy of each asset, negative: to sell, so that each is worth what is wanted (money)."""
-    filled = ~np.isnan(entry)
-    price = np.where(filled, entry, 1.0) * (1.0 + fees.cost)
-    target = np.where(filled, wanted / price, shares)
-    if settings.shares == "whole":
-        target = np.floor(target)
-    change = target - shares
-    sold = np.maximum(-change, 0.0) * np.where(filled, _sale_price(entry, fees), 0.0) * (1.0 - fees.cost)
-    buys = np.maximum(change, 0.0)
-    needed, available = float((buys * price).sum()), cash + float(sold.sum())
-    if needed > available * (1.0 + ROUNDING):
-        buys = buys * (max(available, 0.0) / needed)
-        if settings.shares == "whole":
-            buys = np.floor(buys)
-    bought: Values = np.where(change > 0.0, buys, change)
-    return bought
+    def trade(self, decided: int, weights: Values, equity: Values) -> tuple[Values, Values, Values]:
+        """Bring the positions to weights; return paid and costs of each order, and what each account traded."""
+        entry = self._entries[decided]
+        filled = ~np.isnan(entry) & ~np.isnan(weights).any(axis=1, keepdims=True)
+        entry = np.where(np.isnan(entry), 0.0, entry)
+        exit_price = entry / (1.0 + self.fees.slippage) * (1.0 - self.fees.slippage)
+        change = self._changes(np.where(filled, weights, 0.0) * equity[:, None], filled, entry, exit_price)
+        buys, sells = np.maximum(change, 0.0), np.maximum(-change, 0.0)
+        paid = buys * entry * (1.0 + self.fees.cost) - sells * exit_price * (1.0 - self.fees.cost)
+        costs = buys * self.fees.of_purchase(entry) + sells * self.fees.of_sale(exit_price, False)
+        self.cash = self.cash - paid.sum(axis=1)
+        self.shares = self.shares + change
+        return paid, costs, (buys * entry + sells * exit_price).sum(axis=1)
+
+    def _changes(self, wanted: Values, filled: NDArray[np.bool_], entry: Values, exit_price: Values) -> Values:
+        """Return how many shares to buy of each asset, below 0: to sell, so that each is worth what is wanted."""
+        price = np.where(entry > 0.0, entry, 1.0) * (1.0 + self.fees.cost)
+        target = np.where(filled, wanted / price, self.shares)
+        if self._whole:
+            target = np.where(filled, np.trunc(target), target)
+        change = target - self.shares
+        sold = (np.maximum(-change, 0.0) * exit_price).sum(axis=1) * (1.0 - self.fees.cost)
+        buys = np.maximum(change, 0.0)
+        needed, available = (buys * price).sum(axis=1), self.cash + sold
+        short_of_cash = (needed > 0.0) & (needed > available * (1.0 + ROUNDING))
+        share = np.where(short_of_cash, np.maximum(available, 0.0) / np.where(short_of_cash, needed, 1.0), 1.0)
+        buys = buys * share[:, None]
+        if self._whole:
+            buys = np.where(short_of_cash[:, None], np.floor(buys), buys)
+        changes: Values = np.where(change > 0.0, buys, change)
+        return changes

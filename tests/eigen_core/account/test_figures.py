@@ -129,7 +129,19 @@ def test_no_day_no_equity_and_other_days_are_refused() -> None:
     returns = pd.Series(SERIES["normal"], index=DAYS)
     with pytest.raises(ValueError, match="at least one day"):
         figures_of(curve_of(returns[:0]), periods_per_year=P)
-    with pytest.raises(ValueError, match="positive equity"):
-        figures_of(curve_of(pd.Series([-1.0], index=DAYS[:1])), periods_per_year=P)
+    with pytest.raises(ValueError, match="no equity below 0"):
+        figures_of(curve_of(pd.Series([-1.5], index=DAYS[:1])), periods_per_year=P)
     with pytest.raises(ValueError, match="the days of the account"):
         figures_of(curve_of(returns), curve_of(returns[1:]), periods_per_year=P)
+
+
+def test_an_account_that_has_lost_all_has_figures() -> None:
+    found = figures_of(curve_of(pd.Series([0.1, -1.0, 0.0, 0.0], index=DAYS[:4])), periods_per_year=P)
+    assert (found.total_return, found.cagr, found.max_drawdown) == (-1.0, -1.0, -1.0)
+    assert found.longest_drawdown_days == (DAYS[3] - DAYS[1]).days + 1
+    assert found.expected_shortfall == -1.0
+    assert found.sharpe is not None
+    assert found.sharpe < 0.0
+    assert found.turnover >= 0.0
+    at_once = figures_of(curve_of(pd.Series([-1.0, 0.0], index=DAYS[:2])), periods_per_year=P)
+    assert (at_once.total_return, at_once.turnover) == (-1.0, 0.0)

@@ -6,7 +6,7 @@ import torch
 from trading_cases import prices_of, random_panel
 
 from eigen_core.account.days import prices_of_span, trade_day_by_day
-from eigen_core.account.matched import excess_of_trades, matched_traders, mean_gain, play_matched_traders
+from eigen_core.account.matched import excess_of_trades, matched_traders, play_matched_traders
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import Config
 from eigen_core.trading import Prices, entry_prices
@@ -68,7 +68,6 @@ def test_where_all_assets_are_alike_random_traders_earn_what_the_agent_does() ->
     matched = play_matched_traders(trades, known, DATES, CONFIG, 25, "champion")
     accounts = trade_accounts(trades, known.last_close[: len(SPAN)].numpy(), DATES, CONFIG.trading, CONFIG.account)
     assert matched.total_returns == pytest.approx(accounts.equity[0, -1] / accounts.capital - 1.0, abs=1e-12)
-    assert matched.gains_per_trade == pytest.approx(mean_gain(trades, CONFIG.trading, 1)[0])
     excess = excess_of_trades(trades, known, CONFIG.trading)
     assert excess is not None
     assert excess.mean == pytest.approx(0.0, abs=1e-9)
@@ -92,3 +91,25 @@ def test_what_agents_decide_on_one_day_counts_together_in_the_error_of_the_exces
     assert two.trades == 2 * one.trades
     assert two.mean == pytest.approx(one.mean)
     assert two.standard_error == pytest.approx(one.standard_error)
+
+
+def test_agents_that_trade_alike_are_matched_alike() -> None:
+    trades, known = agents_trades(2)
+    first = {name: values[:1] for name, values in vars(trades).items()}
+    alike = DecidedTrades(**{name: np.concatenate([values, values]) for name, values in first.items()})
+    drawn = next(matched_traders(alike, known, CONFIG.trading, 50, 1, "elites"))
+    np.testing.assert_array_equal(drawn.asset[::2], drawn.asset[1::2])
+    other = next(matched_traders(trades, known, CONFIG.trading, 50, 1, "elites"))
+    assert (other.asset[::2] != other.asset[1::2]).any()
+
+
+def test_each_free_asset_is_drawn_as_often() -> None:
+    trades, known = agents_trades(1)
+    day = int(np.flatnonzero(trades.asset[0] >= 0)[0])
+    drawn = next(matched_traders(trades, known, CONFIG.trading, 4_000, 1, "champion"))
+    entries = entry_prices(known, CONFIG.trading).numpy()
+    often = np.bincount(drawn.asset[:, day], minlength=known.assets)
+    free = ~np.isnan(entries[day])
+    assert (often[~free] == 0).all()
+    expected = 4_000 / free.sum()
+    assert np.abs(often[free] - expected).max() < 4.5 * expected**0.5

@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eigen_core.account.weights import weights_account
+from eigen_core.account.attribution import gain_by_asset
+from eigen_core.account.figures import figures_of
+from eigen_core.account.weights import weights_accounts
 from eigen_core.config import AccountConfig, TradingConfig
 
+SYMBOLS = tuple("ABCDE")
 DATES = np.datetime64("2020-01-01") + np.arange(40)
 
 
@@ -42,7 +45,7 @@ def slow_equity(
             for asset, entry in enumerate(entries[decided]):
                 if not math.isnan(entry):
                     target = weights[decided][asset] * known / (entry * (1 + cost))
-                    changes[asset] = (math.floor(target) if settings.shares == "whole" else target) - shares[asset]
+                    changes[asset] = (math.trunc(target) if settings.shares == "whole" else target) - shares[asset]
             for asset, number in changes.items():
                 if number < 0:
                     cash += trade(day, asset, number)
@@ -71,17 +74,42 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
     weights[random.random(40) < 0.4] = np.nan
     trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0)
     settings = AccountConfig(capital=3_000.0, shares=shares, interest=0.04)
-    curve = weights_account(weights, entries, closes, DATES, trading, settings)
-    equity, traded, costs = slow_equity(weights.tolist(), entries.tolist(), closes.tolist(), trading, settings)
-    np.testing.assert_allclose(curve.equity, equity, rtol=1e-9)
-    np.testing.assert_allclose(curve.traded, traded, atol=1e-6)
-    np.testing.assert_allclose(curve.costs, costs, atol=1e-6)
-    assert curve.exposure.max() <= 1.0 + 1e-9
+    short = 1.4 * weights - 0.4 * random.dirichlet(np.ones(5), 40)
+    accounts = weights_accounts(np.stack([weights, short]), entries, closes, DATES, trading, settings)
+    for trader, of_trader in enumerate((weights, short)):
+        curve = accounts.curve(trader)
+        equity, traded, costs = slow_equity(of_trader.tolist(), entries.tolist(), closes.tolist(), trading, settings)
+        np.testing.assert_allclose(curve.equity, equity, rtol=1e-9)
+        np.testing.assert_allclose(curve.traded, traded, atol=1e-6)
+        np.testing.assert_allclose(curve.costs, costs, atol=1e-6)
+        assert curve.exposure.max() <= 1.0 + 1e-9
+        table = accounts.table(trader, SYMBOLS)
+        assert table["gain"].sum() + accounts.interest[trader] == pytest.approx(equity[-1] - settings.capital)
+        assert table["costs"].sum() == pytest.approx(sum(costs))
+        by_asset = gain_by_asset(table)
+        assert by_asset["gain"].sum() == pytest.approx(table["gain"].sum())
+        assert by_asset["won"].isna().all()
+    assert accounts.shares[0].min() >= 0.0 > accounts.shares[1].min()
+    invested = accounts.held_weights().sum(axis=1)
+    np.testing.assert_allclose(invested, accounts.together().exposure, atol=1e-12)
 
 
 def test_cash_earns_its_interest_of_a_year() -> None:
     nothing = np.full((252, 1), np.nan)
     dates = np.datetime64("2020-01-01") + np.arange(252)
     settings = AccountConfig(capital=100.0, interest=0.05)
-    curve = weights_account(nothing, nothing, nothing, dates, TradingConfig(), settings)
+    curve = weights_accounts(nothing[None], nothing, nothing, dates, TradingConfig(), settings).curve(0)
     assert curve.equity[-1] == pytest.approx(105.0)
+
+
+def test_an_account_that_loses_all_ends_there() -> None:
+    closes = np.array([[10.0], [10.0], [21.0], [15.0], [10.0]])
+    weights = np.full((2, 5, 1), [[[-1.0]], [[-0.2]]])
+    trading, dates = TradingConfig(cost_bps=0.0, slippage_bps=0.0), DATES[:5]
+    accounts = weights_accounts(weights, closes, closes, dates, trading, AccountConfig(interest=0.05))
+    assert accounts.equity[0, 1:].tolist() == [pytest.approx(accounts.equity[0, 1]), 0.0, 0.0, 0.0]
+    assert accounts.exposure[0, 2:].tolist() == [0.0, 0.0, 0.0]
+    assert accounts.traded[0, 3:].tolist() == [0.0, 0.0]
+    assert (accounts.equity[1] > 0.0).all()
+    found = figures_of(accounts.curve(0), periods_per_year=252)
+    assert (found.total_return, found.max_drawdown) == (-1.0, -1.0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from trading_cases import panel_of, prices_of, random_panel
 
-from eigen_core.account.weights import weights_account
+from eigen_core.account.weights import weights_accounts
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading import entry_prices
 from eigen_core.trading.portfolio import Rebalancing, moved_scores, smoothed_scores, target_weights
@@ -118,14 +118,14 @@ def test_the_account_in_money_differs_by_sizes_that_were_decided_before_the_fill
     prices = prices_of(panel)
     targets = random_targets(3, panel, days, 0.0)
     growth = Rebalancing.of(prices, trading).on(slice(days.start, days.stop)).whole(targets)
-    curve = weights_account(
-        targets.numpy(),
+    curve = weights_accounts(
+        targets.numpy()[None],
         entry_prices(prices, trading)[: len(days)].numpy(),
         close[: len(days)],
         np.asarray(panel.dates[: len(days)]),
         trading,
         AccountConfig(capital=1.0),
-    )
+    ).curve(0)
     in_money = 100.0 * math.log(curve.equity[-1])
     assert in_money == pytest.approx(float(growth[:-1].sum()), abs=0.3)
     assert float(growth[:-1].sum()) < -5.0
