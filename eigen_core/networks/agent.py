@@ -154,6 +154,11 @@ class AgentNetwork:
             return context
         return torch.cat([context, episode_time.expand(*context.shape[:-1], self.actions.time_values)], dim=-1)
 
+    @property
+    def prepared_width(self) -> int:
+        """Values of an asset that `prepare_actor` returns."""
+        return self._network.head_width
+
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
         """Compute the actor's part that depends on the market and the time in the episode, float32 `[..., days,
         2]`, alone.

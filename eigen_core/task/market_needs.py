@@ -135,11 +135,7 @@ class MarketNeeds:
         """The most at once in `Evaluator.roll_out`."""
         days, assets = self.episode_steps, self.panel.assets
         whole = self._agent.actor(agents, days).hidden * episodes
-        if shared:
-            preparing = self._prepare(agents, episodes)
-        else:
-            before = whole - whole // agents
-            preparing = max(before + self._prepare(1, episodes), 2 * whole)
+        preparing = whole + self._prepare(agents if shared else 1, agents * episodes)
         cells = agents * episodes * days * assets
         if not self._agent.portfolio_values:
             acting = max(3 * whole, 2 * whole + self._agent.actor(agents * episodes, days).product)
@@ -148,18 +144,16 @@ class MarketNeeds:
         return max(preparing, whole + kept + self._step(agents * episodes))
 
     def _prepare(self, agents: int, episodes: int) -> int:
-        """The most at once while the market is encoded and the actor prepared for all days of the episodes."""
+        """The most at once while the market is encoded and the actor prepared for an episode, beside the result."""
         days = self.episode_steps
         encoding, actor = self._agent.encoder.block(agents, days), self._agent.actor(agents, days)
         embedding = encoding.result + self._agent.context(agents, days)
         # An episode's embedding lives until the next one's is computed.
-        former = embedding if episodes > 1 else 0
-        before = (episodes - 1) * actor.hidden
+        former = embedding if episodes > agents else 0
         return max(
-            before + former + encoding.plain,
-            before + former + encoding.result + self._agent.pool(agents, days),
-            before + embedding + actor.prepare,
-            2 * episodes * actor.hidden + embedding,
+            former + encoding.plain,
+            former + encoding.result + self._agent.pool(agents, days),
+            embedding + actor.prepare,
         )
 
     def _step(self, episodes: int) -> int:

@@ -70,19 +70,18 @@ class Evaluator:
 
     def _prepare(self, weights: Tensor, starts: NDArray[np.int64]) -> Tensor:
         """The actor's view of the market over all episodes, float32 `[agents, slices, days, assets, width]`."""
+        network, days = self._network, self._trading.episode_days
+        shape = (*starts.shape, days, self.prices.assets, network.prepared_width)
+        prepared = torch.empty(shape, device=self._device)
         shared = bool((starts == starts[0]).all())
-        if not shared:
-            return torch.cat(
-                [self._prepare(weights[row : row + 1], starts[row : row + 1]) for row in range(len(starts))]
-            )
-        network = self._network
-        critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
-        actor = self._actor(weights)
-        hidden = []
-        for start in starts[0]:
-            market = network.encode_block(critic, int(start), self._trading.episode_days)
-            hidden.append(network.prepare_actor(actor, market, self._episode_times))
-        return torch.stack(hidden, dim=1)
+        for first in range(1 if shared else len(starts)):
+            agents = slice(0, len(starts)) if shared else slice(first, first + 1)
+            critic = network.critic_layout.views(weights[agents, : network.critic_layout.size])
+            actor = self._actor(weights[agents])
+            for index, start in enumerate(starts[first]):
+                market = network.encode_block(critic, int(start), days)
+                prepared[agents, index] = network.prepare_actor(actor, market, self._episode_times)
+        return prepared
 
     def _step_by_step(
         self, actor: Parameters, prepared: Tensor, first_days: Tensor, noise: Tensor | None, record: bool
