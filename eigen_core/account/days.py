@@ -34,6 +34,7 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         last_close=padded(prices.last_close, prices.last_close[span.stop - 1]),
         tradable=padded(prices.tradable, False),
         missing=padded(prices.missing, True),
+        precedence=padded(prices.precedence, prices.precedence[span.stop - 1]),
     )
 
 

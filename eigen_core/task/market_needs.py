@@ -124,9 +124,9 @@ class MarketNeeds:
             ),
             Kept(
                 "prices",
-                "Open, high, close and last known close of the tradable columns, 8 bytes each, where they can be "
-                "bought and where there are none.",
-                (4 * DOUBLE + 2) * traded + cells,
+                "Open, high, close and last known close of the tradable columns and their order on each day, 8 bytes "
+                "each, where they can be bought and where there are none.",
+                (5 * DOUBLE + 2) * traded + cells,
             ),
             *self._agent.encoder.kept,
         ]

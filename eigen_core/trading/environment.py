@@ -77,8 +77,8 @@ class TradingEnvironment:
     """E episodes in step, over A assets, each its own portfolio.
 
     Episode e starts at day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) the agent decides after the close of
-    day t = f + s. On steps before `trading.trading_days` the tradable asset with the highest coefficient (the first of
-    equals) is ordered if that coefficient reaches `trading.buy_threshold` and the asset is not held; there is no second
+    day t = f + s. On steps before `trading.trading_days` the tradable asset with the highest coefficient is ordered
+    (`choose_assets`) if that coefficient reaches `trading.buy_threshold` and the asset is not held; there is no second
     choice. `resolve_orders` says how an order fills and closes. An asset may be bought again on the day it closed.
 
     Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`.

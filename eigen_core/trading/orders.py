@@ -71,9 +71,10 @@ def fill_offset(trading: TradingConfig) -> int:
 
 
 def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Choose the asset that each decision is about: the tradable one with the highest coefficient, the first of equals.
+    """Choose the asset that each decision is about: the tradable one with the highest coefficient.
 
-    With classic bookkeeping assets that are not tradable take part.
+    Of equals the one with the highest `Prices.precedence` is chosen, so that no column is favoured. With classic
+    bookkeeping the first of equals is, and assets that are not tradable take part.
 
     Args:
         prices: prices of all days.
@@ -86,9 +87,13 @@ def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coeffici
         coefficient of any asset that does is not a number, so that it cannot go unseen.
     """
     bounded = coefficients.to(torch.float64).clamp(min=0.0, max=trading.max_coefficient)
-    if trading.bookkeeping == "exact":
-        bounded = torch.where(prices.tradable[days], bounded, -1.0)
-    best, asset = bounded.max(dim=-1)
+    if trading.bookkeeping == "classic":
+        best, asset = bounded.max(dim=-1)
+        return asset, best
+    bounded = torch.where(prices.tradable[days], bounded, -1.0)
+    best = bounded.amax(dim=-1)
+    lowest = torch.iinfo(torch.int64).min
+    asset = torch.where(bounded == best.unsqueeze(-1), prices.precedence[days], lowest).argmax(dim=-1)
     return asset, best
 
 

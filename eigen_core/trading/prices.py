@@ -17,6 +17,20 @@ def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.take_along_axis(prices, row, axis=0)
 
 
+def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int64]:
+    """Return an order of the assets for each date, int64 `[days, assets]`: different numbers on each date.
+
+    A date and an asset's column become 64 bits, mixed as in Steele et al. 2014, "Fast splittable pseudorandom number
+    generators", figure 16. The mixing is a bijection, so no two of them are equal.
+    """
+    day = dates.astype("datetime64[D]").astype(np.uint64)
+    bits: NDArray[np.uint64] = np.left_shift(day[:, None], np.uint64(32)) + np.arange(assets, dtype=np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    bits ^= bits >> np.uint64(31)
+    return bits.view(np.int64)
+
+
 @dataclass(frozen=True)
 class Prices:
     """Prices of the tradable columns, float64 `[days, assets]`, NaN where there is none.
@@ -26,6 +40,8 @@ class Prices:
         last_close: the last known close at the end of the day; NaN before the first.
         tradable: bool, the asset has a close above zero on the day.
         missing: bool, the asset has no price at all on the day.
+        precedence: int64, different for all assets of a day: where agents want several assets equally, the one with the
+            highest number comes first. It depends on the date and the column alone.
     """
 
     open: Tensor
@@ -34,6 +50,7 @@ class Prices:
     last_close: Tensor
     tradable: Tensor
     missing: Tensor
+    precedence: Tensor
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
@@ -51,6 +68,7 @@ class Prices:
             last_close=on_device(_last_known(np.asarray(panel.close))),
             tradable=close > 0.0,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
+            precedence=torch.tensor(precedence_of(np.asarray(panel.dates), panel.assets), device=device),
         )
 
     @property

@@ -248,19 +248,46 @@ def test_actions_of_any_float_dtype(dtype: torch.dtype) -> None:
     torch.testing.assert_close(whole, rewards, rtol=1e-12, atol=1e-9)
 
 
-def test_the_first_of_equals_is_bought() -> None:
+def test_equals_are_those_within_the_bounds_that_can_be_bought() -> None:
     close = np.full((8, 4), 10.0)
     close[:, 0] = np.nan
     close[0, 0] = 10.0
+    prices = prices_of(panel_of(close, close, close))
     environment = TradingEnvironment(
-        prices_of(panel_of(close, close, close)),
+        prices,
         TradingConfig(trading_days=1, settlement_days=2, holding_days=2, max_coefficient=2.5),
         record_trades=True,
     )
     play(environment, torch.tensor([1]), torch.tensor([[[3.0, 1.0, 2.5, 9.0]]]).expand(1, 3, 4), torch.zeros(1, 3, 4))
     table = environment.trades()
-    assert table["asset"].tolist() == [2]
+    assert table["asset"].tolist() == [2 + int(prices.precedence[1, 2:].argmax())]
     assert table["coefficient"].tolist() == [2.5]
+
+
+@pytest.mark.parametrize("among", [[0, 1], [2, 5, 6], list(range(7))])
+@pytest.mark.parametrize("apart", [1, 7])
+def test_no_column_is_favoured_where_coefficients_are_equal(among: list[int], apart: int) -> None:
+    """Each of n columns is chosen on one day in n, within four standard deviations, also of weekly dates."""
+    close = np.full((2_000, 7), 10.0)
+    panel = panel_of(close, close, close)
+    panel = dataclasses.replace(panel, dates=np.datetime64("1990-01-01") + apart * np.arange(panel.days))
+    wanted = torch.full((panel.days, 7), 1.0)
+    wanted[:, among] = 2.0
+    asset, coefficient = choose_assets(prices_of(panel), TradingConfig(), torch.arange(panel.days), wanted)
+    assert (coefficient == 2.0).all()
+    counts = np.bincount(asset, minlength=7)
+    share = 1.0 / len(among)
+    assert set(np.flatnonzero(counts)) == set(among)
+    assert (np.abs(counts[among] / panel.days - share) < 4.0 * np.sqrt(share * (1.0 - share) / panel.days)).all()
+
+
+def test_classic_bookkeeping_takes_the_first_of_equals() -> None:
+    close = np.full((50, 7), 10.0)
+    wanted = torch.ones(50, 7)
+    wanted[:, [3, 5]] = 2.0
+    prices = prices_of(panel_of(close, close, close))
+    asset, _ = choose_assets(prices, TradingConfig(bookkeeping="classic"), torch.arange(50), wanted)
+    assert (asset == 3).all()
 
 
 def test_place_in_the_episode() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig, TradingConfig
 from eigen_core.market.panel import Panel, Splits
-from eigen_core.trading.prices import Prices
+from eigen_core.trading.prices import Prices, precedence_of
 
 CPU = torch.device("cpu")
 Array = NDArray[np.float64]
@@ -204,7 +204,8 @@ class SlowEpisode:
 
     def decide(self, day: int, coefficients: Array, targets: Array) -> None:
         best, best_coefficient = None, -math.inf
-        for asset in range(self.panel.assets):
+        precedence = precedence_of(self.panel.dates[day : day + 1], self.panel.assets)[0]
+        for asset in np.argsort(-precedence.astype(object)).tolist():
             if math.isnan(self.panel.close[day, asset]):
                 continue
             coefficient = max(float(coefficients[asset]), 0.0)
