@@ -1,93 +1,28 @@
 """The market as a task: agents trade episodes of a panel's days."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import JsonValue
 from torch import Tensor
 
-from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
-from eigen_core.errors import InputError
-from eigen_core.market import build_panel
 from eigen_core.market.facts import PanelFacts
-from eigen_core.market.fresh import TrainingDays
-from eigen_core.market.panel import Panel, Splits
-from eigen_core.networks import AgentNetwork, Heads, MarketEmbedding, SquashedGaussian
-from eigen_core.networks.encoders import encoder_class
-from eigen_core.networks.layout import Parameters
+from eigen_core.market.panel import Panel
+from eigen_core.networks import Heads, market_actions
 from eigen_core.records import Excess
-from eigen_core.replay import Column, Replay
-from eigen_core.task.interface import Rollout, TaskData, Transitions
+from eigen_core.task.interface import Rollout
 from eigen_core.task.market_needs import MarketNeeds
 from eigen_core.task.market_rollouts import Evaluator
-from eigen_core.task.market_transitions import (
-    EPISODE_END,
-    DayBlocks,
-    DistinctDaySampler,
-    market_columns,
-    picked,
-    rows_of,
-    stored_days,
-    wrong_rows,
-)
-from eigen_core.trading import EpisodeSummary, Prices, episode_times, excess_of, excess_sums, market_gains
+from eigen_core.task.market_transitions import rows_of
+from eigen_core.task.panel_task import PanelTask
+from eigen_core.trading import EpisodeSummary, Prices, excess_of, excess_sums, market_gains
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
 
 
-@dataclass(frozen=True)
-class MarketObservation:
-    """What agents observe of their days; `[agents, batch, ...]`.
-
-    Attributes:
-        days: int64, the last day of each window.
-        portfolio: float32 `[agents, batch, assets, values]`; None if it is not observed.
-        episode_time: float32 `[agents, batch, 2]`.
-        block: first day of the block that holds all days.
-    """
-
-    days: Tensor
-    portfolio: Tensor | None
-    episode_time: Tensor
-    block: int
-
-
-@dataclass(frozen=True)
-class MarketEncoding:
-    """An observation whose market is encoded."""
-
-    market: MarketEmbedding
-    portfolio: Tensor | None
-    episode_time: Tensor
-
-    def detached(self) -> "MarketEncoding":
-        """The same, without a gradient."""
-        return MarketEncoding(self.market.detached(), self.portfolio, self.episode_time)
-
-
-@dataclass(frozen=True)
-class _BlockSampler:
-    """Draws batches of different days, each from one block of days."""
-
-    days: DistinctDaySampler
-    blocks: DayBlocks
-    admissible: NDArray[np.int64]
-    batch_size: int
-
-    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Draw the first day of each batch's block: int64 of this shape."""
-        return self.admissible[generator.integers(0, len(self.admissible), shape)]
-
-    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        """Draw the slots of a batch from the block that starts on a day: int64 `[batch]`."""
-        return self.days.draw(generator, self.batch_size, block, self.blocks.last_drawn(block))
-
-
-class MarketTask:
+class MarketTask(PanelTask):
     """Implements `Task`.
 
     Args:
@@ -98,79 +33,20 @@ class MarketTask:
     """
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
-        require_scale(config, panel.days)
-        _require_encoder(config, heads)
-        self.panel = panel
-        self.network = AgentNetwork(panel, config, device, heads)
+        super().__init__(config, panel, device, heads, market_actions(config, device))
         self.evaluator = Evaluator(self.network, Prices.of_panel(panel, device), config, device)
-        self.critic_layout = self.network.critic_layout
-        self.actor_layout = self.network.actor_layout
-        self.box = self.network.box
-        self.columns: Mapping[str, Column] = market_columns(
-            panel.assets, self.network.actions.portfolio_values, self.network.actions.values
-        )
-        self.episode_steps = self.fewest_steps = config.trading.episode_days
-        self.episode_end = EPISODE_END
-        self.state: Mapping[str, Tensor] = {}
-        self.fingerprint = panel.fingerprint
-        self._config = config
-        self._return_steps = heads.return_steps
-        self._episode_times = episode_times(config.trading, device)
         self._decisions = torch.arange(config.trading.trading_days, device=device)
         self._market_gains = market_gains(self.evaluator.prices, config.trading)
 
     @staticmethod
-    def open_data(config: Config) -> TaskData:
-        """Build the panel that `config.market` describes, or take it from the cache."""
-        panel, report = build_panel(config)
-        require_scale(config, panel.days)
-        facts = PanelFacts.of(panel)
-        return TaskData(panel, str(facts), report.lines(), facts, days_of(panel))
+    def steps(config: Config) -> int:
+        """Return the days of an episode: trading and settlement."""
+        return config.trading.episode_days
 
     @staticmethod
     def needs(config: Config, facts: PanelFacts, heads: Heads) -> MarketNeeds:
         """Return what a run needs on a panel of this size."""
         return MarketNeeds(config, facts, heads)
-
-    @staticmethod
-    def facts_of_shape(config: Config, days: int, columns: int, assets: int) -> PanelFacts:
-        """Return the facts of a panel that is not there; see `Task.facts_of_shape`."""
-        require_scale(config, days)
-        return PanelFacts.of_shape(config, days, columns, assets)
-
-    @property
-    def training_starts(self) -> range:
-        """Days on which a training episode may start."""
-        return self.panel.training_starts(self._config)
-
-    @property
-    def validation_starts(self) -> range:
-        """Days on which a validation episode may start."""
-        return self.panel.validation_starts(self._config)
-
-    @property
-    def holdout_starts(self) -> range:
-        """Days on which a holdout episode may start; none if no days are held out."""
-        return self.panel.holdout_starts(self._config) if self._config.market.holdout_days else range(0)
-
-    @property
-    def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:
-        """First and last day held out, and the symbols traded; None if no days are held out."""
-        days = self.panel.splits.holdout
-        if not days:
-            return None
-        first, last = (str(self.panel.dates[day]) for day in (days[0], days[-1]))
-        return first, last, self.panel.symbols[: self.panel.assets]
-
-    @property
-    def block_days(self) -> int:
-        """Days of the blocks that batches are drawn from."""
-        last_day = self.panel.splits.train.stop
-        return min(self._config.learner.block_days or last_day, last_day) if self.network.block_bound else last_day
-
-    def noise_shape(self, episodes: int) -> tuple[int, ...]:
-        """Return the shape of the exploration noise of one agent in so many episodes."""
-        return (episodes, self.episode_steps, self.panel.assets, self.box.values)
 
     def roll_out(
         self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
@@ -188,10 +64,6 @@ class MarketTask:
         counted = excess | {name: getattr(summary, name) for name in _COUNTED}
         return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
 
-    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Return the state, which stays empty."""
-        return self.state
-
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return means over the episodes: trades, share of trades with a gain, days without a position, fees."""
         counts = {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in _COUNTED}
@@ -206,106 +78,3 @@ class MarketTask:
         """Return what the trades of rollouts gained beyond the market; None with fewer than two trades."""
         names = rollouts[0].counts
         return excess_of({name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in names})
-
-    def sampler(self, replay: Replay, batch_size: int) -> _BlockSampler | None:
-        """Return what draws batches of different days; None while no block has enough of them."""
-        days = DistinctDaySampler(stored_days(replay))
-        blocks = DayBlocks(self.block_days, self.panel.splits.train.stop, self._return_steps)
-        admissible = days.block_starts(blocks, batch_size)
-        return _BlockSampler(days, blocks, admissible, batch_size) if len(admissible) else None
-
-    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[MarketObservation]:
-        """Return the transitions in `slots`, int64 `[agents, batch]`, whose days are in one block."""
-        rows = picked(replay, slots, self._return_steps)
-        observes = bool(self.network.portfolio_values)
-        return Transitions(
-            observations=MarketObservation(
-                rows.days, rows.portfolios if observes else None, self._episode_times[rows.episode_steps], block
-            ),
-            next_observations=MarketObservation(
-                rows.days + rows.steps,
-                rows.next_portfolios if observes else None,
-                self._episode_times[rows.episode_steps + rows.steps],
-                block + 1,
-            ),
-            actions=rows.actions,
-            rewards=rows.rewards,
-            steps=rows.steps,
-            terminal=rows.terminal,
-        )
-
-    def encode(self, critic: Parameters, observations: MarketObservation) -> MarketEncoding:
-        """Encode the market of each day."""
-        market = self.network.encode_days(critic, observations.days, observations.block, self.block_days)
-        return MarketEncoding(market, observations.portfolio, observations.episode_time)
-
-    def policy(self, actor: Parameters, encoding: MarketEncoding) -> SquashedGaussian:
-        """Return the policy over coefficient and sale target of each asset: float32 `[agents, batch, assets, 2]`."""
-        prepared = self.network.prepare_actor(actor, encoding.market, encoding.episode_time)
-        return self.network.policy(actor, prepared, encoding.portfolio)
-
-    def values(self, critic: Parameters, encoding: MarketEncoding, actions: Tensor | None) -> Tensor:
-        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
-        return self.network.values(critic, encoding.market, encoding.portfolio, encoding.episode_time, actions)
-
-    def wrong_rows(self, ring: Ring) -> str | None:
-        """Return why no training episodes can have left the rows of a ring, as the rest of a sentence; None if any."""
-        return wrong_rows(ring, self.training_starts, self.episode_steps)
-
-    def facts(self) -> dict[str, JsonValue]:
-        """Return what is needed beside weights and configuration to trade with an agent."""
-        return {
-            "symbols": list(self.panel.symbols),
-            "assets": self.panel.assets,
-            "features": list(self.panel.feature_names),
-            "panel": self.panel.fingerprint,
-            "training": asdict(TrainingDays.of(self.panel)),
-        }
-
-
-def _require_encoder(config: Config, heads: Heads) -> None:
-    """Refuse an encoder that cannot encode the days of any batch where batches are of whole episodes."""
-    if encoder_class(config.network).block_bound and heads.whole_episodes:
-        raise InputError(
-            f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
-            f"{config.network.encoder} cannot encode together: use network.encoder filter_bank."
-        )
-
-
-def days_of(panel: Panel) -> list[dict[str, str | int]]:
-    """Return which days are for training, validation and holdout, as rows of a table."""
-    splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
-    return [
-        {"days": name, "number": len(days), "first": str(panel.dates[days[0]]), "last": str(panel.dates[days[-1]])}
-        for name, days in splits.items()
-        if days
-    ]
-
-
-def require_scale(config: Config, days: int) -> None:
-    """Refuse a configuration that cannot be trained on a panel of `days` days; nothing is computed.
-
-    Raises:
-        InputError: days, replay, batches or blocks do not go together with the panel.
-    """
-    config.require_days(days)
-    per_generation = config.population.size * config.evaluation.slices * config.trading.episode_days
-    if per_generation > config.replay.capacity:
-        raise InputError(
-            f"replay.capacity {config.replay.capacity:,} is below the {per_generation:,} transitions of one generation "
-            f"({config.population.size} agents x {config.evaluation.slices} slices x {config.trading.episode_days} "
-            "days): raise it or lower evaluation.slices."
-        )
-    train_days = len(Splits.of_days(days, config.market).train)
-    if config.learner.batch_size > train_days - config.market.window:
-        raise InputError(
-            f"learner.batch_size {config.learner.batch_size} needs as many different days, but training has "
-            f"{train_days - config.market.window:,} after the first window: lower it."
-        )
-    block_days, steps = config.learner.block_days, config.learner.n_step
-    if encoder_class(config.network).block_bound and 0 < block_days < config.learner.batch_size + steps:
-        after = "a day" if steps == 1 else f"{steps} days (learner.n_step)"
-        raise InputError(
-            f"learner.block_days {block_days} must be above learner.batch_size {config.learner.batch_size}: "
-            f"a batch has as many different days, each with {after} after it."
-        )
