@@ -4,7 +4,7 @@ PYTHON ?= $(shell for version in 3.13 3.12 3.11; do \
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint bench soak kill limits fuzz bench-trust docs
+.PHONY: help setup run test test-all lint bench soak kill limits fuzz bench-trust bench-learning docs
 
 help:
 	@echo "make run      train the preset quickstart on the bundled prices"
@@ -17,6 +17,7 @@ help:
 	@echo "make limits   20 runs under memory limits below their need, with all ends looked at"
 	@echo "make fuzz     inputs drawn at random whose right treatment is known"
 	@echo "make bench-trust  100 markets of noise and edges of growing strength, and what is claimed of them"
+	@echo "make bench-learning  markets whose edge is known, and what each way to learn finds of it: hours"
 	@echo "make soak     300 small generations with everything on, resident memory fitted"
 
 setup: .venv/installed
@@ -54,6 +55,10 @@ kill: setup
 
 bench-trust: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.trust
+
+bench-learning: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench --final
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak

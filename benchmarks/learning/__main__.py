@@ -2,28 +2,50 @@
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
 import torch
+from rich.console import Console
 
+from benchmarks.learning.bench import make_missing, write
 from benchmarks.learning.markets import MARKETS
-from benchmarks.learning.trial import GENERATIONS, METHODS, run_trial, trial_config
+from benchmarks.learning.methods import METHODS
+from benchmarks.learning.trial import run_trial, trial_config
+from eigen_core.errors import InputError
+from eigen_core.progress import progress_to
+from flows.cli.display import display_on
 
 
 def main() -> None:
-    """Run one trial and print what it reached as one line of JSON."""
+    """Run one trial and print it as one line of JSON; or all that are missing, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
-    commands = parser.add_subparsers(required=True)
+    commands = parser.add_subparsers(dest="command", required=True)
     trial = commands.add_parser("trial", help="train once; print what was reached as one line of JSON")
     trial.add_argument("--market", choices=tuple(MARKETS), default="plain")
-    trial.add_argument("--edge", type=float, default=0.3, help="information coefficient of the planted feature")
+    trial.add_argument("--edge", type=float, default=0.3, help="information coefficient of the signal")
     trial.add_argument("--seed", type=int, default=1)
-    trial.add_argument("--generations", type=int, default=GENERATIONS)
+    trial.add_argument("--generations", type=int, help="those of the method if not given")
     trial.add_argument("--method", choices=tuple(METHODS), default="both")
     trial.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
+    bench = commands.add_parser("bench", help="make the trials that are missing; write table and picture")
+    bench.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
+    bench.add_argument("--final", action="store_true", help="the markets that nothing was tuned on")
+    bench.add_argument("--out", type=Path, default=Path("learning-bench"), help="folder of the trials")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    config = trial_config(arguments.market, arguments.seed, arguments.generations, arguments.method, arguments.settings)
-    print(json.dumps(run_trial(arguments.market, arguments.edge, config)))
+    try:
+        if arguments.command == "bench":
+            with display_on(Console(stderr=True)) as display, progress_to(display):
+                make_missing(arguments.out, arguments.final, arguments.minutes)
+            write(arguments.out, arguments.final)
+        else:
+            config = trial_config(
+                arguments.market, arguments.seed, arguments.method, arguments.settings, arguments.generations
+            )
+            print(json.dumps(run_trial(arguments.market, arguments.edge, config)))
+    except InputError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

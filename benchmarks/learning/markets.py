@@ -4,6 +4,7 @@ The edge is the information coefficient of a signal: its correlation with the re
 holding time, over the assets of a day (mean over days), or in the market `leader` over days.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ MEMORY_DAYS = 10
 """How long ago the signal of the market `memory` was visible (days)."""
 REGIME, LEADER = "regime", "LEADER"
 _REGIME_DAYS = (150, 400)
+_NOISE_FEATURES = 2
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,21 @@ def _visible(drawn: Drawn) -> KnownMarket:
     panel = drawn.panel()
     planted = with_planted_edge(panel, drawn.config.trading, drawn.edge, drawn.seed)
     return KnownMarket(planted, drawn.signal(panel), drawn.edge)
+
+
+def _isolated(drawn: Drawn) -> KnownMarket:
+    """The signal is a feature, beside two that are noise and no others."""
+    market = _visible(drawn)
+    generator = keyed_generator(drawn.seed, 0, "market", "noise", "features")
+    noise = generator.standard_normal((drawn.days, drawn.assets, _NOISE_FEATURES))
+    names = (FEATURE, *(f"noise_{index + 1}" for index in range(_NOISE_FEATURES)))
+    panel = replace(
+        market.panel,
+        features=np.concatenate([market.panel.features[..., -1:], noise.astype(np.float32)], axis=2),
+        feature_names=names,
+        fingerprint=hashlib.sha256(f"{market.panel.fingerprint} {names}".encode()).hexdigest(),
+    )
+    return replace(market, panel=panel)
 
 
 def _remembered(drawn: Drawn) -> KnownMarket:
@@ -159,7 +176,8 @@ class MarketKind:
 
 MARKETS = {
     "plain": MarketKind("a feature knows; assets have nothing in common; held 20 days"),
-    "unblocked": MarketKind("the same, held 5 days", holding_days=5),
+    "isolated": MarketKind("the same, beside two features of noise instead of the usual ones", _isolated),
+    "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
     "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _remembered, holding_days=5),
     "leader": MarketKind("one column's move precedes the market's", _led, factor=True),

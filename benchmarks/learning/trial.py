@@ -1,24 +1,17 @@
 """One training on a market whose edge is known, and what it reaches of what an oracle earns."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.learning.judgement import judged
 from benchmarks.learning.markets import HOLDOUT_DAYS, MARKETS, known_market
+from benchmarks.learning.methods import METHODS
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, start_training, train
-
-METHODS: Mapping[str, tuple[str, ...]] = {
-    "both": (),
-    "evolution": ("learner.gradient_steps=0",),
-    "gradients": ("evolution.enabled=false",),
-}
-"""Which half learns, as settings."""
-GENERATIONS = 10
 
 
 @dataclass
@@ -40,18 +33,33 @@ class CpuTime:
         return sum(self.seconds.get(name, 0.0) for name in ("evaluate", "train", "evolve"))
 
 
-def trial_config(market: str, seed: int, generations: int, method: str, assignments: Sequence[str]) -> Config:
-    """Return quickstart's configuration on a market, with the settings of a method and those that are given."""
+def trial_config(
+    market: str, seed: int, method: str, assignments: Sequence[str] = (), generations: int | None = None
+) -> Config:
+    """Return quickstart's configuration on a market, with the settings of a method and those that are given.
+
+    Args:
+        market: one of `MARKETS`.
+        seed: of the training.
+        method: one of `METHODS`.
+        assignments: settings over those, as `key=value`.
+        generations: None: those of the method.
+
+    Raises:
+        InputError: the settings cannot be used.
+    """
     holding = MARKETS[market].holding_days
     settings = {
         "seed": str(seed),
-        "generations": str(generations),
+        "generations": str(generations or METHODS[method].generations),
         "device": "cpu",
         "market.holdout_days": str(HOLDOUT_DAYS),
         "trading.holding_days": str(holding),
         "trading.settlement_days": str(holding),
     }
-    settings |= dict(assignment.split("=", 1) for assignment in (*METHODS[method], *assignments))
+    settings |= {
+        key: value for key, _, value in (given.partition("=") for given in (*METHODS[method].settings, *assignments))
+    }
     return load_config("quickstart", [f"{key}={value}" for key, value in settings.items()])
 
 
@@ -67,7 +75,6 @@ def run_trial(market: str, edge: float, config: Config) -> dict[str, Any]:
                 phase(state)
     with cpu.phase("judge"):
         found = judged(state, known)
-    seconds = {name: round(value, 2) for name, value in cpu.seconds.items()}
     return {
         "market": market,
         "edge": known.edge,
@@ -75,5 +82,5 @@ def run_trial(market: str, edge: float, config: Config) -> dict[str, Any]:
         "generations": config.generations,
         **found,
         "cpu_s": round(cpu.training, 2),
-        "cpu_s_by_phase": seconds,
+        "cpu_s_by_phase": {name: round(value, 2) for name, value in cpu.seconds.items()},
     }

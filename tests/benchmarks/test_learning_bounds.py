@@ -12,7 +12,7 @@ from benchmarks.learning.oracle import Oracle, play_oracles, tuned_oracle
 from benchmarks.learning.trial import trial_config
 from eigen_core.evaluation import spread_starts
 
-_CONFIG = trial_config("plain", 1, 1, "both", ["market.holdout_days=300"])
+_CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])
 
 
 @pytest.fixture(scope="module")

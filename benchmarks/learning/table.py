@@ -1,0 +1,142 @@
+"""The table and the picture of all trials that were made."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from benchmarks.control import bootstrap_interval, interquartile_mean
+from benchmarks.learning.kept import TrialFound
+from benchmarks.learning.markets import MARKETS
+from benchmarks.results import Section
+from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file, tint
+
+COLUMNS = (
+    "market",
+    "IC",
+    "method",
+    "seeds",
+    "champion",
+    "population",
+    "best agent",
+    "excess of a trade",
+    "skill claimed",
+    "CPU s",
+)
+_METHOD = (
+    "Trainings on synthetic markets of 20 assets and 4,752 days, of which 1,500 are held out, whose signal has the "
+    "stated information coefficient (IC: its correlation with the return over the holding time). Champion, mean of the "
+    "population and best agent: percent of what an oracle earns in the holdout that ranks assets by the signal with a "
+    "tuned threshold and sale target, at the same costs and fills. Interquartile means over the seeds, of which each "
+    "has a market of its own, with 95 % bootstrap intervals. Excess of a champion's trade over the mean of all assets "
+    "bought on the same day (%). CPU seconds: of training, median; generations are such that methods take about as "
+    "many."
+)
+_PANELS_IN_A_ROW = 3
+Case = tuple[str, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Interquartile mean over seeds and its 95 % interval; None with one seed."""
+
+    mean: float
+    interval: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Estimate":
+        """Of the values of some seeds, at least one."""
+        scores = np.asarray(values, dtype=np.float64)
+        interval = bootstrap_interval(scores[:, None]) if len(scores) > 1 else None
+        return cls(interquartile_mean(scores), interval)
+
+    def shown(self, digits: int = 0) -> str:
+        """As a cell of a table."""
+        if self.interval is None:
+            return f"{self.mean:.{digits}f}"
+        low, high = self.interval
+        return f"{self.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+Found = Mapping[Case, Mapping[str, Sequence[TrialFound]]]
+"""What was found, by case (market and edge) and by method; at least one trial each."""
+
+
+def section_of(found: Found, title: str, picture: str) -> Section:
+    """Return the section of the file of results."""
+    rows = [row for case, methods in found.items() for row in _rows(case, methods)]
+    kinds = {market: MARKETS[market].shown for market, _ in found}
+    return Section(
+        title=title,
+        method=_METHOD,
+        columns=COLUMNS,
+        rows=rows,
+        remarks=(
+            " ".join(f"`{market}`: {shown}." for market, shown in kinds.items()),
+            f"![What champions reach of the oracle](learning/{picture})",
+        ),
+    )
+
+
+def _rows(case: Case, methods: Mapping[str, Sequence[TrialFound]]) -> list[list[str]]:
+    market, edge = case
+    rows = []
+    for method, trials in methods.items():
+        shares = [_share(trials, name) for name in ("champion", "mean", "best")]
+        excess = [trial.verdict.excess for trial in trials if trial.verdict.excess is not None]
+        claims = sum(trial.verdict.claim == "skill" for trial in trials)
+        cpu = float(np.median([trial.cpu_s for trial in trials]))
+        rows.append([method, f"{len(trials)}", *shares, Estimate.of(excess).shown(2) if excess else "-"])
+        rows[-1] += [f"{claims} of {len(trials)}", f"{cpu:.0f}"]
+    ends = [trial for trials in methods.values() for trial in trials if "hindsight" in trial.share]
+    for name, label in (("random", "random, as many trades"), ("hindsight", "bound of hindsight")):
+        if ends and edge:
+            rows.append([label, f"{len(ends)}", _share(ends, name), *[""] * 5])
+    return [[market, f"{edge:g}", *row] for row in rows]
+
+
+def _share(trials: Sequence[TrialFound], name: str) -> str:
+    known = [value for trial in trials if (value := trial.share.get(name)) is not None]
+    return Estimate.of(known).shown() if known else "-"
+
+
+def draw(found: Found, path: Path, title: str) -> None:
+    """Draw a panel for each market: what each method's champions reach, every seed a dot."""
+    rows = -(-len(found) // _PANELS_IN_A_ROW)
+    methods = max(len(methods) for methods in found.values())
+    height = 1.3 + rows * (0.9 + 0.26 * methods)
+    story = "Percent of the oracle's holdout reward: seeds, interquartile mean, 95 % interval. Dotted: the oracle."
+    with figure_file(path, title, story, (11.0, height)) as figure:
+        grid = figure.add_gridspec(
+            rows, _PANELS_IN_A_ROW, left=0.13, right=0.98, top=1.0 - 1.0 / height, bottom=0.5 / height,
+            wspace=0.55, hspace=0.62,
+        )  # fmt: skip
+        for index, (case, by_method) in enumerate(found.items()):
+            _draw_case(figure.add_subplot(grid[divmod(index, _PANELS_IN_A_ROW)]), case, by_method)
+
+
+def _draw_case(axes: Axes, case: Case, methods: Mapping[str, Sequence[TrialFound]]) -> None:
+    market, edge = case
+    value: Callable[[TrialFound], float | None] = lambda trial: trial.share["champion"]  # noqa: E731
+    axes.set_title(f"{market}, IC {edge:g}")
+    if edge:
+        axes.axvline(100.0, color=MUTED, linewidth=0.8, linestyle=":")
+    else:
+        value = lambda trial: trial.verdict.excess  # noqa: E731
+        axes.set_title("excess of a trade, %", loc="right", color=MUTED, fontsize=8.5)
+    axes.axvline(0.0, color=MUTED, linewidth=0.8)
+    for height, trials in enumerate(methods.values()):
+        known = [found for trial in trials if (found := value(trial)) is not None]
+        axes.plot(known, [height] * len(known), "o", color=tint(BLUE, 0.6), markersize=3.5)
+        if known:
+            estimate = Estimate.of(known)
+            if estimate.interval is not None:
+                axes.plot(estimate.interval, [height, height], color=BLUE, linewidth=1.6)
+            axes.plot(estimate.mean, height, "D", color=VERMILLION, markersize=5)
+    axes.set_yticks(range(len(methods)), list(methods))
+    axes.set_ylim(len(methods) - 0.5, -0.5)
+    if edge:
+        axes.set_xlim(min(axes.get_xlim()[0], -5.0), max(axes.get_xlim()[1], 105.0))
+    axes.grid(axis="x")

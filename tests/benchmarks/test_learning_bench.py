@@ -1,0 +1,88 @@
+"""The bench of markets makes each trial once, stops when its time is over, and writes what it has."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.learning import bench, kept
+from benchmarks.learning.bench import make_missing, planned, write
+from benchmarks.learning.table import Estimate
+from benchmarks.results import RESULTS
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
+    """Trials that were made, without a training; the bench has two cases and two seeds."""
+    calls: list[tuple[str, float, int]] = []
+
+    def run_trial(market: str, edge: float, config: Config) -> dict[str, Any]:
+        calls.append((market, edge, config.seed))
+        known = {"champion": 80.0 + config.seed, "mean": 60.0, "best": 90.0, "random": -5.0, "hindsight": 600.0}
+        return {
+            "market": market,
+            "edge": edge,
+            "seed": config.seed,
+            "share": known if edge else dict.fromkeys(known),
+            "score": {"oracle": 100.0},
+            "verdict": {"claim": "skill", "excess": 0.5, "standard_error": 0.1, "matched_pvalue": 0.01},
+            "cpu_s": 20.0,
+        }
+
+    monkeypatch.setattr(kept, "run_trial", run_trial)
+    monkeypatch.setattr(bench, "CASES", ((("plain", 0.3), ("noise", 0.0)),))
+    monkeypatch.setattr(bench, "SEEDS", range(1, 3))
+    return calls
+
+
+def test_every_trial_is_made_once(tmp_path: Path, made: list[tuple[str, float, int]]) -> None:
+    make_missing(tmp_path, final=False, minutes=1.0)
+    assert len(made) == len(list(planned(final=False))) == len(list(tmp_path.iterdir()))
+    make_missing(tmp_path, final=False, minutes=1.0)
+    assert len(made) == len(list(tmp_path.iterdir()))
+
+
+def test_no_trial_is_begun_after_the_time_allowed(tmp_path: Path, made: list[tuple[str, float, int]]) -> None:
+    make_missing(tmp_path, final=False, minutes=-1.0)
+    assert not made
+    with pytest.raises(InputError, match="There is no trial in"):
+        write(tmp_path, final=False, results=tmp_path / "RESULTS.md")
+
+
+@pytest.mark.usefixtures("made")
+def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
+    results = tmp_path / "benchmarks" / "RESULTS.md"
+    (results.parent / "learning").mkdir(parents=True)
+    make_missing(tmp_path / "trials", final=False, minutes=1.0)
+    write(tmp_path / "trials", final=False, results=results)
+    text = results.read_text()
+    assert (
+        "| plain | 0.3 | both | 2 | 82 [81, 82] | 60 [60, 60] | 90 [90, 90] | 0.50 [0.50, 0.50] | 2 of 2 | 20 |" in text
+    )
+    assert "| noise | 0 | both | 2 | - | - | - |" in text
+    assert "| plain | 0.3 | random, as many trades |" in text
+    assert (results.parent / "learning" / "learning.png").stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("made")
+def test_a_file_that_holds_no_trial_is_named(tmp_path: Path) -> None:
+    first = next(planned(final=False))
+    first.path(tmp_path).write_text("{}")
+    with pytest.raises(InputError, match=f"{first.path(tmp_path).name} holds no trial: remove it"):
+        make_missing(tmp_path, final=False, minutes=1.0)
+
+
+def test_trials_of_both_parts_are_different() -> None:
+    trials = [*planned(final=False), *planned(final=True)]
+    assert len({trial.path(Path()) for trial in trials}) == len(trials)
+
+
+def test_an_estimate_of_one_seed_has_no_interval() -> None:
+    assert Estimate.of([7.0]).shown() == "7"
+    assert Estimate.of([0.0, 10.0, 20.0, 90.0, 100.0]).mean == pytest.approx(40.0)
+
+
+def test_the_file_of_results_is_where_the_picture_is_looked_for() -> None:
+    assert (RESULTS.parent / "learning").is_dir()
