@@ -74,14 +74,20 @@ class Lineage:
 
 
 class Excess(Record):
-    """What trades gained beyond what the market gained on the same days, in percent of what was paid for each."""
+    """What was gained beyond the market on the same days.
+
+    Of trades: beyond the mean of all assets, in percent of what was paid for each. Of a portfolio: beyond equal weight
+    of the same exposure, in percent of the account a year.
+    """
 
     mean: float
-    """Mean over the trades (%)."""
+    """Mean over the trades, or of a year (%)."""
     standard_error: Annotated[float, Field(ge=0.0)]
     """Its standard error (%)."""
     trades: Annotated[int, Field(ge=2)]
-    """Number of trades."""
+    """Number of trades; of days, where it is of a year."""
+    per: Literal["trade", "year"] = "trade"
+    """What it is of."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -94,9 +100,14 @@ class Excess(Record):
         """Mean and half of its interval: "+0.12 ± 0.31 %"."""
         return f"{self.mean:+.2f} ± {self.interval[1] - self.mean:.2f} %"
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Its values by name."""
+        return {"mean": self.mean, "standard_error": self.standard_error, "trades": self.trades}
+
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{self.mean:+.2f} % a trade (95 % interval {low:+.2f} to {high:+.2f})"
+        return f"{self.mean:+.2f} % a {self.per} (95 % interval {low:+.2f} to {high:+.2f})"
 
 
 class GenerationRecord(Record):

@@ -13,8 +13,7 @@ import torch
 from eigen_core.account import EquityCurve
 from eigen_core.account.attribution import gain_by_asset, gain_by_month
 from eigen_core.account.figures import Figures, figures_of
-from eigen_core.account.matched import MatchedTraders
-from eigen_core.backtest.interface import DRAWS, task_backtest
+from eigen_core.backtest.interface import DRAWS, PlayedSpan, task_backtest
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config, merge
 from eigen_core.config.choices import has_prices
@@ -22,7 +21,7 @@ from eigen_core.config.loading import config_from_values, differing_keys, parse_
 from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel, build_panel
-from eigen_core.records import Excess, history_in
+from eigen_core.records import history_in
 from eigen_core.store import open_store
 from eigen_core.units import count
 from eigen_core.verdict.claim import Verdict
@@ -37,9 +36,9 @@ _SURVIVORS = ("elite", "champion")
 _FEWEST_DAYS = 2
 
 
-@dataclass(frozen=True)
-class Backtest:
-    """What agents of a run would have earned in money over a span of days.
+@dataclass(frozen=True, kw_only=True)
+class Backtest(PlayedSpan):
+    """What agents of a run would have earned in money over a span of days, beside what a `PlayedSpan` says.
 
     Attributes:
         run: its name.
@@ -50,18 +49,11 @@ class Backtest:
         first, last: days of the panel.
         training_days: how many of them the run was trained on.
         config: of the run, with the account's settings of this backtest.
-        curve: the account.
-        trades: all trades, one a row; see `TradedAccounts.table`, and `agent`, its place among those that played.
         by_asset, by_month: where the gain came from; see `gain_by_asset` and `gain_by_month`.
-        interest: earned on cash (money).
-        baselines: other accounts on the same days, by name: cash, equal_weight, rebalanced, momentum, reversal,
-            classic, initial_population.
-        matched: what random traders earned that are matched to the agents.
-        excess_per_trade: what the trades gained beyond the market, in percent; None with fewer than two.
         looks: all looks at these days that the store knows, this one included.
         verdict: whether the agents show skill; it also counts the validations among which they were chosen.
         folder: where its tables belong, on this machine.
-        figures: of the account, against the baseline `equal_weight`.
+        figures: of the account, against the first of the baskets.
         figures_of_baselines: by name.
     """
 
@@ -74,14 +66,8 @@ class Backtest:
     last: int
     training_days: int
     config: Config
-    curve: EquityCurve
-    trades: pd.DataFrame
     by_asset: pd.DataFrame
     by_month: pd.DataFrame
-    interest: float
-    baselines: Mapping[str, EquityCurve]
-    matched: MatchedTraders
-    excess_per_trade: Excess | None
     looks: Looks
     verdict: Verdict
     folder: Path
@@ -89,8 +75,8 @@ class Backtest:
     figures_of_baselines: Mapping[str, Figures] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute the figures of all accounts, those of the agents against `equal_weight`."""
-        benchmark = self.baselines["equal_weight"]
+        """Compute the figures of all accounts, those of the agents against the first of the baskets."""
+        benchmark = self.baselines[self.baskets[0]]
         others = {name: self._figures(curve, None) for name, curve in self.baselines.items()}
         object.__setattr__(self, "figures", self._figures(self.curve, benchmark))
         object.__setattr__(self, "figures_of_baselines", others)
@@ -142,6 +128,7 @@ def backtest(
     )
     looks, verdict = counted_verdict(open_store(store), run, config, panel, weights, played, chosen)
     return Backtest(
+        **vars(played),
         run=run,
         agent=agent,
         agents=len(weights),
@@ -151,14 +138,8 @@ def backtest(
         last=days[-1],
         training_days=chosen.training_days,
         config=config,
-        curve=played.curve,
-        trades=played.trades,
         by_asset=gain_by_asset(played.trades),
         by_month=gain_by_month(played.curve, played.trades),
-        interest=played.interest,
-        baselines=played.baselines,
-        matched=played.matched,
-        excess_per_trade=played.excess,
         looks=looks,
         verdict=verdict,
         folder=status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}",

@@ -10,7 +10,7 @@ from eigen_core.errors import InputError
 from eigen_core.reporting.report import NAMES
 from eigen_core.reporting.report.comparison import COLOURS, Comparison, comparison_page
 from flows.backtests import Backtest, backtest
-from flows.reports import BENCHMARK, report_of, write_page
+from flows.reports import report_of, write_page
 from flows.run_settings import differing_settings
 from flows.runs import status_of
 
@@ -61,16 +61,14 @@ def compare(store: str, played: Sequence[Backtest]) -> Comparison:
             )
     reports = {one.run: report_of(one, status_of(store, one.run)) for one in played}
     account = first.config.account
-    benchmark = first.baselines.get(BENCHMARK)
+    benchmark = first.baskets[0]
     return Comparison(
         span=first.span,
         curves={one.run: one.curve for one in played},
         figures={run: report.figures for run, report in reports.items()},
         claims={run: report.claim for run, report in reports.items()},
         sentences={run: report.sentence for run, report in reports.items()},
-        benchmark=None
-        if benchmark is None
-        else (NAMES[BENCHMARK], benchmark, reports[first.run].baseline_figures[BENCHMARK]),
+        benchmark=(NAMES[benchmark], first.baselines[benchmark], reports[first.run].baseline_figures[benchmark]),
         differences=differing_settings({one.run: one.config for one in played}),
         periods_per_year=account.periods_per_year,
         risk_free=account.risk_free,

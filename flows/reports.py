@@ -19,9 +19,6 @@ from flows.backtests import Backtest, backtest
 from flows.run_settings import settings_of, training_command
 from flows.runs import RunStatus, status_of
 
-BENCHMARK = "equal_weight"
-"""What beta, alpha and information ratio of a report are against."""
-
 _CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."
 
 
@@ -93,10 +90,12 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         facts=(),
         curve=played.curve,
         baselines=played.baselines,
-        benchmark=BENCHMARK,
+        benchmark=played.baskets[0],
         matched=played.matched.total_returns,
+        matched_description=played.matched.description,
         quantile=played.matched.quantile_of(played.figures.total_return),
         trades=played.trades,
+        weights=played.weights,
         by_asset=played.by_asset,
         periods_per_year=account.periods_per_year,
         risk_free=account.risk_free,
@@ -107,7 +106,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         commands=[training_command(config, played.run), report_command(played)],
         hashes=_hashes(status, panel.fingerprint),
     )
-    return replace(report, facts=facts_of(report, verdict, played.excess_per_trade))
+    return replace(report, facts=facts_of(report, verdict, played.excess))
 
 
 def report_command(played: Backtest) -> str:
@@ -139,24 +138,26 @@ def facts_of(report: Report, verdict: Verdict, excess: Excess | None) -> list[Fa
     Args:
         report: with the accounts.
         verdict: on them.
-        excess: what the trades gained beyond the market.
+        excess: what was gained beyond the market.
     """
-    figures, benchmark = report.figures, report.baseline_figures[BENCHMARK]
-    name, interval = NAMES[BENCHMARK].lower(), verdict.sharpe_interval
+    assert report.benchmark is not None
+    figures, benchmark = report.figures, report.baseline_figures[report.benchmark]
+    name, interval = NAMES[report.benchmark].lower(), verdict.sharpe_interval
     sharpe = f"{name} {_shown(benchmark.sharpe, ratio)}"
     bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
     quantile = report.quantile
-    draws = f"of {len(report.matched):,} matched random traders"
+    draws = f"of {len(report.matched):,} {report.matched_description}"
+    per = "trade" if excess is None else excess.per
     luck = f"by luck {percent(verdict.matched_pvalue)}, {count(verdict.looks, 'look')}"
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
         Fact("Sharpe", _shown(figures.sharpe, ratio), bounds + sharpe),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
-        Fact("Excess a trade", UNDEFINED if excess is None else excess.short, count(len(report.trades), "trade")),
+        Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(report.trades), "trade")),
         Fact("Earned more than", _shown(quantile, partial(percent, digits=0)), f"{draws}; {luck}"),
         Fact("Deflated Sharpe", _shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
         Fact("SPA p-value", _shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
-        Fact("Smallest edge", _shown(verdict.smallest_edge, _edge), "a trade, that would have been found"),
+        Fact("Smallest edge", _shown(verdict.smallest_edge, _edge), f"a {per}, that would have been found"),
     ]
 
 

@@ -16,9 +16,6 @@ from eigen_core.verdict.ledger import Looks, looks_at
 from eigen_core.verdict.statistics import Values, sharpe_ratio
 from flows.looks import keep_look
 
-BASKETS = ("equal_weight", "rebalanced")
-"""Baselines that hold all assets."""
-
 
 class Chosen(NamedTuple):
     """How the agents that played came to be, as far as it concerns the days that they played.
@@ -91,16 +88,18 @@ def verdict_on(
         Evidence(
             returns=curve.returns,
             baselines={name: baseline.returns for name, baseline in played.baselines.items()},
-            baskets=BASKETS,
+            baskets=played.baskets,
             total_return=float(curve.equity[-1] / curve.capital - 1.0),
             matched_returns=played.matched.total_returns,
             excess=played.excess,
-            holding_days=config.trading.holding_days,
+            holding_days=played.holding_days,
             looks=looks,
             looked_at=looked_at,
             candidates=candidates,
             risk_free=daily_rate(account.risk_free, account.periods_per_year),
             periods_per_year=account.periods_per_year,
             seed=config.seed,
+            matched_description=played.matched.description,
+            active_share=played.active_share,
         )
     )

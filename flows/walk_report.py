@@ -13,7 +13,7 @@ from eigen_core.reporting.report import Fact, Fold, Report
 from eigen_core.units import count
 from flows.reports import facts_of
 from flows.run_settings import options_of, settings_of
-from flows.walk_results import BENCHMARK, WalkResult
+from flows.walk_results import WalkResult
 from flows.walks import Walk
 
 
@@ -32,10 +32,12 @@ def report_of_walk(result: WalkResult) -> Report:
         facts=(),
         curve=result.curve,
         baselines=result.baselines,
-        benchmark=BENCHMARK,
+        benchmark=result.benchmark,
         matched=result.matched_returns,
+        matched_description=result.played[0].played.matched.description,
         quantile=result.matched_quantile,
         trades=trades,
+        weights=result.weights,
         by_asset=gain_by_asset(trades),
         periods_per_year=account.periods_per_year,
         risk_free=account.risk_free,

@@ -22,11 +22,9 @@ from eigen_core.verdict.claim import Evidence, Verdict, judge
 from eigen_core.verdict.statistics import interquartile_mean
 from flows.backtest_files import write_table
 from flows.backtests import Backtest, backtest
-from flows.verdicts import BASKETS
 from flows.walks import Fold, Walk, folder_of
 
 Values = NDArray[np.float64]
-BENCHMARK = "equal_weight"
 
 
 @dataclass(frozen=True)
@@ -98,13 +96,25 @@ class WalkResult:
 
     @cached_property
     def excess(self) -> Excess | None:
-        """What a trade gained beyond the market; folds are independent, seeds of a fold as if they were the same."""
-        return pooled([[played.excess_per_trade for played in self.of_seed(seed)] for seed in self.walk.all_seeds])
+        """What was gained beyond the market; folds are independent, seeds of a fold as if they were the same."""
+        return pooled([[played.excess for played in self.of_seed(seed)] for seed in self.walk.all_seeds])
+
+    @property
+    def benchmark(self) -> str:
+        """The baseline that figures and alpha are against."""
+        return self.played[0].played.baskets[0]
+
+    @cached_property
+    def weights(self) -> pd.DataFrame | None:
+        """Mean of the seeds' weights at each close; None where agents make trades."""
+        seeds = [[played.weights for played in self.of_seed(seed)] for seed in self.walk.all_seeds]
+        joined = [pd.concat([one for one in spans if one is not None]) for spans in seeds if spans[0] is not None]
+        return sum(joined[1:], joined[0]) / len(joined) if joined else None
 
     @cached_property
     def figures(self) -> Figures:
-        """Figures of the joined account, against equal weight."""
-        return self.figures_of(self.curve, self.baselines[BENCHMARK])
+        """Figures of the joined account, against the first of the baskets."""
+        return self.figures_of(self.curve, self.baselines[self.benchmark])
 
     def figures_of(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Figures:
         """Return the figures of an account of this walk."""
@@ -121,26 +131,29 @@ class WalkResult:
     def verdict(self) -> Verdict:
         """The verdict on the joined account; looks are those at the fold that was looked at most."""
         config = self.walk.config
-        account = config.account
+        account, first = config.account, self.played[0].played
+        active = [one.played.active_share for one in self.played if one.played.active_share is not None]
         return judge(
             Evidence(
                 returns=self.curve.returns,
                 baselines={name: curve.returns for name, curve in self.baselines.items()},
-                baskets=BASKETS,
+                baskets=first.baskets,
                 total_return=self.figures.total_return,
                 matched_returns=self.matched_returns,
                 excess=self.excess,
-                holding_days=config.trading.holding_days,
+                holding_days=first.holding_days,
                 looks=max(one.played.looks.count for one in self.played),
                 risk_free=daily_rate(account.risk_free, account.periods_per_year),
                 periods_per_year=account.periods_per_year,
                 seed=config.seed,
+                matched_description=first.matched.description,
+                active_share=float(np.mean(active)) if active else None,
             )
         )
 
 
 def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
-    """Return the excess of all trades together; None without any.
+    """Return the excess of all trades, or days, together; None without any.
 
     Standard errors of a seed's spans, whose days differ, add up as squares; those of seeds, which trade on the same
     days, as they are: they count as fully related.
@@ -149,12 +162,15 @@ def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
         seeds: of each seed, of each span.
     """
     means, errors, trades = 0.0, 0.0, 0
-    for spans in seeds:
-        known = [one for one in spans if one is not None]
+    every = [[one for one in spans if one is not None] for spans in seeds]
+    for known in every:
         means += sum(one.mean * one.trades for one in known)
         errors += sum((one.standard_error * one.trades) ** 2 for one in known) ** 0.5
         trades += sum(one.trades for one in known)
-    return Excess(mean=means / trades, standard_error=errors / trades, trades=trades) if trades else None
+    if not trades:
+        return None
+    per = next(one.per for known in every for one in known)
+    return Excess(mean=means / trades, standard_error=errors / trades, trades=trades, per=per)
 
 
 def play_walk(walk: Walk) -> WalkResult:
@@ -210,7 +226,7 @@ def folds_table(result: WalkResult) -> pd.DataFrame:
 
 def fold_row(one: PlayedFold) -> dict[str, str | int | float | None]:
     """Return what is said of a fold that was played."""
-    played, excess = one.played, one.played.excess_per_trade
+    played, excess = one.played, one.played.excess
     return {
         "fold": one.fold.number,
         "seed": one.seed,
@@ -219,7 +235,7 @@ def fold_row(one: PlayedFold) -> dict[str, str | int | float | None]:
         "first": one.fold.played.first,
         "last": one.fold.played.last,
         "total_return": played.figures.total_return,
-        "equal_weight": played.figures_of_baselines[BENCHMARK].total_return,
+        "equal_weight": played.figures_of_baselines["equal_weight"].total_return,
         "matched_median": played.matched.median_return,
         "quantile_of_agent": played.matched.quantile_of(played.figures.total_return),
         "excess_mean": None if excess is None else excess.mean,

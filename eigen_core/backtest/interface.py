@@ -25,13 +25,19 @@ class PlayedSpan:
 
     Attributes:
         curve: the account; that of several agents is the sum of their accounts.
-        trades: all trades, one a row: columns of `TradedAccounts.table`, and `agent`, its place among those played.
+        trades: all trades, one a row: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, its
+            place among those played.
         interest: earned on cash (money).
         one_portfolio: all agents trade it together.
         baselines: other accounts on the same days, by name; `initial_population` is the mean of the agents that the run
             began with.
         matched: what matched random traders earned.
         excess: what was gained beyond the market; None with too little to tell.
+        holding_days: longest time from a decision to its exit; 1 where what is judged are days.
+        baskets: baselines that hold all assets; figures and alpha are against the first.
+        weights: share of the equity in each asset at each close, a row a day, a column a symbol, and what is left is
+            cash; None where agents make trades.
+        active_share: share of a portfolio that equal weight has in other assets; None where agents make trades.
     """
 
     curve: EquityCurve
@@ -41,6 +47,10 @@ class PlayedSpan:
     baselines: Mapping[str, EquityCurve]
     matched: MatchedTraders
     excess: Excess | None
+    holding_days: int
+    baskets: tuple[str, ...] = ("equal_weight", "rebalanced")
+    weights: pd.DataFrame | None = None
+    active_share: float | None = None
 
 
 @dataclass(frozen=True)

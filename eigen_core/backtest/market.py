@@ -61,6 +61,7 @@ class MarketBacktest:
             baselines={**rules, "initial_population": began.together(1.0 / size)},
             matched=play_matched_traders(decided, known, dates, config, draws, key),
             excess=excess_of_trades(decided, known, config.trading),
+            holding_days=config.trading.holding_days,
         )
 
     def returns_of(self, weights: Tensor, span: range) -> NDArray[np.float64]:

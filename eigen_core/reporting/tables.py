@@ -62,11 +62,11 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
 def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
     """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used.
 
-    Where there are trades, also what the champion's gained beyond the market in validation (% with 95 % interval).
+    Where there are prices, also what the champion gained beyond the market in validation (% with 95 % interval).
     """
     known = {entry.generation: entry for entry in telemetry}
     entries = [known.get(record.generation) for record in history]
-    trades = any(record.champion_excess for record in history)
+    excess = excess_unit(history)
     on_device = any(entry is not None and entry.device_peak_bytes for entry in entries)
     return [
         {
@@ -74,13 +74,18 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
             "best (reward)": round(record.best_fitness, 2),
             "mean (reward)": round(record.mean_fitness, 2),
             "champion (reward)": round(record.champion_validation, 2),
-            **({"excess a trade": _short(record.champion_excess)} if trades else {}),
+            **({f"excess a {excess}": _short(record.champion_excess)} if excess else {}),
             "time (s)": None if entry is None else round(entry.seconds, 2),
             "peak (MB)": None if entry is None else _megabytes(entry.rss_peak_bytes),
             **({"GPU (MB)": None if entry is None else _megabytes(entry.device_peak_bytes)} if on_device else {}),
         }
         for record, entry in zip(history, entries, strict=True)
     ]
+
+
+def excess_unit(history: Sequence[GenerationRecord]) -> str | None:
+    """Return what the champions' excess of a run is of, trade or year; None where there is none."""
+    return next((record.champion_excess.per for record in history if record.champion_excess), None)
 
 
 def _short(excess: Excess | None) -> str | None:
@@ -163,7 +168,7 @@ def _title(plot: Path) -> str:
 
 
 def champion_sentence(history: Sequence[GenerationRecord]) -> str:
-    """Say who the champion is, of how many it is the best, and what its trades gained beyond the market."""
+    """Say who the champion is, of how many it is the best, and what it gained beyond the market."""
     newest = history[-1]
     looks = count(sum(len(record.validations) for record in history), "validation")
     sentence = f"The champion is {_champion(newest)}, the best of {looks}"
@@ -215,9 +220,10 @@ def history_frame(
 
 
 def _flat(record: GenerationRecord, telemetry: Telemetry | None) -> dict[str, float | str | None]:
+    excess = record.champion_excess.numbers if record.champion_excess else {}
     return {
         **record.model_dump(exclude=_NESTED),
-        **{f"champion_excess_{name}": value for name, value in record.champion_excess or ()},
+        **{f"champion_excess_{name}": value for name, value in excess.items()},
         **{f"learning_{name}": value for name, value in (record.learning or {}).items()},
         **{f"trading_{name}": value for name, value in record.trading.items()},
         **{f"evolution_{name}": value for name, value in record.evolution.items()},

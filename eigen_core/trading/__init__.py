@@ -7,7 +7,14 @@ from eigen_core.trading.environment import (
     episode_time,
     episode_times,
 )
-from eigen_core.trading.excess import entry_prices, excess_of, excess_sums, market_gains
+from eigen_core.trading.excess import (
+    entry_prices,
+    excess_of,
+    excess_of_days,
+    excess_sums,
+    market_gains,
+    newey_west_lags,
+)
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary
 from eigen_core.trading.whole_episodes import trade_whole_episodes
@@ -22,7 +29,9 @@ __all__ = [
     "episode_time",
     "episode_times",
     "excess_of",
+    "excess_of_days",
     "excess_sums",
     "market_gains",
+    "newey_west_lags",
     "trade_whole_episodes",
 ]

@@ -1,6 +1,7 @@
 """What trades earn beyond the market: their gain less that of all assets bought on the same day and held as long."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -72,11 +73,18 @@ def excess_sums(excess: Tensor, bought: Tensor, lags: int) -> dict[str, Tensor]:
     return sums
 
 
-def excess_of(sums: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+def newey_west_lags(days: int) -> int:
+    """Return the lags of a standard error over so many daily returns: 4 (days / 100)^(2 / 9) (Newey and West 1994)."""
+    return int(4.0 * (days / 100.0) ** (2.0 / 9.0))
+
+
+def excess_of(sums: Mapping[str, NDArray[np.float64]], periods_per_year: float | None = None) -> Excess | None:
     """Return the mean excess of all trades of episodes and its standard error; None with fewer than two trades.
 
     Args:
         sums: those of `excess_sums`, on the host.
+        periods_per_year: what was counted as trades are days, of which a year has so many, and mean and error are of a
+            year. None: of a trade.
 
     Trades overlap, so the error takes the covariance of decisions that are close to each other into account (Newey and
     West 1987, "A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix",
@@ -87,4 +95,18 @@ def excess_of(sums: Mapping[str, NDArray[np.float64]]) -> Excess | None:
         return None
     mean = excess / trades
     variance = squares - 2.0 * mean * products + mean**2 * counts
-    return Excess(mean=mean, standard_error=max(variance, 0.0) ** 0.5 / trades, trades=int(trades))
+    error, scale = max(variance, 0.0) ** 0.5 / trades, periods_per_year or 1.0
+    per: Literal["trade", "year"] = "trade" if periods_per_year is None else "year"
+    return Excess(mean=mean * scale, standard_error=error * scale, trades=int(trades), per=per)
+
+
+def excess_of_days(returns: Tensor, benchmark: Tensor, periods_per_year: float) -> Excess | None:
+    """Return what daily returns of one account are beyond those of another a year; None with fewer than two days.
+
+    Args:
+        returns, benchmark: float64 `[days]`, as fractions.
+        periods_per_year: days of trading a year.
+    """
+    difference = (returns - benchmark).unsqueeze(0)
+    sums = excess_sums(difference, torch.ones_like(difference), newey_west_lags(len(returns)))
+    return excess_of({name: values.cpu().numpy() for name, values in sums.items()}, periods_per_year)

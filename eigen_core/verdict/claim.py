@@ -28,7 +28,9 @@ SIGNIFICANCE = 0.05
 POWER = 0.8
 """Share of the trials in which an edge must show to count as one that could have been found."""
 BASKET = 0.9
-"""Correlation of daily returns with those of equal weight from which an agent is the basket of all assets."""
+"""Correlation of daily returns with those of equal weight, or share of a portfolio that is equal weight, from which an
+agent is the basket of all assets."""
+_LOST = "it earned no more than its part in the market's moves explains; "
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class Evidence:
         baskets: those of the baselines that hold all assets.
         total_return: of its account over the span.
         matched_returns: total returns of random traders matched to the agent, float64 `[draws]`.
-        excess: what its trades gained beyond the market; None with fewer than two trades.
-        holding_days: longest time from a decision to its exit; trades that overlap are not independent.
+        excess: what it gained beyond the market; None with too little to tell.
+        holding_days: longest time from a decision to its exit; trades that overlap are not independent. 1: what is
+            judged are days.
         looks: results on these days among which this one was chosen, itself included.
         looked_at: Sharpe ratios of a day of those of them that are known.
         candidates: returns of the agents among which it was chosen, on the days that chose, float64
@@ -50,6 +53,8 @@ class Evidence:
         risk_free: what is earned without risk, a day.
         periods_per_year: days of trading a year.
         seed: of the bootstraps.
+        matched_description: what the matched traders have in common with the agent, in words.
+        active_share: of a portfolio of weights, the share of it that equal weight has in other assets.
     """
 
     returns: Values
@@ -65,6 +70,8 @@ class Evidence:
     risk_free: float = 0.0
     periods_per_year: float = 252.0
     seed: int = 0
+    matched_description: str = "random traders"
+    active_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,11 +85,11 @@ class Verdict:
         deflated_sharpe: probability that the true Sharpe ratio is above 0, after so many looks.
         spa_pvalue: probability of such a lead over the best baseline by luck.
         matched_pvalue: probability that a matched random trader earns as much, after so many looks.
-        excess_pvalue: probability of such an excess of a trade by luck, after so many looks.
+        excess_pvalue: probability of such an excess by luck, after so many looks.
         alpha_pvalue: probability of such a return beyond what the basket's explains by luck, after so many looks.
         overfitting: probability that the agent chosen is below the median on other days.
         basket_correlation: greatest correlation of the daily returns with a basket of all assets.
-        smallest_edge: excess of a trade (%) that would have been claimed in 80 % of trials.
+        smallest_edge: excess (%, of what `Evidence.excess` is of) that would have been claimed in 80 % of trials.
         looks: results on these days.
     """
 
@@ -104,10 +111,11 @@ def judge(evidence: Evidence) -> Verdict:
     """Return the verdict on an agent.
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
-    the matched random traders'; the excess of its trades is positive at 5 % (one-sided, by Student's t with as many
+    the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many
     degrees of freedom as there are holding times in the span, less one); and so is its alpha on the first basket of all
     assets, where there is one: a preference for risky assets earns more than the market while that rises. Otherwise
-    none is shown where the agent is the basket, where its alpha is not positive, or where it gained no more than the
+    none is shown where the agent is the basket (a portfolio of weights: at least 90 % of it are equal weight; else by
+    `BASKET`), where its alpha is not positive, or where it gained no more than the
     market or the median of the matched random traders; what is left is undecided.
     """
     looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
@@ -120,11 +128,12 @@ def judge(evidence: Evidence) -> Verdict:
     alpha = None if single_alpha is None else corrected(single_alpha, looks)
     pvalues = [matched, 1.0 if excess_pvalue is None else excess_pvalue, 0.0 if alpha is None else alpha]
     lost = single_alpha is not None and single_alpha >= 0.5
-    claim: Claim = "none" if lost else _claim(evidence, max(pvalues), correlation)
+    basket = _basket(evidence, correlation)
+    claim: Claim = "none" if lost else _claim(evidence, max(pvalues), basket)
     interval, year = sharpe_interval(daily, evidence.seed), evidence.periods_per_year**0.5
     return Verdict(
         claim=claim,
-        sentence=_sentence(evidence, claim, matched, _reason(correlation, lost=lost), smallest),
+        sentence=_sentence(evidence, claim, matched, basket or (_LOST if lost else ""), smallest),
         sharpe_interval=None if interval is None else (interval[0] * year, interval[1] * year),
         deflated_sharpe=deflated_sharpe(daily, looks, evidence.looked_at),
         spa_pvalue=superiority(evidence.returns, evidence.baselines, evidence.seed),
@@ -162,17 +171,23 @@ def _alpha(evidence: Evidence, daily: Values) -> float | None:
     return 1.0 if found is None else found
 
 
-def _claim(evidence: Evidence, pvalue: float, correlation: float | None) -> Claim:
-    """Return the claim; `pvalue` is the greatest of all conditions."""
+def _claim(evidence: Evidence, pvalue: float, basket: str) -> Claim:
+    """Return the claim; `pvalue` is the greatest of all conditions, `basket` is empty where the agent is none."""
     if pvalue <= SIGNIFICANCE:
         return "skill"
-    if _is_basket(correlation) or evidence.excess is None or evidence.excess.mean <= 0.0:
+    if basket or evidence.excess is None or evidence.excess.mean <= 0.0:
         return "none"
     return "none" if _share_below(evidence) <= 0.5 else "undecided"
 
 
-def _is_basket(correlation: float | None) -> bool:
-    return correlation is not None and correlation >= BASKET
+def _basket(evidence: Evidence, correlation: float | None) -> str:
+    """Return that the agent is the basket of all assets, in words; empty if it is not."""
+    if evidence.active_share is not None:
+        held = 1.0 - evidence.active_share
+        return f"{held:.0%} of it are the basket of all assets, equal weight; " if held >= BASKET else ""
+    if correlation is None or correlation < BASKET:
+        return ""
+    return f"it is the basket of all assets, whose daily returns correlate {correlation:.2f} with its own; "
 
 
 def _share_below(evidence: Evidence) -> float:
@@ -192,9 +207,9 @@ def _edge(evidence: Evidence, smallest: float | None) -> str:
     """Return, in words, what could have been shown."""
     if corrected(1.0 / (1.0 + len(evidence.matched_returns)), evidence.looks) > SIGNIFICANCE:
         return f"after so many looks {len(evidence.matched_returns):,} random traders are too few to show any edge"
-    if smallest is None:
+    if smallest is None or evidence.excess is None:
         return "no edge could have been shown"
-    return f"the smallest edge that this run could have shown is {smallest:+.2f} % a trade"
+    return f"the smallest edge that this run could have shown is {smallest:+.2f} % a {evidence.excess.per}"
 
 
 def _earned(evidence: Evidence) -> str:
@@ -207,19 +222,12 @@ def _earned(evidence: Evidence) -> str:
     return f"{earned}, {baskets[0].replace('_', ' ')} {basket:+.1%}"
 
 
-def _reason(correlation: float | None, *, lost: bool) -> str:
-    """Return why no skill is shown, beside what was gained; empty if that says it."""
-    if _is_basket(correlation):
-        return f"it is the basket of all assets, whose daily returns correlate {correlation:.2f} with its own; "
-    return "it earned no more than its part in the market's moves explains; " if lost else ""
-
-
 def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, smallest: float | None) -> str:
     looks = f"after {count(max(evidence.looks, 1), 'look')} at these days"
     if evidence.excess is None:
         return f"no skill shown: it made fewer than two trades ({looks})."
     gained = f"beyond the market it gained {evidence.excess}"
-    draws = f"{len(evidence.matched_returns):,} random traders that traded as often, on the same days"
+    draws = f"{len(evidence.matched_returns):,} {evidence.matched_description}"
     compared = f"{_earned(evidence)}; {gained}, and {_share_below(evidence):.0%} of {draws} earned less"
     if claim == "skill":
         return f"skill is likely: {compared}; by luck alone that has a probability of {matched:.1%} {looks}."

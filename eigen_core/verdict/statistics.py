@@ -12,6 +12,7 @@ from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_rat
 from statsmodels.regression.linear_model import OLS
 
 from eigen_core.randomness import keyed_generator
+from eigen_core.trading.excess import newey_west_lags
 
 Values = NDArray[np.float64]
 
@@ -79,7 +80,7 @@ def alpha_pvalue(excess: Values, market: Values) -> float | None:
     """Return the probability of such an alpha by luck (one-sided); None where it is undefined.
 
     Alpha is the intercept of the returns on the market's (Jensen 1968), with the error of Newey and West 1987 over
-    4 (days / 100)^(2 / 9) lags (Newey and West 1994).
+    `newey_west_lags`.
 
     Args:
         excess: a day's excess returns, float64 `[days]`.
@@ -87,7 +88,7 @@ def alpha_pvalue(excess: Values, market: Values) -> float | None:
     """
     if len(excess) < _FEWEST or min(excess.std(), market.std()) <= _ROUNDING:
         return None
-    lags = int(4.0 * (len(excess) / 100.0) ** (2.0 / 9.0))
+    lags = newey_west_lags(len(excess))
     fitted = OLS(excess, np.column_stack([np.ones(len(market)), market])).fit(
         cov_type="HAC", cov_kwds={"maxlags": lags}, use_t=True
     )

@@ -7,9 +7,11 @@ import typer
 from rich.console import Console
 
 from flows.cli.common import Json, RunName, Store, sentences, store_of
-from flows.cli.output import PlainTable, print_fact, print_line, print_result
+from flows.cli.output import PlainTable, excess_document, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from eigen_core.account.figures import Figures
     from flows.backtests import Backtest
 
@@ -67,7 +69,7 @@ def backtest(
 
 def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noqa: ARG001 - what is printed has it
     """Return what `eigen backtest --json` prints. Its keys are a contract."""
-    figures, excess, matched = found.figures, found.excess_per_trade, found.matched
+    figures, excess, matched = found.figures, found.excess, found.matched
     trades, verdict = found.trades, found.verdict
     return {
         "run": found.run,
@@ -88,9 +90,9 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "exposure": float(found.curve.exposure.mean()),
         "turnover": figures.turnover,
         "trades": len(trades),
-        "win_rate": float((trades["gain"] > 0.0).mean()) if len(trades) else None,
+        "win_rate": _won(trades),
         "costs": float(found.curve.costs.sum()),
-        "excess_per_trade": excess and {"mean": excess.mean, "standard_error": excess.standard_error},
+        **excess_document(excess),
         "looks": verdict.looks,
         "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
@@ -103,6 +105,11 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         },
         "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},
     }
+
+
+def _won(trades: "pd.DataFrame") -> float | None:
+    """Return the share of the trades with a gain; None without trades, or where rows are single orders."""
+    return float((trades["gain"] > 0.0).mean()) if len(trades) and "exit" in trades else None
 
 
 def _compared(figures: "Figures") -> dict[str, float | None]:
@@ -138,18 +145,20 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
         print_fact(
             console,
             "matched",
-            f"{len(matched.total_returns):,} random traders with the same days, sizes and holding times: median "
+            f"{len(matched.total_returns):,} {matched.description}: median "
             f"{matched.median_return:+.1%}; {quantile:.0%} of them earn less",
         )
     trades = found.trades
-    won = f", {(trades['gain'] > 0.0).mean():.0%} with a gain" if len(trades) else ""
+    share = _won(trades)
+    won = "" if share is None else f", {share:.0%} with a gain"
     print_fact(
         console,
         "trades",
         f"{len(trades):,}{won}; costs {curve.costs.sum():,.0f}; turnover {figures.turnover:.1f} a year",
     )
-    if found.excess_per_trade is not None:
-        print_fact(console, "excess", f"{found.excess_per_trade} beyond all assets on the same days")
+    if found.excess is not None:
+        market = "all assets on the same days" if found.excess.per == "trade" else "equal weight of the same exposure"
+        print_fact(console, "excess", f"{found.excess} beyond {market}")
     print_fact(console, "tables", str(folder))
 
 

@@ -55,7 +55,7 @@ def figures(record: GenerationRecord, telemetry: Telemetry) -> str:
     return (
         f"best {record.best_fitness:,.1f}  mean {record.mean_fitness:,.1f}  "
         f"champion validation {record.champion_validation:,.1f}  "
-        f"{f'excess {record.champion_excess.short} a trade  ' if record.champion_excess else ''}"
+        f"{f'excess {record.champion_excess.short} a {record.champion_excess.per}  ' if record.champion_excess else ''}"
         f"buffer {record.transitions:,}/{record.replay_capacity:,}  "
         f"{duration(telemetry.seconds)}  RSS {size(telemetry.rss_bytes)}"
     )

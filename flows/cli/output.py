@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import typer
 from pydantic_core import to_jsonable_python
@@ -13,6 +13,9 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from eigen_core.records import Excess
 
 P = ParamSpec("P")
 
@@ -29,6 +32,13 @@ def output_console() -> Console:
     """Return the console of standard output. A pipe has no width: there it is that of COLUMNS, or 120."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
+
+
+def excess_document(excess: "Excess | None") -> dict[str, dict[str, float] | None]:
+    """Return an excess as documents of `--json` have it: of a trade or of a year, the other null."""
+    shown = None if excess is None else {"mean": excess.mean, "standard_error": excess.standard_error}
+    per_year = excess is not None and excess.per == "year"
+    return {"excess_per_trade": None if per_year else shown, "excess_per_year": shown if per_year else None}
 
 
 def print_line(console: Console, *parts: Styled, style: str | None = None) -> None:

@@ -57,17 +57,19 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
 
 def print_history(console: Console, status: "RunStatus") -> None:
     """Print the newest generations of a run, one row each."""
+    from eigen_core.reporting.tables import excess_unit
+
     if not status.history:
         return
     newest = status.history[-_SHOWN_GENERATIONS:]
-    trades = any(record.champion_excess for record in newest)
+    excess = excess_unit(newest)
     table = PlainTable(
         "generation",
         "best fitness",
         "mean fitness",
         "validation",
         "champion",
-        *(["excess/trade"] if trades else []),
+        *([f"excess/{excess}"] if excess else []),
         "buffer",
         "time",
         "RSS",
@@ -81,7 +83,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
         table.add_row(
             str(record.generation),
             *(f"{value:,.1f}" for value in fitness),
-            *([record.champion_excess.short if record.champion_excess else ""] if trades else []),
+            *([record.champion_excess.short if record.champion_excess else ""] if excess else []),
             f"{record.transitions:,}",
             *((f"{entry.seconds:,.1f} s", size(entry.rss_bytes), size(entry.rss_peak_bytes)) if entry else [""] * 3),
         )

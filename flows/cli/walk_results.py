@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eigen_core.units import percent
-from flows.cli.output import PlainTable, print_fact, print_line
+from flows.cli.output import PlainTable, excess_document, print_fact, print_line
 from flows.cli.report import print_figures
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "cagr": figures.cagr,
         "volatility": figures.volatility,
         "sharpe_interval": None if verdict.sharpe_interval is None else list(verdict.sharpe_interval),
-        "excess_per_trade": excess and {"mean": excess.mean, "standard_error": excess.standard_error},
+        **excess_document(excess),
         "looks": verdict.looks,
         "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
@@ -64,13 +64,14 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
     from flows.walk_results import fold_row
 
     print_line(console, (result.verdict.sentence, "bold"))
+    per = "trade" if result.excess is None else result.excess.per
     table = PlainTable(
-        *("fold", "seed", "trained to", "plays", "champion", "equal weight", "quantile", "excess a trade", "trades"),
+        *("fold", "seed", "trained to", "plays", "champion", "equal weight", "quantile", f"excess a {per}", "trades"),
         left=("plays",),
         least_important=("trained to", "trades", "seed"),
     )
     for one in result.played:
-        row, excess = fold_row(one), one.played.excess_per_trade
+        row, excess = fold_row(one), one.played.excess
         quantile = one.played.matched.quantile_of(one.played.figures.total_return)
         table.add_row(
             str(one.fold.number),

@@ -66,10 +66,14 @@ class Report:
         baselines: other accounts on the same days, by name.
         benchmark: the one of them that beta, alpha and information ratio are against; None: there is none.
         matched: total returns of random traders matched to the agent, float64 `[draws]`; may be empty.
+        matched_description: what they have in common with the agent, in words.
         quantile: share of them that earned less than the agent; None without any.
         trades: one row a trade: `symbol`, `fill`, `exit` (dates; NaT: still held), `shares`, `paid`, `received`,
-            `costs`, `gain` (money), `reason` of the exit.
+            `costs`, `gain` (money), `reason` of the exit; or orders of a portfolio, of which `fill`, `shares`, `paid`,
+            `received` and `costs` are used.
         by_asset: one row an asset, the highest gain first: `symbol`, `trades`, `won` (share), `gain` (money).
+        weights: share of the equity in each asset at each close, a row a day, a column a symbol; None where the agent
+            makes trades.
         periods_per_year, risk_free: of the figures.
         folds: of a walk-forward; empty without one.
         looks: how often these days were looked at, in a sentence.
@@ -97,6 +101,8 @@ class Report:
     periods_per_year: float
     risk_free: float
     preset: str
+    matched_description: str = "matched random traders"
+    weights: pd.DataFrame | None = None
     warnings: Sequence[str] = ()
     folds: Sequence[Fold] = ()
     looks: str = ""

@@ -87,7 +87,7 @@ def metrics_of(record: GenerationRecord) -> dict[str, float]:
     """Return the metrics of a generation that equal runs share, by the names of the record."""
     return {
         **_numbers(record, "generation"),
-        **_in(dict(record.champion_excess or ()), "champion_excess"),
+        **_in(record.champion_excess.numbers if record.champion_excess else {}, "champion_excess"),
         **_in(record.trading, "trading"),
         **_in(record.learning, "learning"),
     }

@@ -102,3 +102,18 @@ def test_without_trades_there_is_no_skill() -> None:
     assert verdict.deflated_sharpe is None
     assert verdict.smallest_edge is None
     assert "fewer than two trades" in verdict.sentence
+
+
+def test_a_portfolio_is_judged_by_a_year_and_is_the_basket_where_it_is_equal_weight() -> None:
+    like_basket = {"returns": _BASKET * 0.99 + 0.0001 * _OTHER, "holding_days": 1}
+    described = {"matched_description": "random portfolios with the same weights in other assets"}
+    small = Excess(mean=1.0, standard_error=2.0, trades=251, per="year")
+    found = judge(evidence_of(**like_basket, **described, excess=small, total_return=0.1, active_share=0.3))
+    assert found.claim == "undecided"
+    assert "+1.00 % a year" in found.sentence
+    assert "1,000 random portfolios with the same weights in other assets earned less" in found.sentence
+    assert found.smallest_edge == pytest.approx(2.0 * (1.651 + 0.842), abs=0.01)
+    assert f"could have shown is {found.smallest_edge:+.2f} % a year" in found.sentence
+    equal = judge(evidence_of(**like_basket, excess=small, total_return=0.1, active_share=0.03))
+    assert equal.claim == "none"
+    assert "97% of it are the basket of all assets, equal weight" in equal.sentence
