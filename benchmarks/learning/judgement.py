@@ -4,14 +4,19 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from benchmarks.learning.bounds import hindsight_bound, random_reward
 from benchmarks.learning.markets import KnownMarket
 from benchmarks.learning.oracle import play_oracles, tuned_oracle
+from benchmarks.learning.portfolio import tuned_weights_oracle, yearly_excess
 from eigen_core.backtest.interface import task_backtest
+from eigen_core.backtest.portfolio_days import decide_weights
+from eigen_core.config import Config
 from eigen_core.evaluation import spread_starts
 from eigen_core.generation import TrainingState
+from eigen_core.networks import AgentNetwork, portfolio_actions
 from flows.verdicts import verdict_on
 
 HOLDOUT_EPISODES = 20
@@ -21,21 +26,24 @@ _DRAWS = 400
 def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
     """Return what champion and population reach in the holdout, as JSON has it.
 
-    `score`: mean reward of an episode. `share`: percent of the oracle's score; None where nothing is to be known, or
-    the oracle earns nothing.
+    `score`: mean reward of an episode; of the task `portfolio` growth over that of equal weights (percent a year).
+    `share`: percent of the oracle's score; None where nothing is to be known, or the oracle earns nothing.
     `verdict`: what is claimed of the champion's account over all days of the holdout.
     """
     champion = state.champion
     assert champion is not None
     state.task.state = champion.task_state
-    scores, facts = _in_episodes(state, champion.weights, market)
+    scored = _by_growth if state.config.task == "portfolio" else _in_episodes
+    scores, facts = scored(state, champion.weights, market)
     oracle = scores["oracle"] if market.edge else 0.0
     return {
         "share": {
-            name: round(100.0 * scores[name] / oracle, 1) if oracle > 0.0 else None
-            for name in ("champion", "mean", "best", "random", "hindsight")
+            name: round(100.0 * score / oracle, 1) if oracle > 0.0 else None
+            for name, score in scores.items()
+            if name != "oracle"
         },
         "score": {name: round(score, 1) for name, score in scores.items()},
+        "agents": [round(float(score), 1) for score in facts.pop("agents")],
         **facts,
         "chosen": {"generation": champion.generation, "validation": round(champion.validation, 1)},
         "verdict": _verdict(state, market, champion.weights),
@@ -62,10 +70,41 @@ def _in_episodes(
         "hindsight": hindsight_bound(market, config, starts),
     }
     return scores, {
-        "agents": [round(float(reward), 1) for reward in agents],
+        "agents": agents,
         "oracle": asdict(oracle) | {"trades": round(float(account.trades.double().mean()), 1)},
         "champion": {name: round(value, 2) for name, value in state.task.statistics([played]).items()},
     }
+
+
+def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return growth over equal weights in the holdout, and what the champion and the oracle did."""
+    config, span = state.config, market.panel.splits.holdout
+    agents = torch.cat([champion[None], state.population.weights])
+    network = AgentNetwork(market.panel, config, state.device, state.heads, portfolio_actions(config, state.device))
+    decided = torch.from_numpy(decide_weights(network, market.panel, config, agents, span))
+    oracle = tuned_weights_oracle(market, config)
+    best = oracle.weights(market, span)
+    excess = yearly_excess(market, config, span, torch.cat([best[None], decided]))
+    scores = {
+        "oracle": float(excess[0]),
+        "champion": float(excess[1]),
+        "mean": float(excess[2:].mean()),
+        "best": float(excess[2:].max()),
+    }
+    return scores, {
+        "agents": excess[2:],
+        "oracle": asdict(oracle) | {"turnover": _turnover(best, config)},
+        "champion": {
+            "turnover": _turnover(decided[0], config),
+            "cash": round(float(1.0 - decided[0].sum(-1).mean()), 3),
+        },
+    }
+
+
+def _turnover(weights: Tensor, config: Config) -> float:
+    """Return how often a portfolio is changed for another in a year, by its target weights."""
+    changed = weights.diff(dim=0).abs().sum(dim=-1).mean() / 2.0
+    return round(float(changed) * config.account.periods_per_year, 1)
 
 
 def _verdict(state: TrainingState, market: KnownMarket, champion: Tensor) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""The oracle of weights earns what the signal is worth over equal weights, and nothing where there is none."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.learning.markets import known_market
+from benchmarks.learning.portfolio import WeightsOracle, tuned_weights_oracle, yearly_excess
+from benchmarks.learning.trial import trial_config
+
+_CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])
+
+
+def test_equal_weights_have_no_excess_and_the_oracle_has() -> None:
+    market = known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
+    span = market.panel.splits.holdout
+    oracle = tuned_weights_oracle(market, _CONFIG)
+    equal = WeightsOracle(0.0, 1.0)
+    weights = torch.stack([one.weights(market, span) for one in (oracle, equal)])
+    excess = yearly_excess(market, _CONFIG, span, weights)
+    assert oracle.sharpness > 0.0
+    assert excess[0] > 10.0
+    assert excess[1] == pytest.approx(0.0, abs=1e-2)
+
+
+def test_the_excess_is_that_of_a_slow_account() -> None:
+    market = known_market("factor", _CONFIG, 0.3, seed=2, days=1_300, assets=4)
+    span = range(1_000, 1_060)
+    weights = WeightsOracle(2.0, 0.2).weights(market, span)
+    equal = torch.full_like(weights, 0.25)
+    trading = _CONFIG.trading
+    side = (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4) - 1.0
+
+    def growth(targets: np.ndarray) -> float:
+        held, logarithm = np.zeros(4), 0.0
+        for day, wanted in enumerate(targets, start=span.start):
+            kept = 1.0 - side * np.abs(wanted - held).sum()
+            worth = wanted * market.panel.open[day + 2] / market.panel.open[day + 1]
+            total = worth.sum() + 1.0 - wanted.sum()
+            logarithm += np.log(kept * total)
+            held = worth / total
+        return 100.0 * logarithm / len(targets)
+
+    expected = 252 * (growth(weights.numpy()) - growth(equal.numpy()))
+    assert yearly_excess(market, _CONFIG, span, weights[None])[0] == pytest.approx(expected, rel=1e-3)
