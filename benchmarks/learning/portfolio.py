@@ -63,6 +63,7 @@ def yearly_excess(market: KnownMarket, config: Config, span: range, weights: Ten
     table = table.on(slice(span.start, last))
     tradable = torch.from_numpy(market.panel.close[span.start : last] > 0.0).double()
     equal = tradable / tradable.sum(dim=1, keepdim=True).clamp(min=1.0)
-    growth = table.whole(torch.cat([equal[None], weights.double()[:, : last - span.start]])).mean(dim=1).numpy()
+    daily, _ = table.grown(torch.cat([equal[None], weights.double()[:, : last - span.start]]))
+    growth = daily.mean(dim=1).numpy()
     excess: NDArray[np.float64] = config.account.periods_per_year * (growth[1:] - growth[0])
     return excess

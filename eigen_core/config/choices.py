@@ -14,12 +14,14 @@ from eigen_core.config.plain import shown
 
 TASKS: Mapping[str, str] = {
     "market": "eigen_core.task.market:MarketTask",
+    "portfolio": "eigen_core.task.portfolio:PortfolioTask",
     "gym": "eigen_core.task.gymnasium:GymnasiumTask",
 }
 BACKTESTS: Mapping[str, str] = {
     "market": "eigen_core.backtest.market:MarketBacktest",
 }
 """How agents of a task keep an account in money, where it has prices to keep one by."""
+_ON_PANEL = ("market", "portfolio")
 LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
     "td3": "eigen_core.learners.td3:Td3Learner",
@@ -50,7 +52,7 @@ def _task_exists(name: str) -> str:
     return name
 
 
-TASK_NAMES = "market, or gym: and a Gymnasium environment, for example gym:Pendulum-v1 or gym:module:Class"
+TASK_NAMES = "market, portfolio, or gym: and a Gymnasium environment, for example gym:Pendulum-v1 or gym:module:Class"
 TaskName = Annotated[str, Field(max_length=4_096), AfterValidator(_task_exists)]
 
 if TYPE_CHECKING:
@@ -68,6 +70,11 @@ else:
 def task_choice(task: str) -> str:
     """Return the key of `TASKS` that the name of a task begins with."""
     return task.partition(":")[0]
+
+
+def on_panel(task: str) -> bool:
+    """Whether agents play on the days of a panel, so that the sections of the market are about them."""
+    return task_choice(task) in _ON_PANEL
 
 
 def has_prices(task: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from eigen_core.config.account import AccountConfig
-from eigen_core.config.choices import TaskName, has_prices
+from eigen_core.config.choices import TaskName, on_panel
 from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.learning import (
     EvaluationConfig,
@@ -31,8 +31,9 @@ class Config(Section):
     preset: Text = "quickstart"
     """Preset that gives the values not given here; `eigen presets` lists them."""
     task: TaskName = "market"
-    """What agents play: `market`, or a Gymnasium environment with vectors of observations and actions: `gym:` and its
-    id, or `gym:module:Class`. Settings of the sections market and trading are of the market alone."""
+    """What agents play: `market`, where they buy assets for up to `trading.holding_days` days; `portfolio`, where they
+    give weights to assets every day; or a Gymnasium environment with vectors of observations and actions: `gym:` and
+    its id, or `gym:module:Class`. Settings of the sections market and trading are of the first two alone."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random draw of the run."""
     generations: Count = 25
@@ -79,8 +80,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _market_sections_agree(self) -> Self:
-        if not has_prices(self.task):
+        if not on_panel(self.task):
             return self
+        if self.task == "portfolio" and self.trading.settlement_days < 2:
+            raise ValueError(
+                f"trading.settlement_days {self.trading.settlement_days} is too few for the task portfolio: its last "
+                "decision is filled on the first day after the decisions and judged at the fill of the second: use 2"
+            )
         if self.exploration.random_steps and self.trading.max_coefficient is None:
             raise ValueError(
                 f"exploration.random_steps {self.exploration.random_steps} draws actions uniformly from their range, "
@@ -109,7 +115,7 @@ class Config(Section):
     @property
     def holds_out(self) -> bool:
         """Whether episodes are held out that the champion plays once, at the end."""
-        return not has_prices(self.task) or self.market.holdout_days > 0
+        return not on_panel(self.task) or self.market.holdout_days > 0
 
     @property
     def required_days(self) -> int:

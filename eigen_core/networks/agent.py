@@ -66,7 +66,7 @@ class AgentNetwork:
         training_days = len(panel.splits.train)
         self._encoder = encoder_class(config.network)(features, training_days, config.market.window, config.network)
         self._valid = torch.tensor(panel.valid, device=device)
-        self._assets = panel.assets
+        self.assets = panel.assets
         self._network = config.network
         self.block_bound = self._encoder.block_bound
         self.actions = market_actions(config, device) if actions is None else actions
@@ -136,8 +136,8 @@ class AgentNetwork:
 
     def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
         pooled = self._attention(parameters, embeddings, valid) @ embeddings
-        tradable = valid[..., : self._assets]
-        return MarketEmbedding(embeddings[:, :, : self._assets], pooled.flatten(2), tradable)
+        tradable = valid[..., : self.assets]
+        return MarketEmbedding(embeddings[:, :, : self.assets], pooled.flatten(2), tradable)
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> MarketEmbedding:
         """Encode `days` consecutive days."""

@@ -60,28 +60,13 @@ class Evaluator:
         """
         first_days = torch.tensor(starts, device=self._device).flatten()
         actor = self._actor(weights)
-        prepared = self._prepare(weights, starts)
+        prepared = prepared_episodes(self._network, weights, starts, self._episode_times)
         if self._network.portfolio_values:
             return self._step_by_step(actor, prepared, first_days, noise, record)
         return self._at_once(actor, prepared, first_days, noise, record)
 
     def _actor(self, weights: Tensor) -> Parameters:
         return self._network.actor_layout.views(weights[:, self._network.critic_layout.size :])
-
-    def _prepare(self, weights: Tensor, starts: NDArray[np.int64]) -> Tensor:
-        """The actor's view of the market over all episodes, float32 `[agents, slices, days, assets, width]`."""
-        network, days = self._network, self._trading.episode_days
-        shape = (*starts.shape, days, self.prices.assets, network.prepared_width)
-        prepared = torch.empty(shape, device=self._device)
-        shared = bool((starts == starts[0]).all())
-        for first in range(1 if shared else len(starts)):
-            agents = slice(0, len(starts)) if shared else slice(first, first + 1)
-            critic = network.critic_layout.views(weights[agents, : network.critic_layout.size])
-            actor = self._actor(weights[agents])
-            for index, start in enumerate(starts[first]):
-                market = network.encode_block(critic, int(start), days)
-                prepared[agents, index] = network.prepare_actor(actor, market, self._episode_times)
-        return prepared
 
     def _step_by_step(
         self, actor: Parameters, prepared: Tensor, first_days: Tensor, noise: Tensor | None, record: bool
@@ -129,3 +114,25 @@ def _totals(rewards: Tensor, agents: int) -> NDArray[np.float64]:
     """Sum float64 `[episodes, days]` over the days, on the host, to `[agents, slices]`."""
     totals: NDArray[np.float64] = rewards.cpu().numpy().sum(axis=1).reshape(agents, -1)
     return totals
+
+
+def prepared_episodes(network: AgentNetwork, weights: Tensor, starts: NDArray[np.int64], times: Tensor) -> Tensor:
+    """Return the actor's view of the market over all episodes, float32 `[agents, episodes, days, assets, width]`.
+
+    Args:
+        network: forward passes.
+        weights: float32 `[agents, parameters]`.
+        starts: first day of each episode, int64 `[agents, episodes]`.
+        times: time in the episode of each of its days, float32 `[days, values]`.
+    """
+    shape = (*starts.shape, len(times), network.assets, network.prepared_width)
+    prepared = torch.empty(shape, device=weights.device)
+    shared = bool((starts == starts[0]).all())
+    for first in range(1 if shared else len(starts)):
+        agents = slice(0, len(starts)) if shared else slice(first, first + 1)
+        critic = network.critic_layout.views(weights[agents, : network.critic_layout.size])
+        actor = network.actor_layout.views(weights[agents, network.critic_layout.size :])
+        for index, start in enumerate(starts[first]):
+            market = network.encode_block(critic, int(start), len(times))
+            prepared[agents, index] = network.prepare_actor(actor, market, times)
+    return prepared

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.layout import Parameters
-from eigen_core.trading.portfolio import moved_scores
+from eigen_core.trading.portfolio import moved_scores, smoothed_scores
 
 
 @dataclass(frozen=True)
 class DecidedScores:
-    """A decision, and the scores that it leads to.
+    """Decisions, and the scores that they lead to.
 
     Attributes:
         scores: float32 `[agents, ..., assets]`, after the decision.
@@ -55,3 +55,30 @@ def decided_scores(
     if scores is None:
         speeds = torch.ones_like(speeds)
     return DecidedScores(moved_scores(before, wanted, speeds), observed, stored)
+
+
+def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> DecidedScores:
+    """Let agents decide on all days of episodes; differentiable.
+
+    Args:
+        network: forward passes.
+        actor: parameters of the agents.
+        prepared: float32 `[agents, episodes, days, assets, width]`.
+        noise: float32 `[agents, episodes, days, assets, values]`; None: none.
+
+    Returns:
+        `[agents, episodes, days, assets, ...]`.
+    """
+    if not network.portfolio_values:
+        policy = network.policy(actor, prepared.flatten(1, 2), None)
+        played = policy.play(None if noise is None else noise.flatten(1, 2))
+        actions, stored = (part.reshape(*prepared.shape[:-1], -1) for part in played)
+        observed = torch.empty((*prepared.shape[:-1], 0), dtype=torch.float16, device=prepared.device)
+        return DecidedScores(smoothed_scores(*actions.unbind(-1)), observed, stored)
+    days: list[DecidedScores] = []
+    for day in range(prepared.shape[2]):
+        before = days[-1].scores if days else None
+        of_day = None if noise is None else noise[:, :, day]
+        days.append(decided_scores(network, actor, prepared[:, :, day], before, of_day))
+    names = ("scores", "observed", "stored")
+    return DecidedScores(**{name: torch.stack([getattr(day, name) for day in days], dim=2) for name in names})

@@ -5,7 +5,7 @@ move prices, so that the growth of an account is a differentiable function of th
 "Learning to trade via direct reinforcement", section II).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -110,66 +110,46 @@ class Rebalancing:
         )
 
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
-        """Return the table of some days; an index of any shape, or a slice."""
+        """Return the table of some days; an index of any shape `[..., days]`, or a slice."""
         returns = self.returns[days].to(dtype)
-        return Rebalancing(returns, self.stays[days], self.ended[days], self.buying, self.selling)
+        return replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days])
 
-    def step(self, targets: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
-        """Bring an account to its target weights and hold them until the next day's fill.
-
-        Args:
-            targets: `[..., assets]`, decided on the days of this table.
-            held: `[..., assets]`, before the fill.
-
-        Returns:
-            Logarithm of the growth from fill to fill in percent, costs included, `[...]`, and what is held then. Costs
-            are those of the change from the weights that are held, and are taken from all positions and cash alike.
-        """
-        return self._grown(self._filled(targets, held), held)
-
-    def whole(self, targets: Tensor) -> Tensor:
-        """Return what `step` after `step` from cash alone gives: the logarithms of growth in percent `[..., days]`.
+    def grown(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Bring an account that begins with cash to its target weights day after day.
 
         Args:
             targets: `[..., days, assets]`, decided on the days of this table; differentiable.
+
+        Returns:
+            Logarithm of the growth from each day's fill to the next in percent, costs included, and what is traded at
+            the fill, as a share of the equity; both `[..., days]`. Costs are those of the change from the weights that
+            are held, and are taken from all positions and cash alike.
         """
-        if bool(self.stays.any()):
-            days = []
-            held = torch.zeros_like(targets[..., 0, :])
-            for day in range(targets.shape[-2]):
-                table = self.on(slice(day, day + 1), targets.dtype)
-                days.append(table._filled(targets[..., day : day + 1, :], held[..., None, :]))
-                held = table._drifted(days[-1])[..., 0, :]
-            targets = torch.cat(days, dim=-2)
-        else:
-            targets = targets.masked_fill(self.ended, 0.0)
-        drifted = self._drifted(targets)[..., :-1, :]
-        held = torch.cat([torch.zeros_like(targets[..., :1, :]), drifted], dim=-2)
-        return self._grown(targets, held)[0]
+        weights = self._filled(targets) if bool(self.stays.any()) else targets.masked_fill(self.ended, 0.0)
+        growth = self._growth(weights)
+        drifted = (weights * (1.0 + self.returns) / growth[..., None])[..., :-1, :]
+        change = weights - torch.cat([torch.zeros_like(weights[..., :1, :]), drifted], dim=-2)
+        costs = torch.where(change > 0.0, change * self.buying, change * -self.selling).sum(-1)
+        logarithm = torch.log((1.0 - costs).clamp_min(_LEAST_GROWTH)) + torch.log(growth)
+        return logarithm * PERCENT, change.abs().sum(-1)
 
-    def _filled(self, targets: Tensor, held: Tensor) -> Tensor:
-        """Return the weights after the fill.
+    def _filled(self, targets: Tensor) -> Tensor:
+        """Return the weights after each fill where positions stay as they are.
 
-        Beside positions that stay as they are, the others are made smaller where all of them would take more than the
-        equity and more than what was decided.
+        The others are made smaller where all together would take more than the equity and more than was decided.
         """
-        wanted = targets.masked_fill(self.ended, 0.0)
-        stays = torch.where(self.stays, held, 0.0)
-        others = wanted.masked_fill(self.stays, 0.0)
-        most = (wanted.sum(-1, keepdim=True).clamp_min(1.0) - stays.sum(-1, keepdim=True)).clamp_min(0.0)
-        total = others.sum(-1, keepdim=True)
-        share = torch.where(total > most, most / total.clamp_min(1e-12), 1.0)
-        return stays + others * share
-
-    def _drifted(self, weights: Tensor) -> Tensor:
-        """Return what weights are at the next day's fill, before anything is traded."""
-        return weights * (1.0 + self.returns) / self._growth(weights)[..., None]
+        weights, held = [], torch.zeros_like(targets[..., 0, :])
+        for day in range(targets.shape[-2]):
+            table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
+            wanted = targets[..., day, :].masked_fill(table.ended, 0.0)
+            kept = torch.where(table.stays, held, 0.0)
+            others = wanted.masked_fill(table.stays, 0.0)
+            most = (wanted.sum(-1, keepdim=True).clamp_min(1.0) - kept.sum(-1, keepdim=True)).clamp_min(0.0)
+            total = others.sum(-1, keepdim=True)
+            share = torch.where(total > most, most / total.clamp_min(1e-12), 1.0)
+            weights.append(kept + others * share)
+            held = weights[-1] * (1.0 + table.returns) / table._growth(weights[-1])[..., None]
+        return torch.stack(weights, dim=-2)
 
     def _growth(self, weights: Tensor) -> Tensor:
         return (1.0 + (weights * self.returns).sum(-1)).clamp_min(_LEAST_GROWTH)
-
-    def _grown(self, weights: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
-        change = weights - held
-        costs = torch.where(change > 0.0, change * self.buying, change * -self.selling).sum(-1)
-        growth = torch.log((1.0 - costs).clamp_min(_LEAST_GROWTH)) + torch.log(self._growth(weights))
-        return growth * PERCENT, self._drifted(weights)

@@ -59,6 +59,9 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("ppo", ("learner.algorithm=ppo", "learner.epochs=2"), _ALL_TRADED),
     ("ppo in groups", ("learner.algorithm=ppo", "learner.epochs=2", "population.group_size=3"), _NARROW),
     ("five steps", ("learner.n_step=5",), _NARROW),
+    ("portfolio", ("task=portfolio",), _NARROW),
+    ("portfolio, nothing observed", ("task=portfolio", "trading.observe_portfolio=false"), _ALL_TRADED),
+    ("portfolio in groups", ("task=portfolio", "learner.algorithm=ppo", "population.group_size=3"), _NARROW),
     ("tcn", _TCN, _NARROW),
     ("tcn in chunks", (*_TCN, "network.column_chunk=5", "population.group_size=4"), _NARROW),
     (

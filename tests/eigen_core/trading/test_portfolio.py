@@ -88,13 +88,15 @@ def test_growth_is_that_of_an_account_that_keeps_money_and_shares(seed: int, fil
     targets = random_targets(seed, panel, days, short)
     table = Rebalancing.of(prices_of(panel), trading)
     expected = slow_growth(panel, trading, days.start, targets.tolist())
-    whole = table.on(slice(days.start, days.stop)).whole(targets)
-    np.testing.assert_allclose(whole, expected, atol=1e-9)
-    held, steps = torch.zeros(panel.assets, dtype=torch.float64), []
-    for day in days:
-        grown, held = table.on(torch.tensor(day)).step(targets[day - days.start], held)
-        steps.append(float(grown))
-    np.testing.assert_allclose(steps, expected, atol=1e-9)
+    growth, turnover = table.on(slice(days.start, days.stop)).grown(targets)
+    np.testing.assert_allclose(growth, expected, atol=1e-9)
+    assert float(turnover.min()) >= 0.0
+    # Several episodes at once, each with its own days.
+    rows = torch.arange(days.start, days.stop).reshape(2, -1)
+    episodes, _ = table.on(rows).grown(targets.reshape(2, -1, panel.assets)[None].expand(3, -1, -1, -1))
+    for episode, first in enumerate(rows[:, 0].tolist()):
+        own = targets[first - days.start :][: rows.shape[1]].tolist()
+        np.testing.assert_allclose(episodes[1, episode], slow_growth(panel, trading, first, own), atol=1e-9)
 
 
 def test_whole_stretches_of_a_market_without_gaps_are_the_same() -> None:
@@ -103,7 +105,7 @@ def test_whole_stretches_of_a_market_without_gaps_are_the_same() -> None:
     panel = panel_of(close * 1.01, close * 1.02, close)
     trading, days = TradingConfig(cost_bps=30.0), range(3, 55)
     targets = random_targets(1, panel, days, 0.0)
-    whole = Rebalancing.of(prices_of(panel), trading).on(slice(days.start, days.stop)).whole(targets)
+    whole = Rebalancing.of(prices_of(panel), trading).on(slice(days.start, days.stop)).grown(targets)[0]
     np.testing.assert_allclose(whole, slow_growth(panel, trading, days.start, targets.tolist()), atol=1e-9)
 
 
@@ -117,7 +119,7 @@ def test_the_account_in_money_differs_by_sizes_that_were_decided_before_the_fill
     trading, days = TradingConfig(), range(126)
     prices = prices_of(panel)
     targets = random_targets(3, panel, days, 0.0)
-    growth = Rebalancing.of(prices, trading).on(slice(days.start, days.stop)).whole(targets)
+    growth = Rebalancing.of(prices, trading).on(slice(days.start, days.stop)).grown(targets)[0]
     curve = weights_accounts(
         targets.numpy()[None],
         entry_prices(prices, trading)[: len(days)].numpy(),
@@ -166,5 +168,6 @@ def test_the_gradient_of_a_stretch_is_that_of_finite_differences() -> None:
     random = np.random.default_rng(0)
     wanted, speeds = (torch.tensor(random.random((12, 4)), requires_grad=True) for _ in range(2))
     assert torch.autograd.gradcheck(
-        lambda wanted, speeds: table.whole(target_weights(smoothed_scores(wanted, speeds), tradable)), (wanted, speeds)
+        lambda wanted, speeds: table.grown(target_weights(smoothed_scores(wanted, speeds), tradable))[0],
+        (wanted, speeds),
     )

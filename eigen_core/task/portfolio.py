@@ -1,0 +1,115 @@
+"""The market as a portfolio: agents decide every day which share of the equity each asset is to have."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.market.facts import PanelFacts
+from eigen_core.market.panel import Panel
+from eigen_core.networks import Heads, portfolio_actions
+from eigen_core.records import Excess
+from eigen_core.task.interface import Rollout
+from eigen_core.task.market_rollouts import prepared_episodes
+from eigen_core.task.market_transitions import EpisodeBatch, rows_of
+from eigen_core.task.panel_task import PanelTask
+from eigen_core.task.portfolio_needs import PortfolioNeeds
+from eigen_core.task.portfolio_scores import episode_scores
+from eigen_core.trading import Prices
+from eigen_core.trading.orders import fill_offset
+from eigen_core.trading.portfolio import Rebalancing, target_weights
+
+_COUNTED = ("turnover", "exposure", "largest_weight")
+
+
+class PortfolioTask(PanelTask):
+    """Implements `Task` and `DifferentiableGrowth`.
+
+    After the close of each of an episode's `trading.trading_days` days an agent decides on a score and a speed for each
+    asset, which move the scores of its portfolio; it observes the market and these scores. The reward is the logarithm
+    of the growth of its account in percent, from the fill of the decision to that of the next (`Rebalancing`).
+
+    Args:
+        config: trading rules, bounds of the weights, networks, days.
+        panel: the market.
+        device: where everything is computed.
+        heads: what the learner needs of the networks.
+    """
+
+    def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
+        super().__init__(config, panel, device, heads, portfolio_actions(config, device))
+        prices = Prices.of_panel(panel, device)
+        self._tradable = prices.tradable
+        self._rebalancing = Rebalancing.of(prices, config.trading)
+        self._device = device
+
+    @staticmethod
+    def steps(config: Config) -> int:
+        """Return the days of an episode: those on which is decided."""
+        return config.trading.trading_days
+
+    @staticmethod
+    def needs(config: Config, facts: PanelFacts, heads: Heads) -> PortfolioNeeds:
+        """Return what a run needs on a panel of this size."""
+        return PortfolioNeeds(config, facts, heads)
+
+    @torch.no_grad()
+    def roll_out(
+        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+    ) -> Rollout:
+        """Play one episode for each agent and start; see `Task.roll_out`."""
+        actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
+        prepared = prepared_episodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
+        decided = episode_scores(self.network, actor, prepared, noise)
+        del prepared
+        first_days = torch.tensor(starts, device=self._device)
+        days = first_days[..., None] + torch.arange(self.episode_steps, device=self._device)
+        targets = target_weights(decided.scores.double(), self._tradable[days], self._config.portfolio.short)
+        rewards, turnover = self._rebalancing.on(days).grown(targets)
+        counts = {
+            "turnover": turnover.sum(-1),
+            "exposure": targets.sum(-1).mean(-1),
+            "largest_weight": targets.amax(-1).mean(-1),
+        }
+        batch = None
+        if record:
+            columns = (decided.observed, decided.stored, rewards.float())
+            batch = EpisodeBatch(first_days.flatten(), *(column.flatten(0, 1) for column in columns))
+        return Rollout(
+            rewards.cpu().numpy().sum(axis=-1),
+            {name: values.flatten().cpu().numpy() for name, values in counts.items()},
+            None if batch is None else rows_of(batch),
+        )
+
+    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Return means over the episodes: what is traded, as a multiple of the equity; its share in assets; the
+        largest weight."""
+        return {name: float(np.concatenate([rollout.counts[name] for rollout in rollouts]).mean()) for name in _COUNTED}
+
+    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:  # noqa: ARG002
+        """Return None: there are no trades whose gains could be compared."""
+        return None
+
+    @property
+    def growth_days(self) -> range:
+        """The training days on which agents can decide; see `DifferentiableGrowth`."""
+        train = self.panel.splits.train
+        # The fill of the last decision, and the one after it.
+        return range(
+            max(train.start, self._config.market.window - 1), train.stop - fill_offset(self._config.trading) - 1
+        )
+
+    def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
+        """Return what agents reach in a stretch of days; see `DifferentiableGrowth`."""
+        critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
+        actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
+        market = self.network.encode_block(critic, first_day, days)
+        prepared = self.network.prepare_actor(actor, market, self._episode_times[:1])
+        scores = episode_scores(self.network, actor, prepared[:, None], None).scores[:, 0]
+        stretch = slice(first_day, first_day + days)
+        targets = target_weights(scores, self._tradable[stretch], self._config.portfolio.short)
+        growth, turnover = self._rebalancing.on(stretch, torch.float32).grown(targets)
+        return growth, turnover.detach()

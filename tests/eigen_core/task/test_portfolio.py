@@ -1,0 +1,74 @@
+"""The task `portfolio`: every learner plays it, with the same bits in any grouping and after a resume."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from science_cases import random_panel, small_config
+from training_cases import advance, content_of
+
+from eigen_core.backtest.portfolio_days import decide_weights
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.config import Config, choices
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+from eigen_core.networks import Heads
+from eigen_core.population import initial_weights
+from eigen_core.task.portfolio import PortfolioTask
+from eigen_core.trading import Prices
+from eigen_core.trading.portfolio import Rebalancing
+
+CPU = torch.device("cpu")
+QUICK = ("ddpg", "ppo")
+LEARNERS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.thorough) for name in choices.LEARNERS]
+
+
+def portfolio_config(**sections: Any) -> Config:
+    return small_config(task="portfolio", **sections)
+
+
+def begin(config: Config) -> TrainingState:
+    return start_training(config, random_panel(config))
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {"learner": {"algorithm": learner}, "portfolio": {"short": 0.3}}
+    states = [advance(begin(portfolio_config(population={"group_size": size}, **sections)), 2) for size in (0, 1, 2)]
+    contents = [content_of(state) for state in states]
+    assert contents[0] == contents[1] == contents[2]
+    assert states[0].history[-1].learning is not None
+    directory = RunDirectory.create(tmp_path, "run", {})
+    directory.save(snapshot(states[0]))
+    resumed = begin(portfolio_config(**sections))
+    loaded = directory.load_newest(snapshot_form(resumed))
+    assert loaded is not None
+    restore(resumed, loaded.snapshot)
+    assert content_of(advance(resumed, 1)) == content_of(advance(states[0], 1))
+    assert hold_out(resumed) is not None
+    assert resumed.history[-1].trading.keys() == {"turnover", "exposure", "largest_weight"}
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_rewards_are_those_of_the_weights_that_agents_decide_on(observe: bool) -> None:
+    config = portfolio_config(trading={"observe_portfolio": observe}, portfolio={"short": 0.5})
+    panel, starts = random_panel(config), np.array([[30, 70]] * 3)
+    task = PortfolioTask(config, panel, CPU, Heads())
+    rows = initial_weights(task.network.layouts, 3, config.seed, CPU)
+    rollout = task.roll_out(rows, starts)
+    table = Rebalancing.of(Prices.of_panel(panel, CPU), config.trading)
+    for episode, start in enumerate(starts[0]):
+        days = range(start, start + task.episode_steps)
+        targets = decide_weights(task.network, panel, config, rows, days)
+        growth, turnover = table.on(slice(days.start, days.stop)).grown(torch.tensor(targets))
+        np.testing.assert_allclose(rollout.rewards[:, episode], growth.sum(-1), atol=1e-4)
+        np.testing.assert_allclose(rollout.counts["turnover"].reshape(3, 2)[:, episode], turnover.sum(-1), atol=1e-4)
+        np.testing.assert_allclose(task.growth(rows, start, len(days))[0].detach(), growth, atol=1e-3)
+
+
+def test_an_episode_needs_the_fills_after_its_last_decision() -> None:
+    with pytest.raises(InputError, match="use 2"):
+        load_config("quickstart", ["task=portfolio", "trading.settlement_days=1", "trading.holding_days=1"])
