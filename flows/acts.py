@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
-from eigen_core.backtest.interface import NextOrders, task_backtest
+from eigen_core.backtest.interface import NextOrders, decision_of, task_backtest
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config
 from eigen_core.config.values import Date
@@ -29,7 +29,7 @@ class Difference:
 
     Attributes:
         date: of the day.
-        issued, replayed: symbols that were bought; None: nothing.
+        issued, replayed: what was ordered, as `decision_of` names it; None: nothing.
         missed: no orders were asked for on the day.
     """
 
@@ -155,12 +155,12 @@ def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path
 
 
 def _reconciled(kept: ActLedger, found: NextOrders) -> tuple[int, tuple[Difference, ...]]:
-    """Compare the purchases that were issued on all days before with those of the replay."""
+    """Compare what was ordered on all days before with what the replay orders."""
     differences = []
-    earlier = sorted({day for day in (*kept.days, *found.bought) if day < found.date})
+    earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
     for day in earlier:
-        issued = next((order.symbol for order in kept.days.get(day, ()) if order.side == "buy"), None)
-        compared = Difference(day, issued, found.bought.get(day), missed=day not in kept.days)
+        issued = decision_of(kept.days.get(day, ()))
+        compared = Difference(day, issued, found.decided.get(day), missed=day not in kept.days)
         if compared.missed or compared.issued != compared.replayed:
             differences.append(compared)
     return len(earlier) - len(differences), tuple(differences)

@@ -139,7 +139,7 @@ class _Keeper:
         self.cash = np.full(traders, settings.capital)
         self.shares = np.zeros((traders, entries.shape[1]))
         self._entries = entries
-        self._whole = settings.shares == "whole"
+        self._settings = settings
 
     def worth(self, last_close: Values) -> Values:
         total: Values = np.where(self.shares != 0.0, self.shares * last_close, 0.0).sum(axis=1)
@@ -151,32 +151,46 @@ class _Keeper:
 
     def trade(self, decided: int, weights: Values, equity: Values) -> tuple[Values, Values, Values]:
         """Bring the positions to weights; return paid and costs of each order, and what each account traded."""
-        entry = self._entries[decided]
-        filled = ~np.isnan(entry) & ~np.isnan(weights).any(axis=1, keepdims=True)
-        entry = np.where(np.isnan(entry), 0.0, entry)
-        exit_price = entry / (1.0 + self.fees.slippage) * (1.0 - self.fees.slippage)
-        change = self._changes(np.where(filled, weights, 0.0) * equity[:, None], filled, entry, exit_price)
+        entry, fees = self._entries[decided], self.fees
+        change = changes_to_weights(weights, equity, self.cash, self.shares, entry, fees, self._settings)
+        entry = np.nan_to_num(entry)
+        exit_price = sale_price(entry, fees)
         buys, sells = np.maximum(change, 0.0), np.maximum(-change, 0.0)
-        paid = buys * entry * (1.0 + self.fees.cost) - sells * exit_price * (1.0 - self.fees.cost)
-        costs = buys * self.fees.of_purchase(entry) + sells * self.fees.of_sale(exit_price, False)
+        paid = buys * entry * (1.0 + fees.cost) - sells * exit_price * (1.0 - fees.cost)
+        costs = buys * fees.of_purchase(entry) + sells * fees.of_sale(exit_price, False)
         self.cash = self.cash - paid.sum(axis=1)
         self.shares = self.shares + change
         return paid, costs, (buys * entry + sells * exit_price).sum(axis=1)
 
-    def _changes(self, wanted: Values, filled: NDArray[np.bool_], entry: Values, exit_price: Values) -> Values:
-        """Return how many shares to buy of each asset, below 0: to sell, so that each is worth what is wanted."""
-        price = np.where(entry > 0.0, entry, 1.0) * (1.0 + self.fees.cost)
-        target = np.where(filled, wanted / price, self.shares)
-        if self._whole:
-            target = np.where(filled, np.trunc(target), target)
-        change = target - self.shares
-        sold = (np.maximum(-change, 0.0) * exit_price).sum(axis=1) * (1.0 - self.fees.cost)
-        buys = np.maximum(change, 0.0)
-        needed, available = (buys * price).sum(axis=1), self.cash + sold
-        short_of_cash = (needed > 0.0) & (needed > available * (1.0 + ROUNDING))
-        share = np.where(short_of_cash, np.maximum(available, 0.0) / np.where(short_of_cash, needed, 1.0), 1.0)
-        buys = buys * share[:, None]
-        if self._whole:
-            buys = np.where(short_of_cash[:, None], np.floor(buys), buys)
-        changes: Values = np.where(change > 0.0, buys, change)
-        return changes
+
+def sale_price(entry: Values, fees: Fees) -> Values:
+    """Return what one share is sold for at the time at which one is bought for `entry`, slippage included in both."""
+    return entry / (1.0 + fees.slippage) * (1.0 - fees.slippage)
+
+
+def changes_to_weights(
+    weights: Values, equity: Values, cash: Values, shares: Values, entries: Values, fees: Fees, settings: AccountConfig
+) -> Values:
+    """Return how many shares to buy of each asset, below 0: to sell, to bring accounts to target weights.
+
+    Args:
+        weights, shares: float64 `[traders, assets]`, targets and what is held; a row of weights with a NaN: nothing.
+        equity, cash: float64 `[traders]`, what the weights are shares of, and what purchases are paid with.
+        entries: float64 `[assets]` or `[traders, assets]`, prices of purchases, slippage included; NaN: no order.
+        fees: costs and slippage.
+        settings: whether parts of a share can be bought.
+    """
+    filled, whole = ~np.isnan(entries) & ~np.isnan(weights).any(axis=1, keepdims=True), settings.shares == "whole"
+    price = np.where(filled, entries, 1.0) * (1.0 + fees.cost)
+    target = np.where(filled, weights, 0.0) * equity[:, None] / price
+    change = np.where(filled, (np.trunc(target) if whole else target) - shares, 0.0)
+    sold = np.maximum(-change, 0.0) * np.where(filled, sale_price(entries, fees), 0.0) * (1.0 - fees.cost)
+    buys = np.maximum(change, 0.0)
+    needed, available = (buys * price).sum(axis=1), cash + sold.sum(axis=1)
+    short_of_cash = (needed > 0.0) & (needed > available * (1.0 + ROUNDING))
+    share = np.where(short_of_cash, np.maximum(available, 0.0) / np.where(short_of_cash, needed, 1.0), 1.0)
+    buys = buys * share[:, None]
+    if whole:
+        buys = np.where(short_of_cash[:, None], np.floor(buys), buys)
+    changes: Values = np.where(change > 0.0, buys, change)
+    return changes

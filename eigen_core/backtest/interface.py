@@ -1,6 +1,6 @@
 """What is asked of the backtest of a task: what agents earn in money over a span of days, and what they order next."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -59,12 +59,13 @@ class Order:
 
     Attributes:
         symbol: of the asset.
-        side: buy, at the next fill; or sell, at the target or else on the last day.
+        side: buy, at the next fill; or sell, at the next fill, or where there is a target at that or else on the last
+            day.
         size: shares.
         money: what it takes or gives at `price`, transaction costs included in a purchase.
-        price: of a purchase: the last close with slippage, as the fill is not known yet; of a sale: the target.
-        target: price of the sale.
-        latest_exit: date of the sale where the target is not reached.
+        price: the target of a sale; else the last close with slippage, as the fill is not known yet.
+        target: price of the sale of what is bought or held; None: none is decided yet.
+        latest_exit: date of that sale where the target is not reached.
     """
 
     symbol: str
@@ -72,19 +73,27 @@ class Order:
     size: float
     money: float
     price: float
-    target: float
-    latest_exit: str
+    target: float | None
+    latest_exit: str | None
 
 
 @dataclass(frozen=True)
 class Position:
-    """An open position: its shares, their price with slippage, and what they are worth at the last known close."""
+    """An open position.
+
+    Attributes:
+        symbol: of the asset.
+        size: shares; below 0: sold short.
+        entry: price of one share, slippage included; None where it was bought by many orders.
+        worth: at the last known close (money).
+        decided: date of the decision that bought it; None where these are many.
+    """
 
     symbol: str
     size: float
-    entry: float
+    entry: float | None
     worth: float
-    decided: str
+    decided: str | None
 
 
 @dataclass(frozen=True)
@@ -94,9 +103,9 @@ class NextOrders:
     Attributes:
         date: of the day.
         equity, cash: at its close (money).
-        orders: the purchase, if there is one, then the standing sale of each position.
+        orders: what the day's decision orders, then the standing sales of positions.
         positions: held at the day's close.
-        bought: symbol that the decision of each day of the span has bought, by date; None: nothing.
+        decided: what the decision of each day of the span has ordered, by date, as `decision_of` names it.
     """
 
     date: str
@@ -104,7 +113,16 @@ class NextOrders:
     cash: float
     orders: tuple[Order, ...]
     positions: tuple[Position, ...]
-    bought: Mapping[str, str | None]
+    decided: Mapping[str, str | None]
+
+
+def decision_of(orders: Iterable[Order]) -> str | None:
+    """Return what a day's decision orders: symbols bought, and with a minus sold at once; None: nothing.
+
+    Standing sales, which have a target, were decided before.
+    """
+    decided = (order for order in orders if order.side == "buy" or order.target is None)
+    return " ".join(order.symbol if order.side == "buy" else f"-{order.symbol}" for order in decided) or None
 
 
 class TaskBacktest(Protocol):

@@ -68,9 +68,10 @@ def next_orders(config: Config, panel: Panel, weights: Tensor, first: int) -> Ne
         for day in held
     ]
     equity = float(accounts.equity[0, last])
-    bought = {str(dates[day]): panel.symbols[assets[day]] if shares[day] > 0.0 else None for day in range(len(span))}
+    bought = [panel.symbols[assets[day]] if shares[day] > 0.0 else None for day in range(len(span))]
     cash = equity * (1.0 - float(accounts.exposure[0, last]))
-    return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), bought)
+    by_date = dict(zip(map(str, dates[:-1]), bought, strict=True))
+    return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), by_date)
 
 
 def _with_a_day_at_the_last_close(prices: Prices) -> Prices:

@@ -19,6 +19,7 @@ TASKS: Mapping[str, str] = {
 }
 BACKTESTS: Mapping[str, str] = {
     "market": "eigen_core.backtest.market:MarketBacktest",
+    "portfolio": "eigen_core.backtest.portfolio:PortfolioBacktest",
 }
 """How agents of a task keep an account in money, where it has prices to keep one by."""
 _ON_PANEL = ("market", "portfolio")

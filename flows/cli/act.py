@@ -77,13 +77,12 @@ def print_act(console: Console, found: "Act") -> None:
         "side", "symbol", "shares", "money", "target", "latest exit", left=("side", "symbol", "latest exit")
     )
     for order in after.orders:
-        numbers = (f"{order.size:,.4f}", f"{order.money:,.2f}", f"{order.target:,.4f}")
-        table.add_row(order.side, order.symbol, *numbers, order.latest_exit)
+        target = "–" if order.target is None else f"{order.target:,.4f}"
+        numbers = (f"{order.size:,.4f}", f"{order.money:,.2f}", target)
+        table.add_row(order.side, order.symbol, *numbers, order.latest_exit or "–")
     if after.orders:
         table.print(console)
-        print_line(
-            console, "Sizes of purchases are those at the last close; latest exits count holidays as days of trading."
-        )
+        print_line(console, "Sizes are those at the last close; latest exits count holidays as days of trading.")
     else:
         print_line(console, "Nothing is ordered.")
     print_line(
@@ -96,5 +95,5 @@ def print_act(console: Console, found: "Act") -> None:
     )
     for day in found.differences:
         issued = "no orders were asked for" if day.missed else f"ordered {day.issued or 'nothing'}"
-        print_line(console, f"  {day.date}: {issued}, the replay buys {day.replayed or 'nothing'}")
+        print_line(console, f"  {day.date}: {issued}, the replay orders {day.replayed or 'nothing'}")
     print_line(console, f"Orders are kept in {found.ledger}.")

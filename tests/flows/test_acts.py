@@ -85,7 +85,7 @@ def test_other_orders_are_named_and_another_champion_is_refused(store: Path, tmp
     path.write_text(json.dumps(kept))
     found = acted(store, tmp_path, date_of(361))
     assert [(one.date, one.issued, one.missed) for one in found.differences] == [(date_of(360), None, False)]
-    assert found.differences[0].replayed == began.next.bought[date_of(360)]
+    assert found.differences[0].replayed == began.next.decided[date_of(360)]
     path.write_text(json.dumps({**kept, "champion": "0"}))
     with pytest.raises(InputError, match=r"begin anew with --ledger"):
         acted(store, tmp_path, date_of(362))

@@ -1,0 +1,146 @@
+"""What agents that hold portfolios of weights earn in money, beside baselines and permuted portfolios."""
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.account.baselines import baseline_curves
+from eigen_core.account.days import prices_of_span
+from eigen_core.account.equity import EquityCurve, Values
+from eigen_core.account.matched import share_of_capital
+from eigen_core.account.permuted import active_share, equal_weights_like, play_permuted_weights
+from eigen_core.account.weights import WeightsAccounts, weights_accounts
+from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
+from eigen_core.backtest.portfolio_days import decide_weights
+from eigen_core.backtest.portfolio_orders import orders_of_days
+from eigen_core.config import AccountConfig, Config
+from eigen_core.learners import learner_class
+from eigen_core.market import Panel
+from eigen_core.networks import AgentNetwork, portfolio_actions
+from eigen_core.population import agent_groups, initial_weights
+from eigen_core.trading import Prices, entry_prices, excess_of_days
+from eigen_core.trading.orders import BASIS_POINTS, fill_offset
+
+ENDED_AFTER = 5
+"""Days without a price after which the series of an asset is taken to have ended; a gap is shorter."""
+
+
+class PortfolioBacktest:
+    """Implements `TaskBacktest`: agents decide on target weights."""
+
+    def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
+        heads, actions = learner_class(config.learner).heads(config), portfolio_actions(config, device)
+        self._config = config
+        self._panel = panel
+        self._device = device
+        self._network = AgentNetwork(panel, config, device, heads, actions)
+
+    def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> PlayedSpan:
+        """Play agents day after day over a span; see `TaskBacktest.play`."""
+        config, panel = self._config, self._panel
+        decided = self._together(weights, span, ensemble=True) if ensemble else self._decided(weights, span)
+        initial = initial_weights(self._network.layouts, config.population.size, config.seed, self._device)
+        market = PortfolioMarket(panel, config, span)
+        began = market.accounts(self._decided(initial, span)).together(1.0 / config.population.size)
+        return market.played(decided, began, key, one_portfolio=ensemble, draws=draws)
+
+    def returns_of(self, weights: Tensor, span: range) -> Values:
+        """Return what each agent's account with the whole capital returns a day: float64 `[days, agents]`."""
+        accounts = PortfolioMarket(self._panel, self._config, span).accounts(self._decided(weights, span))
+        return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
+
+    def next_orders(self, weights: Tensor, first: int) -> NextOrders:
+        """Return the changes of shares to the target weights; see `TaskBacktest.next_orders`."""
+        span = range(first, self._panel.days)
+        market, decided = PortfolioMarket(self._panel, self._config, span), self._decided(weights[None], span)
+        closes = np.asarray(self._panel.close[first:])
+        return orders_of_days(decided[0], market.accounts(decided), closes, self._panel.symbols, self._config)
+
+    def _decided(self, weights: Tensor, span: range) -> Values:
+        groups = agent_groups(len(weights), self._config.population.group_size)
+        return np.concatenate([self._together(weights[group], span) for group in groups])
+
+    def _together(self, weights: Tensor, span: range, *, ensemble: bool = False) -> Values:
+        own = weights.to(self._device)
+        return decide_weights(self._network, self._panel, self._config, own, span, ensemble=ensemble)
+
+
+class PortfolioMarket:
+    """Keeps accounts of target weights over a span of a panel.
+
+    Args:
+        panel: the market.
+        config: trading rules, account, seed.
+        span: the days.
+
+    An asset without a price stays as it is, and is sold at its last known price after `ENDED_AFTER` days without one.
+    """
+
+    def __init__(self, panel: Panel, config: Config, span: range) -> None:
+        self._panel = panel
+        self._config = config
+        self._span = span
+        self._prices = Prices.of_panel(panel, torch.device("cpu"))
+        self.dates = np.asarray(panel.dates)[span.start : span.stop]
+        known = prices_of_span(self._prices, span, fill_offset(config.trading))
+        self._tradable = known.tradable[: len(span)].numpy()
+        self._last_close = known.last_close[: len(span)].numpy()
+        slippage = config.trading.slippage_bps / BASIS_POINTS
+        at_last_price = self._last_close * (1.0 + slippage)
+        entries = entry_prices(known, config.trading)[: len(span)].numpy()
+        self._entries = np.where(_ended(self._tradable), at_last_price, entries)
+
+    def accounts(self, weights: Values, settings: AccountConfig | None = None) -> WeightsAccounts:
+        """Return the accounts of target weights, float64 `[agents, days, assets]`."""
+        config = self._config
+        known = (self._entries, self._last_close, self.dates)
+        return weights_accounts(weights, *known, config.trading, settings or config.account)
+
+    def played(
+        self, weights: Values, initial: EquityCurve, key: str, *, one_portfolio: bool = False, draws: int = DRAWS
+    ) -> PlayedSpan:
+        """Return what agents earn, each with an equal share of the capital.
+
+        Args:
+            weights: their target weights, float64 `[agents, days, assets]`.
+            initial: the mean account of the agents that the run began with.
+            key: name of the agents, which the draws of permuted portfolios belong to.
+            one_portfolio: see `PlayedSpan`.
+            draws: permuted portfolios.
+        """
+        config, symbols = self._config, self._panel.symbols
+        own = share_of_capital(config.account, len(weights))
+        accounts = self.accounts(weights, own)
+        curve = accounts.together()
+        equal = self.accounts(equal_weights_like(weights, self._tradable), own).together()
+        trades = pd.concat(
+            [accounts.table(agent, symbols).assign(agent=agent) for agent in range(len(weights))], ignore_index=True
+        )
+        known = (self._tradable, self._entries, self._last_close, self.dates)
+        rules = baseline_curves(self._prices, np.asarray(self._panel.dates), config, self._span)
+        returns, market = (torch.tensor(one.returns) for one in (curve, equal))
+        held = pd.DataFrame(accounts.held_weights(), index=self.dates, columns=symbols[: weights.shape[2]])
+        return PlayedSpan(
+            curve=curve,
+            trades=trades.sort_values("decision", kind="stable", ignore_index=True),
+            interest=float(accounts.interest.sum()),
+            one_portfolio=one_portfolio,
+            baselines={**rules, "initial_population": initial},
+            matched=play_permuted_weights(weights, *known, config, draws, key),
+            excess=excess_of_days(returns, market, config.account.periods_per_year),
+            holding_days=1,
+            baskets=("rebalanced", "equal_weight"),
+            weights=held,
+            active_share=active_share(weights, self._tradable),
+        )
+
+
+def _ended(tradable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return where an asset has had no price for `ENDED_AFTER` days up to this one: bool `[days, assets]`."""
+    before = np.zeros((ENDED_AFTER - 1, tradable.shape[1]), dtype=np.bool_)
+    days = sliding_window_view(np.concatenate([before, ~tradable]), ENDED_AFTER, axis=0)
+    ended: NDArray[np.bool_] = np.logical_and.reduce(days, axis=-1)
+    return ended
