@@ -1,0 +1,28 @@
+"""The prices with a planted edge that the pictures of the README are drawn on."""
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.walks import write_planted_prices
+from eigen_core.config.loading import load_config
+from eigen_core.market import build_panel
+from eigen_core.trading.planted import FEATURE, coming_returns
+
+EDGE = 0.3
+
+
+def test_the_planted_column_is_read_as_a_feature_with_its_information_coefficient(tmp_path: Path) -> None:
+    options = ["market.first_date=2015-01-01", "trading.holding_days=5"]
+    path = tmp_path / "planted.csv"
+    write_planted_prices(load_config("quickstart", options), EDGE, path)
+    own = [f"market.data={path}", 'market.own_features=["columns"]']
+    config = load_config("quickstart", [*options, *own])
+    panel, _ = build_panel(config)
+    # Features are normalised a column each, which moves the correlation over the assets of a day by little.
+    signal = np.asarray(panel.features)[..., panel.feature_names.index(FEATURE)]
+    returns = coming_returns(panel, config.trading)
+    found = [
+        np.corrcoef(one, other)[0, 1] for one, other in zip(signal, returns, strict=True) if not np.isnan(other).any()
+    ]
+    assert abs(np.mean(found) - EDGE) < 0.05
