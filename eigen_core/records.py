@@ -147,10 +147,26 @@ class GenerationRecord(Record):
     """What the population method says of the generation, by its own names."""
     descent: tuple[Lineage, ...]
     """Lineage: where each agent of the population bred in this generation comes from."""
+    ancestors: tuple[int, ...] = ()
+    """From which agent of the first generation each agent bred in this one descends, by the parent that gave most of
+    its weights; empty in records of earlier versions."""
+    policy_distance: float | None = None
+    """Mean distance of the actions of two agents after learning, on the same stored observations (fraction of an
+    action's range); None while too little was stored."""
     weights_sha256: str
     """Hash of the bred population's weights."""
     replay_sha256: str
     """Hash of the replay's content."""
+
+    @property
+    def chosen_by_score(self) -> bool:
+        """Whether the champion was chosen by something else than its validation fitness."""
+        return self.champion_score != self.champion_validation
+
+    @property
+    def distinct_ancestors(self) -> int | None:
+        """Agents of the first generation from which the bred population descends; None where that is not known."""
+        return len(set(self.ancestors)) or None
 
     @model_validator(mode="before")
     @classmethod
@@ -348,9 +364,9 @@ def history_in(document: JsonValue | bytes, generation: int) -> list[GenerationR
 
 def _unfit(record: GenerationRecord, agents: int) -> str | None:
     """Return what keeps a record from being one of a population of so many agents."""
-    if {len(record.fitness), len(record.validations), len(record.descent)} != {agents}:
+    if {len(record.fitness), len(record.validations), len(record.descent), len(record.ancestors) or agents} != {agents}:
         return f"is not about {agents} agents"
-    named = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
+    named = {record.champion_agent, *record.ancestors, *(parent for born in record.descent for parent in born.parents)}
     if min(named) < 0 or max(named) >= agents:
         return f"names an agent that a population of {agents} does not have"
     if [born.agent for born in record.descent] != list(range(agents)):

@@ -14,6 +14,7 @@ from eigen_core.checkpoint import tensors_sha256
 from eigen_core.evaluation import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.evolution import Champion, Ended
 from eigen_core.evolution.interface import NOISE_FACTOR
+from eigen_core.generation.diversity import policy_distance
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.generation.undo import population_to_learn
 from eigen_core.learners import LearningPlan
@@ -21,6 +22,7 @@ from eigen_core.population import Population, agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess, GenerationRecord
+from eigen_core.reporting.ancestry import ancestors_after
 from eigen_core.task import Rollout
 
 # Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
@@ -236,7 +238,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
             return state.history[-1]
         raise RuntimeError("evolve was called before evaluate.")
     config, generation = state.config, result.generation
-    learning = state.learned[1] if state.learned else None
+    learning, distance = state.learned[1] if state.learned else None, policy_distance(state)
     ended = Ended(
         generation=generation,
         population=state.population,
@@ -265,6 +267,8 @@ def evolve(state: TrainingState) -> GenerationRecord:
         noise_scale=state.noise_scale,
         evolution=dict(bred.facts),
         descent=bred.lineages,
+        ancestors=ancestors_after(state.history, bred.lineages, generation, champion.generation),
+        policy_distance=distance,
         weights_sha256=tensors_sha256({"weights": bred.population.weights}),
         replay_sha256=tensors_sha256(state.replay.tensors()),
     )

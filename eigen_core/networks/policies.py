@@ -92,6 +92,10 @@ class Box:
         softplus = torch.relu(raw) + torch.log1p(torch.exp(-raw.abs()))
         return torch.where(self._unbounded, self.low + softplus, actions)
 
+    def fractions(self, actions: Tensor) -> Tensor:
+        """Return actions in natural units as fractions of their range, from 0 to 1; above `low` where it has no end."""
+        return (actions - self.low) / self._range
+
     def raw(self, fractions: Tensor) -> Tensor:
         """Return what `actions` squashes to these fractions between the bounds, from -1 to 1, both excluded."""
         return (torch.log1p(fractions) - torch.log1p(-fractions)) / (2.0 * self._steepness)

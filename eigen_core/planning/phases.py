@@ -3,6 +3,7 @@
 Each function follows the one of `eigen_core.generation` that it is named after.
 """
 
+from eigen_core.generation.diversity import COMPARED
 from eigen_core.planning.scale import Scale
 
 
@@ -35,5 +36,7 @@ def train(scale: Scale) -> int:
 
 
 def evolve(scale: Scale) -> int:
-    """The most at once in the evolve phase."""
-    return scale.method.breed
+    """The most at once in the evolve phase: while policies are compared, or while it breeds."""
+    sampler, batch = scale.task.sampler(scale.rows_stored), scale.task.batch(scale.group, COMPARED)
+    acting = max(batch.encode.plain, batch.encode.result + batch.act.plain)
+    return max(sampler.plain, sampler.result + batch.transitions + acting, scale.method.breed)

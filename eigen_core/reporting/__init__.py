@@ -15,6 +15,7 @@ from eigen_core.reporting.pages import (
 from eigen_core.reporting.tables import (
     champion_card,
     champion_sentence,
+    diversity_sentence,
     generation_rows,
     history_frame,
     holdout_sentence,
@@ -33,6 +34,7 @@ __all__ = [
     "champion_card",
     "champion_sentence",
     "data_page",
+    "diversity_sentence",
     "generation_rows",
     "history_frame",
     "holdout_sentence",

@@ -72,12 +72,47 @@ def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
     return path[::-1]
 
 
+def ancestors_after(
+    history: Sequence[GenerationRecord], descent: Sequence[Lineage], generation: int, champion_generation: int
+) -> tuple[int, ...]:
+    """Return from which agent of the first generation each agent descends that is bred in `generation`.
+
+    Of two parents, the one that gave the larger share of the weights is followed. Where records do not say who the
+    ancestors are, those of earlier versions, the agents of the first generation after them count as the first.
+
+    Args:
+        history: the generations before.
+        descent: of the bred agents.
+        generation: in which they are bred.
+        champion_generation: the generation of the champion.
+    """
+
+    def ancestors_of(born: int) -> tuple[int, ...]:
+        record = record_of(history, born - 1)
+        return record.ancestors if record else ()
+
+    populations = {born: ancestors_of(born) for born in {generation, champion_generation}}
+    found = []
+    for lineage in descent:
+        ancestors = populations[champion_generation if lineage.origin == "champion" else generation]
+        parent = lineage.agent if (main := main_parent(lineage)) is None else main
+        found.append(ancestors[parent] if ancestors else parent)
+    return tuple(found)
+
+
+def main_parent(lineage: Lineage) -> int | None:
+    """Return the parent that gave the larger share of an agent's weights."""
+    if not lineage.parents:
+        return None
+    closer_to_second = len(lineage.parents) > 1 and lineage.blend is not None and lineage.blend < 0.5
+    return lineage.parents[closer_to_second]
+
+
 def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member | None:
     record = record_of(history, child.generation - 1)
     if record is None:
         return None
     for lineage in record.descent:
-        if lineage.agent == child.agent and lineage.parents:
-            closer_to_second = len(lineage.parents) > 1 and lineage.blend is not None and lineage.blend < 0.5
-            return _parent(record, lineage, lineage.parents[closer_to_second])
+        if lineage.agent == child.agent and (parent := main_parent(lineage)) is not None:
+            return _parent(record, lineage, parent)
     return None

@@ -12,6 +12,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
 from eigen_core.records import Curve, GenerationRecord, Telemetry
+from eigen_core.reporting.diversity_plot import plot_diversity
 from eigen_core.reporting.lineage import plot_lineage
 from eigen_core.reporting.memory_plot import by_generation, draw_memory, generations_of, plot_phase_memory
 from eigen_core.reporting.overview import FITNESS_PLOT
@@ -71,6 +72,7 @@ def write_plots(
         plot_resources(telemetry, folder / "resources.png"),
         plot_phase_memory(telemetry, folder / "memory.png"),
         plot_lineage(history, folder / "lineage.png"),
+        plot_diversity(history, folder / "diversity.png"),
     ]
 
 

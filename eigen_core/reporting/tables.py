@@ -16,7 +16,8 @@ Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded, None is unknown."""
 NO_GENERATION = "No generation is complete."
 
-_NESTED = {"fitness", "validations", "champion_excess", "learning", "trading", "evolution", "descent"}
+_NESTED = {"fitness", "validations", "champion_excess", "learning", "trading", "evolution", "descent", "ancestors"}
+_DIVERSITY = ("distinct_ancestors", "policy_distance")
 _TIMES = ("evaluate_seconds", "train_seconds", "evolve_seconds", "checkpoint_seconds", "seconds")
 _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes")
 
@@ -62,11 +63,13 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
 def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
     """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used.
 
-    Where there are prices, also what the champion gained beyond the market in validation (% with 95 % interval).
+    Where it is known, also from how many of the first agents the population descends; where there are prices, what the
+    champion gained beyond the market in validation (% with 95 % interval).
     """
     known = {entry.generation: entry for entry in telemetry}
     entries = [known.get(record.generation) for record in history]
     excess = excess_unit(history)
+    known_ancestors = any(record.ancestors for record in history)
     on_device = any(entry is not None and entry.device_peak_bytes for entry in entries)
     return [
         {
@@ -74,6 +77,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
             "best (reward)": round(record.best_fitness, 2),
             "mean (reward)": round(record.mean_fitness, 2),
             "champion (reward)": round(record.champion_validation, 2),
+            **({"ancestors": record.distinct_ancestors} if known_ancestors else {}),
             **({f"excess a {excess}": _short(record.champion_excess)} if excess else {}),
             "time (s)": None if entry is None else round(entry.seconds, 2),
             "peak (MB)": None if entry is None else _megabytes(entry.rss_peak_bytes),
@@ -111,6 +115,7 @@ def champion_card(history: Sequence[GenerationRecord]) -> Row:
     return {
         "champion": _champion(newest),
         "validation (reward)": round(newest.champion_validation, 2),
+        **({"score (reward)": round(newest.champion_score, 2)} if newest.chosen_by_score else {}),
         **({"excess over the market": str(newest.champion_excess)} if newest.champion_excess else {}),
         "fitness (reward)": None if found is None else round(found.fitness[agent], 2),
         "age (generations)": newest.generation - generation,
@@ -171,11 +176,25 @@ def champion_sentence(history: Sequence[GenerationRecord]) -> str:
     """Say who the champion is, of how many it is the best, and what it gained beyond the market."""
     newest = history[-1]
     looks = count(sum(len(record.validations) for record in history), "validation")
-    sentence = f"The champion is {_champion(newest)}, the best of {looks}"
+    score = (
+        f" by a score of {reward(newest.champion_score)} from fitness and validation" if newest.chosen_by_score else ""
+    )
+    sentence = f"The champion is {_champion(newest)}, the best of {looks}{score}"
     excess = newest.champion_excess
     if excess is None:
         return f"{sentence}."
     return f"{sentence}: beyond the market it gained {excess} there, on the days that it was chosen by."
+
+
+def diversity_sentence(record: GenerationRecord) -> str | None:
+    """Say how different the agents of a generation are; None where that was not recorded."""
+    if record.distinct_ancestors is None:
+        return None
+    agents = len(record.fitness)
+    sentence = f"The population descends from {record.distinct_ancestors} of the first {agents} agents"
+    if record.policy_distance is None:
+        return f"{sentence}."
+    return f"{sentence}; the actions of two agents differ by {100 * record.policy_distance:.1f} % of their range."
 
 
 def holdout_sentence(result: HoldoutResult) -> str:
@@ -201,9 +220,9 @@ def history_frame(
 ) -> pd.DataFrame:
     """Return the scalars of a run as a frame indexed by generation; what is not known is NaN.
 
-    Columns are the fields of `GenerationRecord`, what it has of the champion's excess, learning, trading and evolution
-    with `champion_excess_`, `learning_`, `trading_` or `evolution_` in front, and those of `Telemetry` with the whole
-    time, `seconds`.
+    Columns are the fields of `GenerationRecord`, how many of the first agents have descendants, what it has of the
+    champion's excess, learning, trading and evolution with `champion_excess_`, `learning_`, `trading_` or `evolution_`
+    in front, and those of `Telemetry` with the whole time, `seconds`.
 
     Args:
         history: records of the generations.
@@ -212,9 +231,9 @@ def history_frame(
     """
     measured = {entry.generation: entry for entry in telemetry}
     rows = [_flat(record, measured.get(record.generation)) for record in history]
-    scalars = [name for name in GenerationRecord.model_fields if name not in _NESTED]
+    scalars = [name for name in GenerationRecord.model_fields if name not in (*_NESTED, *_DIVERSITY)]
     named = (name for row in rows for name in row if name not in (*scalars, *_TIMES, *_MEMORY))
-    nested = dict.fromkeys((*known, *named))
+    nested = dict.fromkeys((*_DIVERSITY, *known, *named))
     frame = pd.DataFrame(rows, columns=[*scalars, *nested, *_TIMES, *_MEMORY])
     return frame.astype(dict.fromkeys((*nested, *_TIMES, *_MEMORY), "float64")).set_index("generation")
 
@@ -226,6 +245,7 @@ def _flat(record: GenerationRecord, telemetry: Telemetry | None) -> dict[str, fl
         **{f"champion_excess_{name}": value for name, value in excess.items()},
         **{f"learning_{name}": value for name, value in (record.learning or {}).items()},
         **{f"trading_{name}": value for name, value in record.trading.items()},
+        "distinct_ancestors": record.distinct_ancestors,
         **{f"evolution_{name}": value for name, value in record.evolution.items()},
         **({} if telemetry is None else {name: getattr(telemetry, name) for name in (*_TIMES, *_MEMORY)}),
     }

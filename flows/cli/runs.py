@@ -20,7 +20,8 @@ _SHOWN_GENERATIONS = 40
 _SHOWN_DAMAGES = 50
 _TELEMETRY_KEYS = ("seconds", "rss_peak_bytes")
 _HISTORY_KEYS = (
-    *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_excess"),
+    *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
+    *("champion_excess", "distinct_ancestors", "policy_distance"),
     *_TELEMETRY_KEYS,
     *("transitions", "weights_sha256", "replay_sha256"),
 )
@@ -41,10 +42,12 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
         console, "Run ", (status.run, "bold"), f" {how}: generation {status.generation} of {status.config.generations}"
     )
     # Imported here because it needs pandas, which help and presets do without.
-    from eigen_core.reporting import champion_sentence, holdout_sentence
+    from eigen_core.reporting import champion_sentence, diversity_sentence, holdout_sentence
 
     if status.history:
         print_line(console, champion_sentence(status.history))
+        if diversity := diversity_sentence(status.history[-1]):
+            print_line(console, diversity)
     if status.holdout:
         print_line(console, holdout_sentence(status.holdout))
     for fact in (status.goodput, status.uploads):
@@ -124,6 +127,7 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
 def _history_row(record: "GenerationRecord", telemetry: "Telemetry | None") -> dict[str, Any]:
     measured = {key: getattr(telemetry, key, None) for key in _TELEMETRY_KEYS}
     values = record.model_dump(include=set(_HISTORY_KEYS)) | measured
+    values["distinct_ancestors"] = record.distinct_ancestors
     return {key: values[key] for key in _HISTORY_KEYS}
 
 

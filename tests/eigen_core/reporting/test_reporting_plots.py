@@ -26,7 +26,7 @@ from eigen_core.reporting import plots, style
 from eigen_core.reporting.lineage import plot_lineage
 from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_replay, write_plots
 
-NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "memory.png", "lineage.png"]
+NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "memory.png", "lineage.png", "diversity.png"]
 Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]
 
 
@@ -66,6 +66,20 @@ def _never_bred() -> Run:
     return [record.model_copy(update={"descent": ()}) for record in history], telemetry
 
 
+def _fewer_ancestors() -> Run:
+    history, telemetry = make_run(6, 4)
+    counted = [
+        record.model_copy(
+            update={
+                "ancestors": tuple(range(4))[: 4 - index // 2] + (0,) * (index // 2),
+                "policy_distance": 0.5 / index,
+            }
+        )
+        for index, record in enumerate(history[1:], start=1)
+    ]
+    return [history[0], *counted], telemetry
+
+
 CASES: dict[str, Callable[[], Run]] = {
     "25 generations of 16 agents": make_run,
     "300 generations of 64 agents": lambda: make_run(300, 64),
@@ -77,13 +91,14 @@ CASES: dict[str, Callable[[], Run]] = {
     "all zero": lambda: _all_equal(0.0),
     "all the same": lambda: _all_equal(-10_000.0),
     "never bred, full at once": _never_bred,
+    "fewer ancestors, none known at first": _fewer_ancestors,
     "huge losses": lambda: make_run(8, start=-3e6, loss=9e4),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.thorough
-def test_every_history_gives_six_whole_pictures_of_plausible_size(case: str, tmp_path: Path) -> None:
+def test_every_history_gives_seven_whole_pictures_of_plausible_size(case: str, tmp_path: Path) -> None:
     history, telemetry = CASES[case]()
     paths = write_plots(history, telemetry, tmp_path / "plots", DdpgLearner.curves)
     assert [path.name for path in paths] == NAMES

@@ -14,6 +14,7 @@ from eigen_core.records import Excess
 from eigen_core.reporting import (
     champion_card,
     champion_sentence,
+    diversity_sentence,
     generation_rows,
     history_frame,
     markdown_card,
@@ -93,6 +94,28 @@ def test_what_the_champion_gained_beyond_the_market_stands_beside_its_validation
     assert champion_card(history)["excess over the market"] == "+0.25 % a trade (95 % interval -0.73 to +1.23)"
     assert "+0.25 % a trade (95 % interval -0.73 to +1.23)" in champion_sentence(history)
     assert history_frame(history)["champion_excess_mean"].tolist()[2] == 0.25
+
+
+def test_a_score_stands_beside_the_validation_where_it_chose_the_champion() -> None:
+    history, _ = make_run(3, 4)
+    assert "score (reward)" not in champion_card(history)
+    history = [*history[:2], history[2].model_copy(update={"champion_score": 1.25})]
+    assert champion_card(history)["score (reward)"] == 1.25
+    assert champion_sentence(history).endswith(
+        "the best of 12 validations by a score of 1.25 from fitness and validation."
+    )
+
+
+def test_diversity_is_shown_where_it_was_recorded() -> None:
+    history, telemetry = make_run(2, 4)
+    assert diversity_sentence(history[-1]) is None
+    known = history[-1].model_copy(update={"ancestors": (2, 0, 2, 2)})
+    assert diversity_sentence(known) == "The population descends from 2 of the first 4 agents."
+    known = known.model_copy(update={"policy_distance": 0.125})
+    sentence = diversity_sentence(known) or ""
+    assert sentence.endswith("agents; the actions of two agents differ by 12.5 % of their range.")
+    assert [row["ancestors"] for row in generation_rows([history[0], known], telemetry)] == [None, 2]
+    assert history_frame([history[0], known])["distinct_ancestors"].tolist()[1] == 2.0
 
 
 def test_a_markdown_table_has_a_line_a_row_and_a_cell_a_column() -> None:

@@ -18,7 +18,7 @@ GENERATIONS = 4
 FILES = {
     *("config.json", "starts.json", "lock", "attachments/list.json", "holdout/000004.json"),
     *(f"manifests/{generation:06d}-*.json" for generation in (2, 3, 4)),
-    *(f"plots/{name}.png" for name in ("fitness", "learning", "lineage", "memory", "replay", "resources")),
+    *(f"plots/{name}.png" for name in ("diversity", "fitness", "learning", "lineage", "memory", "replay", "resources")),
 }
 """Of a run with any learner, whether it was killed or not."""
 
