@@ -112,10 +112,11 @@ class TradingConfig(Section):
     points)."""
     loss_multiplier: Positive = 10.0
     """Losses count this many times in the reward."""
-    idle_penalty: NonNegative = 2.0
+    idle_penalty: NonNegative = 0.0
     """Taken from the reward for each day that ends without any position (reward)."""
-    no_trade_penalty: NonNegative = 10_000.0
-    """Taken from the reward of an episode without a trade, on its last day (reward)."""
+    no_trade_penalty: NonNegative = 100.0
+    """Taken from the reward of an episode without a trade, on the last day on which a position may be opened; with
+    classic bookkeeping on the last day of the episode (reward)."""
     observe_portfolio: bool = True
     """Agents observe their portfolio (held, days held, unrealised gain, coefficient) and the time in the episode."""
 
@@ -123,6 +124,11 @@ class TradingConfig(Section):
     def episode_days(self) -> int:
         """Days of an episode: trading and settlement."""
         return self.trading_days + self.settlement_days
+
+    @property
+    def no_trade_step(self) -> int:
+        """Step of an episode on which `no_trade_penalty` is taken."""
+        return (self.episode_days if self.bookkeeping == "classic" else self.trading_days) - 1
 
     @model_validator(mode="after")
     def _targets_are_ordered(self) -> Self:

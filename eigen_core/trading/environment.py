@@ -86,8 +86,8 @@ class TradingEnvironment:
     is the exit's, `marked` day by day from the fill to the exit, the change of what closing at the day's last known
     close would be worth. Each of the T days that ends without an open position (after the exits, the fills and a
     purchase at the close of that day) takes `trading.idle_penalty`, with classic bookkeeping unless a position closed
-    on it; an episode without a trade takes `trading.no_trade_penalty` at its last step. The sum over an episode does
-    not depend on `trading.credit`, up to rounding.
+    on it; an episode without a trade takes `trading.no_trade_penalty` at `trading.no_trade_step`. The sum over an
+    episode does not depend on `trading.credit`, up to rounding.
 
     Nothing is read back from the device except at `reset` and at the last step. Nothing is kept of an episode but its
     summary, unless `record_trades`.
@@ -198,12 +198,15 @@ class TradingEnvironment:
         idle = ~active
         rewards = rewards - idle.to(torch.float64) * self.trading.idle_penalty
         self._idle_days += idle
+        if step == self.trading.no_trade_step:
+            traded = torch.stack(self._bought, dim=1).any(dim=1)
+            rewards = rewards - (~traded).to(torch.float64) * self.trading.no_trade_penalty
+        self._reward += rewards
         self._step_index += 1
         self._days = self._first_days + self._step_index
-        if step < self.trading.episode_days - 1:
-            self._reward += rewards
-            return rewards
-        return self._finish(rewards)
+        if self.done:
+            self._finish()
+        return rewards
 
     def summary(self) -> EpisodeSummary:
         """Return the account of the episodes.
@@ -290,16 +293,12 @@ class TradingEnvironment:
         self._bought.append(bought)
         return booked
 
-    def _finish(self, rewards: Tensor) -> Tensor:
-        """Make the account after the last step; return its rewards with the penalty for not trading at all."""
-        bought = torch.stack(self._bought, dim=1)
-        rewards = rewards - (~bought.any(dim=1)).to(torch.float64) * self.trading.no_trade_penalty
-        self._reward += rewards
-        orders = _stacked(self._orders)
+    def _finish(self) -> None:
+        """Make the account after the last step."""
+        orders, bought = _stacked(self._orders), torch.stack(self._bought, dim=1)
         if not self._record_trades:
             self._orders, self._bought = [], []
         self._summary = account(self.trading, orders, bought, self._idle_days, self._reward)
-        return rewards
 
 
 def _stacked(orders: list[Orders]) -> Orders:

@@ -51,7 +51,7 @@ def trade_whole_episodes(
     rewards = _book(prices, trading, days, orders, bought)
     idle = ~_active(trading, orders, bought)
     rewards -= idle.to(torch.float64) * trading.idle_penalty
-    rewards[:, -1] -= (~bought.any(dim=1)).to(torch.float64) * trading.no_trade_penalty
+    rewards[:, trading.no_trade_step] -= (~bought.any(dim=1)).to(torch.float64) * trading.no_trade_penalty
     return rewards, account(trading, orders, bought, idle.sum(dim=1), rewards.sum(dim=1))
 
 

@@ -239,6 +239,6 @@ class SlowEpisode:
                 self.idle_days += 1
                 self.rewards[step] -= trading.idle_penalty
         if not self.trades:
-            self.rewards[last] -= trading.no_trade_penalty
+            self.rewards[trading.trading_days - 1] -= trading.no_trade_penalty
         assert not self.held
         return self
