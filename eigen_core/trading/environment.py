@@ -204,7 +204,7 @@ class TradingEnvironment:
         self._reward += rewards
         self._step_index += 1
         self._days = self._first_days + self._step_index
-        if self.done:
+        if self._step_index == self.trading.episode_days:
             self._finish()
         return rewards
 
