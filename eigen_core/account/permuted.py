@@ -1,4 +1,4 @@
-"""Random portfolios matched to an agent's: its weights with the assets permuted, and the equal weight of its exposure.
+"""Random portfolios matched to an agent's: its weights with the assets permuted.
 
 A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of prices:
 what differs is which assets have which weights.
@@ -7,6 +7,7 @@ what differs is which assets have which weights.
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from eigen_core.account.equity import Values
@@ -14,6 +15,7 @@ from eigen_core.account.matched import MatchedTraders, share_of_capital
 from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config
 from eigen_core.randomness import keyed_generator
+from eigen_core.trading.portfolio import equal_weights_like
 
 DESCRIPTION = "random portfolios with the same weights in other assets"
 # Weights of random portfolios held at a time, which bounds memory.
@@ -82,17 +84,11 @@ def play_permuted_weights(
     return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, DESCRIPTION)
 
 
-def equal_weights_like(weights: Values, tradable: NDArray[np.bool_]) -> Values:
-    """Return the same weight in each tradable asset, as much together as `weights` have: `[agents, days, assets]`."""
-    number = np.maximum(tradable.sum(axis=1, keepdims=True), 1)
-    equal: Values = weights.sum(axis=2, keepdims=True) * tradable / number
-    return equal
-
-
 def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
     """Return the mean share of the equity that is in other assets than equal weight of the same exposure has it in.
 
     Half of the sum of the absolute differences (Cremers and Petajisto 2009, "How active is your fund manager?",
     equation 1), over days and agents.
     """
-    return float(np.abs(weights - equal_weights_like(weights, tradable)).sum(axis=2).mean() / 2.0)
+    equal = equal_weights_like(torch.tensor(weights), torch.tensor(tradable)).numpy()
+    return float(np.abs(weights - equal).sum(axis=2).mean() / 2.0)

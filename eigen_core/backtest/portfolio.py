@@ -11,7 +11,7 @@ from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.equity import EquityCurve, Values
 from eigen_core.account.matched import share_of_capital
-from eigen_core.account.permuted import active_share, equal_weights_like, play_permuted_weights
+from eigen_core.account.permuted import active_share, play_permuted_weights
 from eigen_core.account.weights import WeightsAccounts, weights_accounts
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.portfolio_days import decide_weights
@@ -23,6 +23,7 @@ from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.trading import Prices, entry_prices, excess_of_days
 from eigen_core.trading.orders import BASIS_POINTS, fill_offset
+from eigen_core.trading.portfolio import equal_weights_like
 
 ENDED_AFTER = 5
 """Days without a price after which the series of an asset is taken to have ended; a gap is shorter."""
@@ -115,7 +116,8 @@ class PortfolioMarket:
         own = share_of_capital(config.account, len(weights))
         accounts = self.accounts(weights, own)
         curve = accounts.together()
-        equal = self.accounts(equal_weights_like(weights, self._tradable), own).together()
+        equal_weights = equal_weights_like(torch.tensor(weights), torch.tensor(self._tradable)).numpy()
+        equal = self.accounts(equal_weights, own).together()
         trades = pd.concat(
             [accounts.table(agent, symbols).assign(agent=agent) for agent in range(len(weights))], ignore_index=True
         )

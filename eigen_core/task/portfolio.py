@@ -18,9 +18,9 @@ from eigen_core.task.market_transitions import EpisodeBatch, rows_of
 from eigen_core.task.panel_task import PanelTask
 from eigen_core.task.portfolio_needs import PortfolioNeeds
 from eigen_core.task.portfolio_scores import episode_scores
-from eigen_core.trading import Prices
-from eigen_core.trading.orders import fill_offset
-from eigen_core.trading.portfolio import Rebalancing, target_weights
+from eigen_core.trading import Prices, excess_of, excess_sums, newey_west_lags
+from eigen_core.trading.orders import PERCENT, fill_offset
+from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, target_weights
 
 _COUNTED = ("turnover", "exposure", "largest_weight")
 
@@ -75,7 +75,9 @@ class PortfolioTask(PanelTask):
             "largest_weight": targets.amax(-1).mean(-1),
         }
         batch = None
-        if record:
+        if not record:
+            counts |= self._excess_sums(rewards, targets, days)
+        else:
             columns = (decided.observed, decided.stored, rewards.float())
             batch = EpisodeBatch(first_days.flatten(), *(column.flatten(0, 1) for column in columns))
         return Rollout(
@@ -89,9 +91,20 @@ class PortfolioTask(PanelTask):
         largest weight."""
         return {name: float(np.concatenate([rollout.counts[name] for rollout in rollouts]).mean()) for name in _COUNTED}
 
-    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:  # noqa: ARG002
-        """Return None: there are no trades whose gains could be compared."""
-        return None
+    def _excess_sums(self, rewards: Tensor, targets: Tensor, days: Tensor) -> dict[str, Tensor]:
+        """Return what `excess` needs to know of each episode; its returns are those from fill to fill."""
+        equal = equal_weights_like(targets, self._tradable[days])
+        returns, market = (
+            torch.exp(growth / PERCENT) for growth in (rewards, self._rebalancing.on(days).grown(equal)[0])
+        )
+        excess = (returns - market).flatten(0, 1)
+        return excess_sums(excess, torch.ones_like(excess), newey_west_lags(self.episode_steps))
+
+    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
+        """Return what rollouts that were not recorded gained beyond equal weight of the same exposure, a year."""
+        names = rollouts[0].counts
+        sums = {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in names}
+        return excess_of(sums, self._config.account.periods_per_year)
 
     @property
     def growth_days(self) -> range:

@@ -59,6 +59,11 @@ def target_weights(scores: Tensor, tradable: Tensor, short: float = 0.0) -> Tens
     return (1.0 + short) * long - short * _shares(-scores, tradable) if short else long
 
 
+def equal_weights_like(weights: Tensor, tradable: Tensor) -> Tensor:
+    """Return the same weight in each tradable asset, as much together as `weights` have; both `[..., assets]`."""
+    return weights.sum(-1, keepdim=True) * tradable / tradable.sum(-1, keepdim=True).clamp_min(1)
+
+
 def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
     """Softmax with cash, by hand: the library's backward pass rounds by the number of threads."""
     masked = scores.masked_fill(~tradable, _MASKED)

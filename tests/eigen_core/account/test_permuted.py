@@ -6,13 +6,13 @@ import torch
 
 from eigen_core.account.permuted import (
     active_share,
-    equal_weights_like,
     permuted_weights,
     play_permuted_weights,
 )
 from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config
 from eigen_core.trading import excess_of_days
+from eigen_core.trading.portfolio import equal_weights_like
 
 DAYS, ASSETS = 40, 6
 DATES = np.datetime64("2020-01-01") + np.arange(DAYS)
@@ -77,7 +77,7 @@ def test_what_they_earn_is_what_accounts_one_after_the_other_earn(draws: int) ->
 
 def test_equal_weight_is_that_of_the_same_exposure() -> None:
     weights, tradable, _ = market()
-    equal = equal_weights_like(weights, tradable)
+    equal = equal_weights_like(torch.tensor(weights), torch.tensor(tradable)).numpy()
     np.testing.assert_allclose(equal.sum(axis=2), weights.sum(axis=2))
     assert active_share(equal, tradable) == pytest.approx(0.0)
     one = np.zeros((1, DAYS, ASSETS))

@@ -72,3 +72,21 @@ def test_rewards_are_those_of_the_weights_that_agents_decide_on(observe: bool) -
 def test_an_episode_needs_the_fills_after_its_last_decision() -> None:
     with pytest.raises(InputError, match="use 2"):
         load_config("quickstart", ["task=portfolio", "trading.settlement_days=1", "trading.holding_days=1"])
+
+
+def test_the_excess_of_an_episode_is_a_year_of_its_days_over_equal_weight_of_the_same_exposure() -> None:
+    config = portfolio_config()
+    panel, start = random_panel(config), 40
+    task = PortfolioTask(config, panel, CPU, Heads())
+    row = initial_weights(task.network.layouts, 1, config.seed, CPU)
+    excess = task.excess([task.roll_out(row, np.array([[start]]))])
+    span = range(start, start + task.episode_steps)
+    targets = decide_weights(task.network, panel, config, row, span)[0]
+    prices = Prices.of_panel(panel, CPU)
+    tradable = prices.tradable[start : span.stop].numpy()
+    equal = targets.sum(axis=1, keepdims=True) * tradable / tradable.sum(axis=1, keepdims=True)
+    table = Rebalancing.of(prices, config.trading).on(slice(start, span.stop))
+    returns, market = (np.exp(table.grown(torch.tensor(weights))[0].numpy() / 100.0) for weights in (targets, equal))
+    assert excess is not None
+    assert excess.mean == pytest.approx(100.0 * config.account.periods_per_year * (returns - market).mean(), rel=1e-6)
+    assert (excess.per, excess.trades) == ("year", task.episode_steps)
