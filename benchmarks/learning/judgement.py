@@ -17,6 +17,7 @@ from eigen_core.config import Config
 from eigen_core.evaluation import spread_starts
 from eigen_core.generation import TrainingState
 from eigen_core.networks import AgentNetwork, portfolio_actions
+from eigen_core.verdict.claim import Claim
 from flows.verdicts import verdict_on
 
 HOLDOUT_EPISODES = 20
@@ -28,7 +29,8 @@ def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
 
     `score`: mean reward of an episode; of the task `portfolio` growth over that of equal weights (percent a year).
     `share`: percent of the oracle's score; None where nothing is to be known, or the oracle earns nothing.
-    `verdict`: what is claimed of the champion's account over all days of the holdout.
+    `excess`: what a trade of the champion gained beyond the market (%); of a portfolio its score. `claim`: that of the
+    verdict on the champion's account over all days of the holdout, where nothing is to be known; else None.
     """
     champion = state.champion
     assert champion is not None
@@ -46,7 +48,7 @@ def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
         "agents": [round(float(score), 1) for score in facts.pop("agents")],
         **facts,
         "chosen": {"generation": champion.generation, "validation": round(champion.validation, 1)},
-        "verdict": _verdict(state, market, champion.weights),
+        "claim": None if market.edge else _claim(state, market, champion.weights),
     }
 
 
@@ -69,8 +71,10 @@ def _in_episodes(
         "random": random_reward(market, config, starts, played.counts["trades"].ravel()),
         "hindsight": hindsight_bound(market, config, starts),
     }
+    excess = state.task.excess([played])
     return scores, {
         "agents": agents,
+        "excess": None if excess is None else round(excess.mean, 3),
         "oracle": asdict(oracle) | {"trades": round(float(account.trades.double().mean()), 1)},
         "champion": {name: round(value, 2) for name, value in state.task.statistics([played]).items()},
     }
@@ -93,6 +97,7 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
     }
     return scores, {
         "agents": excess[2:],
+        "excess": round(scores["champion"], 3),
         "oracle": asdict(oracle) | {"turnover": _turnover(best, config)},
         "champion": {
             "turnover": _turnover(decided[0], config),
@@ -107,13 +112,7 @@ def _turnover(weights: Tensor, config: Config) -> float:
     return round(float(changed) * config.account.periods_per_year, 1)
 
 
-def _verdict(state: TrainingState, market: KnownMarket, champion: Tensor) -> dict[str, Any]:
+def _claim(state: TrainingState, market: KnownMarket, champion: Tensor) -> Claim:
     backtest = task_backtest(state.config, market.panel, state.device)
     played = backtest.play(champion[None], market.panel.splits.holdout, "champion", draws=_DRAWS)
-    verdict = verdict_on(played, state.config)
-    return {
-        "claim": verdict.claim,
-        "matched_pvalue": verdict.matched_pvalue,
-        "excess": None if played.excess is None else played.excess.mean,
-        "standard_error": None if played.excess is None else played.excess.standard_error,
-    }
+    return verdict_on(played, state.config).claim

@@ -15,18 +15,8 @@ from eigen_core.store.files import explained, replacing
 from eigen_core.verdict.claim import Claim
 
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "threads")
-_FORMAT = 1
+_FORMAT = 2
 """Raised when markets or judgement change: kept trials are then made again."""
-
-
-class VerdictFound(BaseModel):
-    """What is claimed of the champion's account over the holdout."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    claim: Claim
-    excess: float | None
-    standard_error: float | None
 
 
 class TrialFound(BaseModel):
@@ -39,7 +29,8 @@ class TrialFound(BaseModel):
     seed: int
     share: dict[str, float | None]
     score: dict[str, float]
-    verdict: VerdictFound
+    excess: float | None
+    claim: Claim | None
     cpu_s: float
 
 

@@ -21,5 +21,6 @@ METHODS = {
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
     "n_step": Method(("learner.n_step=5",)),
+    "portfolio": Method(("task=portfolio",)),
 }
 """By name; `both` is the preset, gradients and evolution."""

@@ -21,7 +21,7 @@ COLUMNS = (
     "champion",
     "population",
     "best agent",
-    "excess of a trade",
+    "excess, %",
     "skill claimed",
     "CPU s",
 )
@@ -30,9 +30,9 @@ _METHOD = (
     "stated information coefficient (IC: its correlation with the return over the holding time). Champion, mean of the "
     "population and best agent: percent of what an oracle earns in the holdout that ranks assets by the signal with a "
     "tuned threshold and sale target, at the same costs and fills. Interquartile means over the seeds, of which each "
-    "has a market of its own, with 95 % bootstrap intervals. Excess of a champion's trade over the mean of all assets "
-    "bought on the same day (%). CPU seconds: of training, median; generations are such that methods take about as "
-    "many."
+    "has a market of its own, with 95 % bootstrap intervals. Excess: of a champion's trade over the mean of all assets "
+    "bought on the same day; of portfolios, which are judged by it, of a year's growth over equal weights. CPU seconds: "
+    "of training, median; generations are such that methods take about as many."
 )
 _PANELS_IN_A_ROW = 3
 Case = tuple[str, float]
@@ -85,11 +85,11 @@ def _rows(case: Case, methods: Mapping[str, Sequence[TrialFound]]) -> list[list[
     rows = []
     for method, trials in methods.items():
         shares = [_share(trials, name) for name in ("champion", "mean", "best")]
-        excess = [trial.verdict.excess for trial in trials if trial.verdict.excess is not None]
-        claims = sum(trial.verdict.claim == "skill" for trial in trials)
+        excess = [trial.excess for trial in trials if trial.excess is not None]
+        claims = [trial.claim == "skill" for trial in trials if trial.claim is not None]
         cpu = float(np.median([trial.cpu_s for trial in trials]))
         rows.append([method, f"{len(trials)}", *shares, Estimate.of(excess).shown(2) if excess else "-"])
-        rows[-1] += [f"{claims} of {len(trials)}", f"{cpu:.0f}"]
+        rows[-1] += [f"{sum(claims)} of {len(claims)}" if claims else "-", f"{cpu:.0f}"]
     ends = [trial for trials in methods.values() for trial in trials if "hindsight" in trial.share]
     for name, label in (("random", "random, as many trades"), ("hindsight", "bound of hindsight")):
         if ends and edge:
@@ -124,8 +124,8 @@ def _draw_case(axes: Axes, case: Case, methods: Mapping[str, Sequence[TrialFound
     if edge:
         axes.axvline(100.0, color=MUTED, linewidth=0.8, linestyle=":")
     else:
-        value = lambda trial: trial.verdict.excess  # noqa: E731
-        axes.set_title("excess of a trade, %", loc="right", color=MUTED, fontsize=8.5)
+        value = lambda trial: trial.excess  # noqa: E731
+        axes.set_title("excess, %", loc="right", color=MUTED, fontsize=8.5)
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     for height, trials in enumerate(methods.values()):
         known = [found for trial in trials if (found := value(trial)) is not None]

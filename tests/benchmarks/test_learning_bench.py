@@ -27,7 +27,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
             "seed": config.seed,
             "share": known if edge else dict.fromkeys(known),
             "score": {"oracle": 100.0},
-            "verdict": {"claim": "skill", "excess": 0.5, "standard_error": 0.1, "matched_pvalue": 0.01},
+            "excess": 0.5,
+            "claim": None if edge else "none",
             "cpu_s": 20.0,
         }
 
@@ -58,10 +59,8 @@ def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
     make_missing(tmp_path / "trials", final=False, minutes=1.0)
     write(tmp_path / "trials", final=False, results=results)
     text = results.read_text()
-    assert (
-        "| plain | 0.3 | both | 2 | 82 [81, 82] | 60 [60, 60] | 90 [90, 90] | 0.50 [0.50, 0.50] | 2 of 2 | 20 |" in text
-    )
-    assert "| noise | 0 | both | 2 | - | - | - |" in text
+    assert "| plain | 0.3 | both | 2 | 82 [81, 82] | 60 [60, 60] | 90 [90, 90] | 0.50 [0.50, 0.50] | - | 20 |" in text
+    assert "| noise | 0 | both | 2 | - | - | - | 0.50 [0.50, 0.50] | 0 of 2 | 20 |" in text
     assert "| plain | 0.3 | random, as many trades |" in text
     assert (results.parent / "learning" / "learning.png").stat().st_size > 10_000
 
