@@ -86,7 +86,7 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
     agents = torch.cat([champion[None], state.population.weights])
     network = AgentNetwork(market.panel, config, state.device, state.heads, portfolio_actions(config, state.device))
     decided = torch.from_numpy(decide_weights(network, market.panel, config, agents, span))
-    oracle = tuned_weights_oracle(market, config)
+    oracle = tuned_weights_oracle(market.name, market.edge, config)
     best = oracle.weights(market, span)
     excess = yearly_excess(market, config, span, torch.cat([best[None], decided]))
     scores = {

@@ -42,11 +42,13 @@ class KnownMarket:
     """A market and its edge.
 
     Attributes:
+        name: one of `MARKETS`.
         panel: what agents observe and trade.
         signal: what an oracle ranks assets by after the close of a day, float64 `[days, assets]`.
         edge: information coefficient of the signal.
     """
 
+    name: str
     panel: Panel
     signal: Values
     edge: float
@@ -57,6 +59,7 @@ class Drawn:
     """What a market is made of.
 
     Attributes:
+        name: one of `MARKETS`.
         config: features, days and trading rules.
         edge: information coefficient of the signal.
         seed: of prices and signal.
@@ -64,6 +67,7 @@ class Drawn:
         factor: whether assets have a part of their returns in common.
     """
 
+    name: str
     config: Config
     edge: float
     seed: int
@@ -94,7 +98,7 @@ def _visible(drawn: Drawn) -> KnownMarket:
     """The signal is a feature."""
     panel = drawn.panel()
     planted = with_planted_edge(panel, drawn.config.trading, drawn.edge, drawn.seed)
-    return KnownMarket(planted, drawn.signal(panel), drawn.edge)
+    return KnownMarket(drawn.name, planted, drawn.signal(panel), drawn.edge)
 
 
 def _isolated(drawn: Drawn) -> KnownMarket:
@@ -118,7 +122,7 @@ def _remembered(drawn: Drawn) -> KnownMarket:
     signal = drawn.signal(panel)
     visible = np.zeros_like(signal)
     visible[:-MEMORY_DAYS] = signal[MEMORY_DAYS:]
-    return KnownMarket(drawn.with_feature(panel, FEATURE, visible), signal, drawn.edge)
+    return KnownMarket(drawn.name, drawn.with_feature(panel, FEATURE, visible), signal, drawn.edge)
 
 
 def _led(drawn: Drawn) -> KnownMarket:
@@ -133,7 +137,7 @@ def _led(drawn: Drawn) -> KnownMarket:
     returns = np.diff(np.log(panel.close), axis=0)
     common = returns.mean(axis=1)
     shares = (returns - returns.mean(axis=0)).T @ (common - common.mean()) / (len(common) * common.var())
-    return KnownMarket(drawn.panel(context=0.01 * lead), lead[:, None] * shares, drawn.edge)
+    return KnownMarket(drawn.name, drawn.panel(context=0.01 * lead), lead[:, None] * shares, drawn.edge)
 
 
 def _standardised(values: Values) -> Values:
@@ -149,7 +153,7 @@ def _changing(drawn: Drawn) -> KnownMarket:
     lengths = generator.integers(*_REGIME_DAYS, drawn.days // _REGIME_DAYS[0] + 1)
     sign = np.repeat((-1.0) ** np.arange(len(lengths)), lengths)[: drawn.days, None]
     named = drawn.with_feature(panel, REGIME, np.broadcast_to(sign, signal.shape))
-    return KnownMarket(drawn.with_feature(named, FEATURE, sign * signal), signal, drawn.edge)
+    return KnownMarket(drawn.name, drawn.with_feature(named, FEATURE, sign * signal), signal, drawn.edge)
 
 
 def _unknown(drawn: Drawn) -> KnownMarket:
@@ -199,4 +203,4 @@ def known_market(
         days, assets: size.
     """
     kind = MARKETS[name]
-    return kind.make(Drawn(config, edge, seed, days, assets, kind.factor))
+    return kind.make(Drawn(name, config, edge, seed, days, assets, kind.factor))

@@ -1,6 +1,7 @@
 """Growth of portfolios of weights over equal weights, and an oracle whose weights follow the signal."""
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -8,13 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.learning.markets import KnownMarket
+from benchmarks.learning.markets import KnownMarket, known_market
 from eigen_core.config import Config
 from eigen_core.trading import Prices
 from eigen_core.trading.portfolio import Rebalancing, smoothed_scores, target_weights
 
-_SHARPNESS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+_SHARPNESS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _SPEEDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_TUNING_SEEDS = range(1_000_001, 1_000_009)
 _INVESTED = 15.0
 """Added to all scores of the oracle, so that next to nothing is in cash."""
 
@@ -39,11 +41,28 @@ class WeightsOracle:
         return target_weights(scores, torch.from_numpy(market.panel.close[days] > 0.0))
 
 
-def tuned_weights_oracle(market: KnownMarket, config: Config) -> WeightsOracle:
-    """Return the oracle whose account grows most over the days of training."""
-    span = market.panel.splits.train
+def tuned_weights_oracle(name: str, edge: float, config: Config) -> WeightsOracle:
+    """Return the oracle whose accounts grow most in the mean over several markets like the one that is judged.
+
+    Growth over some years of one market says too little: there, the best is the one whose few assets had luck.
+
+    Args:
+        name: of the market.
+        edge: its information coefficient.
+        config: costs and fills.
+    """
+    return _tuned(name, edge, Config(market=config.market, trading=config.trading, account=config.account))
+
+
+@cache
+def _tuned(name: str, edge: float, config: Config) -> WeightsOracle:
+    """The same for all seeds and learners."""
     oracles = [WeightsOracle(sharpness, speed) for sharpness, speed in product(_SHARPNESS, _SPEEDS)]
-    growth = yearly_excess(market, config, span, torch.stack([oracle.weights(market, span) for oracle in oracles]))
+    growth = np.zeros(len(oracles))
+    for seed in _TUNING_SEEDS:
+        market = known_market(name, config, edge, seed)
+        span = range(market.panel.days)
+        growth += yearly_excess(market, config, span, torch.stack([oracle.weights(market, span) for oracle in oracles]))
     return oracles[int(growth.argmax())]
 
 

@@ -31,8 +31,8 @@ _METHOD = (
     "population and best agent: percent of what an oracle earns in the holdout that ranks assets by the signal with a "
     "tuned threshold and sale target, at the same costs and fills. Interquartile means over the seeds, of which each "
     "has a market of its own, with 95 % bootstrap intervals. Excess: of a champion's trade over the mean of all assets "
-    "bought on the same day; of portfolios, which are judged by it, of a year's growth over equal weights. CPU seconds: "
-    "of training, median; generations are such that methods take about as many."
+    "bought on the same day; of portfolios, which are judged by it, of a year's growth over equal weights. CPU "
+    "seconds: of training, median; generations are such that methods take about as many."
 )
 _PANELS_IN_A_ROW = 3
 Case = tuple[str, float]
