@@ -1,7 +1,7 @@
-"""Bars of days and within days, as other programs write them: read rightly, or refused where that is right."""
+"""Bars of days, within days and of weeks, as other programs write them: read, or refused where that is right."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,13 @@ class _Case:
 
     bars: pd.DataFrame
     zone: str
-    within_days: bool
+    length: str
     clock: str
+
+    @property
+    def within_days(self) -> bool:
+        """Several bars a day."""
+        return self.length == "bars within days"
 
     def stamps(self) -> pd.Series:
         """Return the instants of the bars: on the exchange's clock without a zone, with its offset, or in UTC."""
@@ -55,14 +60,14 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     expected = _days(case.bars)
     path = _LAYOUTS[layout](generator, case, folder)
     must_refuse = _SPOILINGS[spoiling](generator, path) if spoiling != "as it should be" else False
-    kind = f"{layout}, {'bars within days' if case.within_days else 'days'}, {spoiling}"
+    kind = f"{layout}, {case.length}, {spoiling}"
     try:
         read, report = clean_prices(read_source(find_source(str(path)), intraday), str(path), ())
     except InputError as error:
         sure = spoiling == "as it should be" and _is_sure(layout, case, intraday)
         return Outcome(kind, "refused", f"needlessly refused: {error}" if sure else None)
-    if must_refuse:
-        return Outcome(kind, "misread", "read, though it is spoiled")
+    if must_refuse or case.length == "weeks":
+        return Outcome(kind, "misread", "read, though it is spoiled or of weeks")
     if case.within_days and not intraday.aggregate:
         return Outcome(kind, "misread", "bars within days were read as days")
     wrong = _difference(read, expected)
@@ -72,7 +77,7 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
 
 
 def _is_sure(layout: str, case: _Case, intraday: Intraday) -> bool:
-    if "unnamed" in layout and case.symbols & _WORDS:
+    if case.length == "weeks" or ("unnamed" in layout and case.symbols & _WORDS):
         return False
     clock = "utc" if layout in _IN_UTC else "own" if layout in _WITHOUT_ZONE else case.clock
     if clock == "offset" and case.zone in ("UTC", "Europe/London"):
@@ -87,7 +92,11 @@ def _is_sure(layout: str, case: _Case, intraday: Intraday) -> bool:
 
 def _drawn(generator: np.random.Generator) -> _Case:
     prices = drawn_prices(generator, int(generator.integers(1, 6)))
-    within_days = bool(generator.random() < 0.5)
+    length = str(generator.choice(["bars within days", "days", "weeks"], p=[0.5, 0.4, 0.1]))
+    within_days = length == "bars within days"
+    if length == "weeks":
+        weekly = pd.date_range(prices.days[0], periods=len(prices.days), freq="7D")
+        prices = replace(prices, days=weekly)
     count = int(generator.integers(3, 8)) if within_days else 1
     parts = []
     for symbol, closes in prices.closes.items():
@@ -109,7 +118,7 @@ def _drawn(generator: np.random.Generator) -> _Case:
         }
         parts.append(pd.DataFrame(own))
     clock = str(generator.choice(["own", "offset", "utc"]))
-    return _Case(pd.concat(parts, ignore_index=True), prices.zone, within_days, clock)
+    return _Case(pd.concat(parts, ignore_index=True), prices.zone, length, clock)
 
 
 def _days(bars: pd.DataFrame) -> dict[tuple[str, str], list[float]]:

@@ -17,6 +17,7 @@ from eigen_core.market.folders import with_days_of_bars, with_symbols_of_files
 from eigen_core.market.repeats import Repeats
 from eigen_core.market.report import DataReport, SymbolHistory
 from eigen_core.market.sources import PriceRows
+from eigen_core.market.spacing import refuse_longer_bars
 from eigen_core.market.spellings import PRICE_ROLES, Role
 from eigen_core.market.universe import UniverseAudit
 
@@ -85,7 +86,8 @@ def clean_prices(
         first_date, last_date: days before, after them are left out, as if the source did not hold them; None: none.
 
     Raises:
-        InputError: no symbol has a usable price, a context symbol is not there, or none is left to trade.
+        InputError: no symbol has a usable price, a context symbol is not there, none is left to trade, or the bars are
+            weekly or longer.
     """
     rows = with_days_of_bars(with_symbols_of_files(list(parts), source), source)
     raw = _on_grid(_between(rows, first_date, last_date, source), source)
@@ -103,6 +105,7 @@ def clean_prices(
     order = _column_order(raw.symbols, dropped, tuple(dict.fromkeys(context)), source)
     symbols = tuple(raw.symbols[position] for position in order)
     assets = len(symbols) - len(set(context))
+    refuse_longer_bars(raw.days, ~np.isnan(cells["close"][:, order[:assets]]), symbols[:assets], source)
     prices = CleanPrices(
         days=raw.days,
         symbols=symbols,

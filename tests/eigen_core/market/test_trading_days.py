@@ -142,30 +142,33 @@ def test_a_symbol_of_few_days_follows_the_others(tmp_path: Path) -> None:
     np.testing.assert_array_equal(prices.close[-5:, 0], [np.nan, 2, 2, 2, 2])
 
 
+EITHER_DAY = r"may be of its own day, or midnight of the next day"
+
+
 @pytest.mark.parametrize(
-    ("weekdays", "time", "own_day"),
+    ("weekdays", "time", "refusal"),
     [
-        ("Sun Mon Tue Wed Thu", "15:25:00+00:00", True),
-        ("Sun Mon Tue Wed Thu", "12:00:00+00:00", None),
-        ("Sat Sun Mon Tue Wed", "12:00:00+00:00", None),
-        ("Sun Mon Tue Wed Thu", "23:59:59+00:00", None),
-        ("Sun Mon Tue Wed Thu", "22:00:00", None),
-        ("Sun Mon Tue Wed Thu", "17:25:00", True),
-        ("Sun Mon Tue Wed Thu", "07:00:00+00:00", True),
-        ("Mon Tue Wed Thu Fri Sat", "21:00:00+00:00", True),
-        ("Wed", "15:00:00+00:00", None),
-        ("Wed", "15:00:00", True),
-        ("Fri", "21:00:00+00:00", True),
-        ("Sun Mon Tue Wed Thu Fri", "22:00:00+00:00", None),
+        ("Sun Mon Tue Wed Thu", "15:25:00+00:00", None),
+        ("Sun Mon Tue Wed Thu", "12:00:00+00:00", EITHER_DAY),
+        ("Sat Sun Mon Tue Wed", "12:00:00+00:00", EITHER_DAY),
+        ("Sun Mon Tue Wed Thu", "23:59:59+00:00", EITHER_DAY),
+        ("Sun Mon Tue Wed Thu", "22:00:00", EITHER_DAY),
+        ("Sun Mon Tue Wed Thu", "17:25:00", None),
+        ("Sun Mon Tue Wed Thu", "07:00:00+00:00", None),
+        ("Mon Tue Wed Thu Fri Sat", "21:00:00+00:00", None),
+        ("Wed", "15:00:00+00:00", EITHER_DAY),
+        ("Wed", "15:00:00", "weekly bars"),
+        ("Fri", "21:00:00+00:00", "weekly bars"),
+        ("Sun Mon Tue Wed Thu Fri", "22:00:00+00:00", EITHER_DAY),
     ],
 )
 def test_hours_that_may_be_of_two_days_are_refused(
-    tmp_path: Path, weekdays: str, time: str, own_day: bool | None
+    tmp_path: Path, weekdays: str, time: str, refusal: str | None
 ) -> None:
     days = pd.bdate_range("2020-01-06", periods=60, freq="C", weekmask=weekdays)
     stamps = [f"{day:%Y-%m-%d} {time}" for day in days]
-    if own_day is None:
-        with pytest.raises(InputError, match=r"may be of its own day, or midnight of the next day"):
+    if refusal is not None:
+        with pytest.raises(InputError, match=refusal):
             days_of(tmp_path, stamps)
     else:
         np.testing.assert_array_equal(days_of(tmp_path, stamps)[0], days.to_numpy().astype("datetime64[D]"))
