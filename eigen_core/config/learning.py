@@ -16,8 +16,6 @@ from eigen_core.config.values import (
     Width,
 )
 
-_FEWEST_FOR_AN_ERROR = 2
-
 
 class NetworkConfig(Section):
     """The networks of an agent: encoder, pooling over columns, heads."""
@@ -183,7 +181,7 @@ class EvaluationConfig(Section):
     `champion_standard_errors`."""
     champion_standard_errors: NonNegative = 0.0
     """Standard errors that are taken off: the score is then a lower confidence bound. The error is that of the mean
-    over the episodes, overlaps taken into account."""
+    over the episodes, overlaps taken into account; a single episode counts as having none."""
     holdout_slices: Count | None = None
     """Holdout episodes of the champion and of each random agent beside it, evenly spread; empty: as many as validation
     episodes."""
@@ -218,14 +216,4 @@ class EvaluationConfig(Section):
                 f"evaluation.champion_validation_share {self.champion_validation_share:g} needs a fitness that "
                 "compares agents of different generations: set evaluation.fitness_slices"
             )
-        if self.champion_standard_errors:
-            for kind, share, slices in (
-                ("validation", self.champion_validation_share, self.validation_slices),
-                ("fitness", 1.0 - self.champion_validation_share, self.fitness_slices),
-            ):
-                if share and slices < _FEWEST_FOR_AN_ERROR:
-                    raise ValueError(
-                        f"evaluation.champion_standard_errors needs evaluation.{kind}_slices of "
-                        f"{_FEWEST_FOR_AN_ERROR} or more: of {slices} there is no standard error"
-                    )
         return self

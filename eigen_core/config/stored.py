@@ -26,7 +26,19 @@ def _policy_delay_of_version_2(values: dict[str, Any]) -> None:
         section[name] = None
 
 
-MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (_bookkeeping_of_version_1, _policy_delay_of_version_2)
+def _noisy_fitness_of_version_3(values: dict[str, Any]) -> None:
+    """Keep the fitness of episodes with noise, and the champion by validation alone, where presets now give others."""
+    before = {"fitness_slices": 0, "champion_validation_share": 1.0, "champion_standard_errors": 0.0}
+    for setting, value in before.items():
+        section, name = _section_of(values, f"evaluation.{setting}")
+        section.setdefault(name, value)
+
+
+MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
+    _bookkeeping_of_version_1,
+    _policy_delay_of_version_2,
+    _noisy_fitness_of_version_3,
+)
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 
 A change that renames or removes a setting, or adds one whose default is not what was done before, adds a migration.

@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {
     "population": {"size": 4, "group_size": 2},
     "replay": {"capacity": 2_000, "minimum": 200},
     "learner": {"gradient_steps": 4, "batch_size": 16},
-    "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 1, "validation_lowest": 1},
+    "evaluation": {"slices": 2, "lowest": 1, "fitness_slices": 2, "validation_slices": 1, "validation_lowest": 1},
     "reporting": {"plot_every": 0},
 }
 

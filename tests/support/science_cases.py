@@ -17,7 +17,15 @@ _SMALL: dict[str, Any] = {
     "population": {"size": 5},
     "replay": {"capacity": 400, "minimum": 100},
     "learner": {"gradient_steps": 3, "batch_size": 7, "accumulation_steps": 2, "block_days": 40, "epochs": 2},
-    "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 2, "validation_lowest": 1},
+    "evaluation": {
+        "slices": 2,
+        "lowest": 1,
+        "fitness_slices": 0,
+        "validation_slices": 2,
+        "validation_lowest": 1,
+        "champion_validation_share": 1.0,
+        "champion_standard_errors": 0.0,
+    },
 }
 
 

@@ -104,3 +104,13 @@ def test_the_usual_delay_of_version_2_is_that_of_now(algorithm: str, stored_dela
     values["learner"] |= {"algorithm": algorithm, "policy_delay": stored_delay}
     assert config_from_stored({**values, "format_version": 2}).learner.policy_delay == delay
     assert config_from_stored(values).learner.policy_delay == delay
+
+
+@pytest.mark.parametrize("preset", ["quickstart", "eigen2", "ppo", "eigen2-classic", "pendulum"])
+def test_a_run_of_version_3_is_judged_as_it_was(preset: str) -> None:
+    values = Config(preset=preset).model_dump(mode="json")
+    for setting in ("fitness_slices", "champion_validation_share", "champion_standard_errors"):
+        del values["evaluation"][setting]
+    evaluation = config_from_stored({**values, "format_version": 3}).evaluation
+    assert (evaluation.fitness_slices, evaluation.champion_validation_share) == (0, 1.0)
+    assert evaluation.champion_standard_errors == 0.0
