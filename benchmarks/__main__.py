@@ -30,6 +30,7 @@ BENCHMARKS = (
     "replayplan",
     "learnerplan",
     "claims",
+    "portfolio_claims",
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""

@@ -147,13 +147,13 @@ def facts_of(report: Report, verdict: Verdict, excess: Excess | None) -> list[Fa
     bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
     quantile = report.quantile
     draws = f"of {len(report.matched):,} {report.matched_description}"
-    per = "trade" if excess is None else excess.per
+    per, made = "trade" if excess is None else excess.per, "trade" if report.weights is None else "order"
     luck = f"by luck {percent(verdict.matched_pvalue)}, {count(verdict.looks, 'look')}"
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
         Fact("Sharpe", _shown(figures.sharpe, ratio), bounds + sharpe),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
-        Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(report.trades), "trade")),
+        Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(report.trades), made)),
         Fact("Earned more than", _shown(quantile, partial(percent, digits=0)), f"{draws}; {luck}"),
         Fact("Deflated Sharpe", _shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
         Fact("SPA p-value", _shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),

@@ -184,7 +184,9 @@ def _basket(evidence: Evidence, correlation: float | None) -> str:
     """Return that the agent is the basket of all assets, in words; empty if it is not."""
     if evidence.active_share is not None:
         held = 1.0 - evidence.active_share
-        return f"{held:.0%} of it are the basket of all assets, equal weight; " if held >= BASKET else ""
+        return (
+            f"{held:.0%} of its weights are those of equal weight, the basket of all assets; " if held >= BASKET else ""
+        )
     if correlation is None or correlation < BASKET:
         return ""
     return f"it is the basket of all assets, whose daily returns correlate {correlation:.2f} with its own; "

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -43,6 +44,7 @@ _COLOURS = {
     "initial_population": INK,
 }
 _OTHER_COLOURS = (BLUE, GREEN, PURPLE, ORANGE, SKY, INK, MUTED)
+_WEIGHT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK)
 _THIN, _THICK = 1.3, 2.4
 _DASHED = (0, (3.0, 2.0))
 _DECADE = 8.0
@@ -215,6 +217,35 @@ def exposure_plot(report: Report) -> Markup:
 
     label = f"Invested share of the equity over the days, {percent(float(exposure.mean()))} on average."
     return plot("exposure", label, draw, height=180, margins=(64, 24))
+
+
+def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
+    """Draw the shares of the equity in each asset over the days, the largest apart; return the colours too.
+
+    Args:
+        weights: a row a day, a column a symbol; below 0: sold short.
+    """
+    order = weights.abs().mean().sort_values(ascending=False, kind="stable").index
+    apart = list(order[: len(_WEIGHT_COLOURS)])
+    shares = {str(symbol): weights[symbol].to_numpy() for symbol in apart}
+    if len(order) > len(apart):
+        shares["Others"] = weights.drop(columns=apart).to_numpy().sum(axis=1)
+    colours = dict(zip(shares, (*_WEIGHT_COLOURS[: len(apart)], SHADE), strict=False))
+    dates = weights.index.to_numpy()
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        for bought in (np.maximum, np.minimum):
+            sides = [bought(values, 0.0) for values in shares.values()]
+            axes.stackplot(dates, sides, colors=list(colours.values()), linewidth=0, step="post")
+        low, high = (float(bound) for bound in axes.dataLim.intervaly)
+        axes.set_ylim(min(0.0, 1.05 * low), max(1.0, 1.05 * high))
+        _axes(axes, percent, narrow=narrow)
+        _percentages(axes.yaxis, 4)
+
+    means = ", ".join(f"{name} {percent(float(values.mean()), 1)}" for name, values in shares.items())
+    return plot(
+        "weights", f"Shares of the equity over the days. On average: {means}.", draw, height=300, margins=(64, 24)
+    ), colours
 
 
 def matched_plot(report: Report) -> Markup:

@@ -15,6 +15,7 @@ from eigen_core.reporting.report.curves import (
     exposure_plot,
     matched_plot,
     rolling_plots,
+    weights_plot,
     window_of,
 )
 from eigen_core.reporting.report.svg import variable, variables
@@ -27,7 +28,7 @@ from eigen_core.reporting.report.tables import (
     yearly_table,
 )
 from eigen_core.reporting.style import CHAMPION
-from eigen_core.units import count, money, number, percent
+from eigen_core.units import count, money, number, percent, ratio
 
 _DAYS = {"holdout": "Holdout", "validation": "Validation days", "walk": "Walk-forward"}
 HEADLINES = {"skill": "Skill is likely", "none": "No skill shown", "undecided": "Too little data to tell"}
@@ -42,6 +43,7 @@ def report_page(report: Report) -> str:
     figures = {AGENT: report.figures, **{names[name]: found for name, found in report.baseline_figures.items()}}
     benchmark = None if report.benchmark is None else names[report.benchmark]
     compared = [AGENT] if benchmark is None else [AGENT, benchmark]
+    weights, shares = (None, {}) if report.weights is None else weights_plot(report.weights)
     settings = [{"Setting": one.key, "Value": one.value} for one in report.settings]
     changed = [
         {"Setting": one.key, "Value": one.value, f"Preset {report.preset}": one.preset}
@@ -69,10 +71,12 @@ def report_page(report: Report) -> str:
         "window": window_of(len(report.curve.dates)),
         "exposed": percent(float(report.curve.exposure.mean()), 0),
         "exposure": exposure_plot(report),
+        "weights": weights,
+        "shares": {name: variable(colour) for name, colour in shares.items()},
         "matched": matched_plot(report) if len(report.matched) else None,
         "traded": _traded(report),
-        "trades": trade_tables(report.trades),
-        "assets": assets_table(report.by_asset, report.curve.capital),
+        "trades": trade_tables(report.trades) if report.weights is None else [],
+        "assets": assets_table(report.by_asset, report.curve.capital, report.weights),
         "folds": rows_table("Folds", _folds(report), compared) if report.folds else None,
         "looked": rows_table("Looks", report.looked),
         "changed": rows_table(f"Settings that are not those of preset {report.preset}", changed),
@@ -110,8 +114,9 @@ def _sections(context: dict[str, Any]) -> list[tuple[str, str]]:
         ("returns", "Years and months"): True,
         ("rolling", "Rolling figures"): context["rolling"],
         ("exposure", "Exposure"): True,
+        ("weights", "Weights"): context["weights"],
         ("luck", "Luck"): context["matched"],
-        ("trades", "Trades"): True,
+        ("trades", "Orders" if context["weights"] else "Trades"): True,
         ("folds", "Folds"): context["folds"],
         ("looks", "Looks"): report.looks,
         ("data", "Data"): report.data,
@@ -146,6 +151,12 @@ def _traded(report: Report) -> str:
     trades = report.trades
     if not len(trades):
         return "The agent did not trade."
+    if report.weights is not None:
+        return (
+            f"{count(len(trades), 'order')} brought the account to its target weights: "
+            f"{ratio(report.figures.turnover)} times its mean equity was bought and sold a year, for "
+            f"{money(float(report.curve.costs.sum()))} of costs in all."
+        )
     gains, closed = trades["gain"] / trades["paid"], trades.dropna(subset="exit")
     held = (closed["exit"] - closed["fill"]).dt.days.mean()
     return (

@@ -146,8 +146,12 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
     return Table(caption, _TRADE_COLUMNS, rows, frozenset({"Bought", "Sold", "Exit"}))
 
 
-def assets_table(by_asset: pd.DataFrame, capital: float) -> Table:
-    """Return what each asset has contributed, the best first; of many, the best and the worst ones."""
+def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame | None = None) -> Table:
+    """Return what each asset has contributed, the best first; of many, the best and the worst ones.
+
+    Of a portfolio, whose `weights` are a row a day and a column a symbol, with the mean weight instead of trades won.
+    """
+    held = None if weights is None else weights.mean()
     assets = by_asset.to_dict("records")
     shown = assets if len(assets) <= _SHOWN_ASSETS else assets[: _SHOWN_ASSETS // 2] + assets[-_SHOWN_ASSETS // 2 :]
     largest = max((abs(asset["gain"]) for asset in shown), default=0.0) or 1.0
@@ -155,7 +159,7 @@ def assets_table(by_asset: pd.DataFrame, capital: float) -> Table:
         [
             Cell(asset["symbol"]),
             Cell(money(asset["trades"])),
-            Cell(percent(asset["won"], 0)),
+            Cell(percent(asset["won"], 0) if held is None else percent(float(held[asset["symbol"]]))),
             Cell(money(asset["gain"]), asset["gain"] / largest),
             Cell(percent(asset["gain"] / capital, 2)),
         ]
@@ -163,7 +167,8 @@ def assets_table(by_asset: pd.DataFrame, capital: float) -> Table:
     ]
     left_out = len(assets) - len(shown)
     caption = "Gain by asset" + (f"; {left_out} in the middle are not shown" if left_out else "")
-    return Table(caption, ("Asset", "Trades", "Won", "Gain", "Of the capital"), rows)
+    counted = ("Trades", "Won") if held is None else ("Orders", "Mean weight")
+    return Table(caption, ("Asset", *counted, "Gain", "Of the capital"), rows)
 
 
 def rows_table(caption: str, rows: Sequence[Mapping[str, str]], numbers: Collection[str] = ()) -> Table:

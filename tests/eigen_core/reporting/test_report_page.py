@@ -225,3 +225,23 @@ def test_the_short_form_has_verdict_and_figures_and_names_the_file(report: Repor
     assert f"**{report.sentence}**" in text
     assert f"| Total Return | {percent(report.figures.total_return, 2)} |" in text
     assert text.endswith("`mine-report.html`")
+
+
+@pytest.mark.parametrize("assets", [pytest.param(3, marks=pytest.mark.thorough), 9])
+def test_a_portfolio_shows_its_weights_over_time_instead_of_trades(assets: int) -> None:
+    days = pd.bdate_range("2012-11-01", periods=400)
+    symbols = [f"S{number}" for number in range(assets)]
+    drawn = np.random.default_rng(1).dirichlet(np.ones(assets), 400) - 0.05
+    weights = pd.DataFrame(drawn, index=days, columns=symbols)
+    orders = pd.DataFrame(
+        {"symbol": symbols, "fill": days[:assets], "shares": 2.0, "paid": 9.0, "received": 0.0, "costs": 0.1}
+    )
+    by_asset = pd.DataFrame({"symbol": symbols, "trades": 1, "won": np.nan, "gain": 3.0})
+    body = report_page(report_of(trades=orders, by_asset=by_asset, weights=weights))
+    parsed = _Parsed(body)
+    assert "weights" in parsed.ids
+    assert any(label.startswith("Shares of the equity over the days.") for label in parsed.labels)
+    assert ("Others" in body) == (assets > 6)
+    assert "Mean weight" in body
+    assert "First trades" not in body
+    assert f"{assets} orders brought the account to its target weights" in body

@@ -116,4 +116,4 @@ def test_a_portfolio_is_judged_by_a_year_and_is_the_basket_where_it_is_equal_wei
     assert f"could have shown is {found.smallest_edge:+.2f} % a year" in found.sentence
     equal = judge(evidence_of(**like_basket, excess=small, total_return=0.1, active_share=0.03))
     assert equal.claim == "none"
-    assert "97% of it are the basket of all assets, equal weight" in equal.sentence
+    assert "97% of its weights are those of equal weight" in equal.sentence
