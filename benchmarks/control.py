@@ -121,8 +121,8 @@ def curve(config: Config, steps: int, folder: Path) -> Iterator[Reached]:
 
 def _steps_of(state: TrainingState) -> int:
     evaluation = state.config.evaluation
-    validation = state.population.size * evaluation.validation_slices * state.task.episode_steps
-    return state.replay.written + state.generation * validation
+    fixed = state.population.size * evaluation.fixed_episodes * state.task.episode_steps
+    return state.replay.written + state.generation * fixed
 
 
 def _measured(state: TrainingState, cpu_seconds: float) -> Reached:

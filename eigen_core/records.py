@@ -159,11 +159,6 @@ class GenerationRecord(Record):
     """Hash of the replay's content."""
 
     @property
-    def chosen_by_score(self) -> bool:
-        """Whether the champion was chosen by something else than its validation fitness."""
-        return self.champion_score != self.champion_validation
-
-    @property
     def distinct_ancestors(self) -> int | None:
         """Agents of the first generation from which the bred population descends; None where that is not known."""
         return len(set(self.ancestors)) or None

@@ -34,6 +34,11 @@ def _champion(record: GenerationRecord) -> str:
     return f"agent {record.champion_agent} of generation {record.champion_generation}"
 
 
+def _chosen_by_score(record: GenerationRecord) -> bool:
+    """Whether the champion was chosen by something else than its validation fitness."""
+    return record.champion_score != record.champion_validation
+
+
 def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
     """Return the agents of the newest generation, fittest first; equal ones by index. Empty without a generation.
 
@@ -115,7 +120,7 @@ def champion_card(history: Sequence[GenerationRecord]) -> Row:
     return {
         "champion": _champion(newest),
         "validation (reward)": round(newest.champion_validation, 2),
-        **({"score (reward)": round(newest.champion_score, 2)} if newest.chosen_by_score else {}),
+        **({"score (reward)": round(newest.champion_score, 2)} if _chosen_by_score(newest) else {}),
         **({"excess over the market": str(newest.champion_excess)} if newest.champion_excess else {}),
         "fitness (reward)": None if found is None else round(found.fitness[agent], 2),
         "age (generations)": newest.generation - generation,
@@ -177,7 +182,9 @@ def champion_sentence(history: Sequence[GenerationRecord]) -> str:
     newest = history[-1]
     looks = count(sum(len(record.validations) for record in history), "validation")
     score = (
-        f" by a score of {reward(newest.champion_score)} from fitness and validation" if newest.chosen_by_score else ""
+        f" by a score of {reward(newest.champion_score)} from fitness and validation"
+        if _chosen_by_score(newest)
+        else ""
     )
     sentence = f"The champion is {_champion(newest)}, the best of {looks}{score}"
     excess = newest.champion_excess
