@@ -27,6 +27,7 @@ LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
     "td3": "eigen_core.learners.td3:Td3Learner",
     "sac": "eigen_core.learners.sac:SacLearner",
+    "counterfactual": "eigen_core.learners.counterfactual:CounterfactualLearner",
     "ppo": "eigen_core.learners.ppo:PpoLearner",
 }
 METHODS: Mapping[str, str] = {

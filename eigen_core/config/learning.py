@@ -93,7 +93,8 @@ class LearnerConfig(Section):
     algorithm: LearnerName = "ddpg"
     """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
     targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature; `ppo`: proximal
-    policy optimization, from the generation's own episodes alone."""
+    policy optimization, from the generation's own episodes alone; `counterfactual`: regression on what every asset
+    would have gained on every training day at every sale target, played or not."""
     gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution alone. PPO takes as many as `epochs` and `batch_size`
     say."""
@@ -139,6 +140,10 @@ class LearnerConfig(Section):
     entropy_target: Annotated[float, Field(ge=-100.0, le=100.0)] = -1.0
     """Entropy of each value of an action that the temperature is learned for, the value's range scaled to [-1, 1]
     (nats); SAC."""
+
+    target_bins: Annotated[int, Field(ge=1, le=100)] = 4
+    """Sale targets of which outcomes are learned, evenly spread from `trading.min_target` to `trading.max_target`;
+    counterfactual."""
 
     epochs: Count = 10
     """Passes over the episodes of a generation; PPO."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
-from eigen_core.task import Task
+from eigen_core.task import BatchSampler, Task
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,15 @@ def draw_batches(
 
     None while the replay has fewer transitions than `replay.minimum`, or too few for a batch.
     """
-    learner, seed = config.learner, config.seed
-    if learner.gradient_steps == 0 or replay.size < config.replay.minimum:
+    if config.learner.gradient_steps == 0 or replay.size < config.replay.minimum:
         return None
-    sampler = task.sampler(replay, learner.batch_size)
-    if sampler is None:
+    return drawn_batches(config, task.sampler(replay, config.learner.batch_size), agents, generation)
+
+
+def drawn_batches(config: Config, sampler: BatchSampler | None, agents: int, generation: int) -> BatchPlan | None:
+    """Draw the batches of a generation from a sampler; None without one, and where nothing is to be learned."""
+    learner, seed = config.learner, config.seed
+    if learner.gradient_steps == 0 or sampler is None:
         return None
     batches = (learner.gradient_steps, learner.accumulation_steps)
     blocks = sampler.draw_blocks(keyed_generator(seed, generation, "train", "shared", "blocks"), batches)

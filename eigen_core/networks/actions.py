@@ -13,6 +13,11 @@ from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
 _SELECTION_SHARPNESS = 30.0
 _SMALLEST_RANGE = 1e-6
+_UP_TO_FULL_SIZE = 5.0
+"""What is bought at all is bought at nearly its full size."""
+_MARGIN_OF_WHAT_IS_HELD = -9.0
+_WITHIN_THE_BOUNDS = 0.999
+_SATURATED = 20.0
 
 
 @dataclass(frozen=True)
@@ -26,12 +31,17 @@ class AssetActions:
         preference: returns how much actions prefer each asset, float32 `[..., assets]`, as what a softmax takes, from
             actions scaled to their range, float32 `[..., assets, values]`, and the portfolio state, float32 `[...,
             assets, portfolio values]`, None where it is not observed.
+        taken: returns actions before they are squashed, float32 `[..., assets, values]`, that take of the assets which
+            are not held the one whose margin is highest, if it is positive, in a setting. From margins, float32 `[...,
+            assets]`, settings as shares of their range, of the same shape, and the portfolio state. None: none
+            is taken whole.
     """
 
     box: Box
     portfolio_values: int
     time_values: int
     preference: Callable[[Tensor, Tensor | None], Tensor]
+    taken: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
     @property
     def values(self) -> int:
@@ -48,13 +58,33 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
     """Return coefficient and sale target, and the portfolio as `TradingEnvironment.portfolio` gives it."""
     trading, observes = config.trading, config.trading.observe_portfolio
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
+    box = Box((0.0, trading.min_target), (highest, trading.max_target), device)
+    threshold = _raw_coefficient(trading.buy_threshold, highest)
+
+    def taken(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
+        if portfolio is not None:
+            margin = margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_WHAT_IS_HELD)
+        raw = threshold + margin + _UP_TO_FULL_SIZE * (margin > 0.0)
+        return torch.stack([raw, box.raw((2.0 * share - 1.0) * _WITHIN_THE_BOUNDS)], dim=-1)
+
     return AssetActions(
-        Box((0.0, trading.min_target), (highest, trading.max_target), device),
+        box,
         PORTFOLIO_VALUES if observes else 0,
         EPISODE_TIME_VALUES if observes else 0,
         # The highest coefficient is what will be bought.
         lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., 0],  # noqa: ARG005 - of the portfolio task
+        taken,
     )
+
+
+def _raw_coefficient(coefficient: float, highest: float) -> float:
+    """Return the number that is squashed to a coefficient, as far as there is one."""
+    if math.isinf(highest):
+        raw = math.log(math.expm1(coefficient)) if coefficient else -math.inf
+    else:
+        share = coefficient / highest
+        raw = math.log(share / (1.0 - share)) if 0.0 < share < 1.0 else math.copysign(math.inf, share - 0.5)
+    return min(max(raw, -_SATURATED), _SATURATED)
 
 
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:

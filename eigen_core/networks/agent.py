@@ -17,6 +17,7 @@ from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
+from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, outcome_shapes
 from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
 
 _MASKED = -1e9
@@ -72,6 +73,8 @@ class AgentNetwork:
         self.actions = market_actions(config, device) if actions is None else actions
         self.portfolio_values = self.actions.portfolio_values
         self.box = self.actions.box
+        # What comes of an alternative does not depend on the time in the episode.
+        self._time_values = 0 if heads.outcomes else self.actions.time_values
         self._heads = heads
         critic = [*self._encoder.shapes, *self._pooling_shapes()]
         for index in range(heads.critics):
@@ -96,7 +99,7 @@ class AgentNetwork:
 
     @property
     def _context_values(self) -> int:
-        return self._network.embedding * self._network.queries + self.actions.time_values
+        return self._network.embedding * self._network.queries + self._time_values
 
     def _critic_shapes(self, name: str) -> list[ParameterShape]:
         width = self._network.head_width
@@ -116,6 +119,8 @@ class AgentNetwork:
             *linear_shapes("actor.asset", self._network.embedding, width),
             *linear_shapes("actor.context", self._context_values, width),
         ]
+        if self._heads.outcomes:
+            return [*shapes, *linear_shapes("actor.hidden", width, width), *outcome_shapes(width, self._heads.outcomes)]
         if self.portfolio_values:
             shapes.append(ParameterShape("actor.portfolio", (self.portfolio_values, width), self._network.embedding))
         return [
@@ -150,9 +155,9 @@ class AgentNetwork:
         return self._embedding(parameters, embeddings, self._valid[days])
 
     def _with_time(self, context: Tensor, episode_time: Tensor) -> Tensor:
-        if not self.actions.time_values:
+        if not self._time_values:
             return context
-        return torch.cat([context, episode_time.expand(*context.shape[:-1], self.actions.time_values)], dim=-1)
+        return torch.cat([context, episode_time.expand(*context.shape[:-1], self._time_values)], dim=-1)
 
     @property
     def prepared_width(self) -> int:
@@ -173,11 +178,21 @@ class AgentNetwork:
 
         Actions are float32 `[agents, days, assets, values]` in natural units.
         """
+        if self._heads.outcomes:
+            margin, setting = margins(parameters, self.expected(parameters, prepared)).max(dim=-1)
+            assert self.actions.taken is not None
+            share = setting / max(self._heads.outcomes - 1, 1)
+            return SquashedGaussian(self.actions.taken(margin, share, portfolio), None, self.box)
         hidden = prepared
         if portfolio is not None:
             hidden = hidden + project(parameters["actor.portfolio"], portfolio)
         hidden = torch.relu(linear(parameters, "actor.hidden", torch.relu(hidden)))
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
+
+    def expected(self, parameters: Parameters, prepared: Tensor) -> Expected:
+        """Return what an actor expects of each setting of each asset, which `prepare_actor` has prepared."""
+        hidden = torch.relu(linear(parameters, "actor.hidden", torch.relu(prepared)))
+        return expected_outcomes(parameters, hidden)
 
     def values(
         self,

@@ -128,6 +128,19 @@ class AgentNeeds:
             remembered=actor.copied + 2 * actor.hidden,
         )
 
+    def expect(self, agents: int, batch: int) -> Operation:
+        """`AgentNetwork.prepare_actor` and `expected`."""
+        actor = self.actor(agents, batch)
+        product, outputs = product_bytes(agents * batch * self.panel.assets, 2 * self.heads.outcomes)
+        hidden = max(4 * actor.hidden, 3 * actor.hidden + actor.product, 3 * actor.hidden + product + outputs)
+        return Operation(
+            outputs,
+            plain=max(actor.prepare, hidden),
+            forward=actor.copied + hidden,
+            remembered=actor.copied + 2 * actor.hidden,
+            backward=actor.copied + 3 * actor.hidden + 2 * outputs,
+        )
+
     def values(self, agents: int, batch: int) -> Operation:
         """`AgentNetwork.values`, by all critics."""
         cells, network = agents * batch * self.panel.assets, self.config.network

@@ -6,12 +6,15 @@ from eigen_core.config import Config
 from eigen_core.config.choices import TASKS, chosen, task_choice
 from eigen_core.task.interface import BatchSampler, Encoded, Observed, Rollout, Task, TaskData, Transitions
 from eigen_core.task.needs import BatchNeeds, Sample, TaskNeeds
+from eigen_core.task.outcomes import KnownOutcomes, Outcomes
 
 __all__ = [
     "BatchNeeds",
     "BatchSampler",
     "Encoded",
+    "KnownOutcomes",
     "Observed",
+    "Outcomes",
     "Rollout",
     "Sample",
     "Task",

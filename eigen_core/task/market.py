@@ -11,12 +11,16 @@ from eigen_core.config import Config
 from eigen_core.market.facts import PanelFacts
 from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, market_actions
+from eigen_core.networks.layout import Parameters
+from eigen_core.networks.outcomes import Expected
 from eigen_core.records import Excess
 from eigen_core.task.interface import Rollout
 from eigen_core.task.market_needs import MarketNeeds
+from eigen_core.task.market_outcomes import OutcomeTable, sale_targets
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.task.market_transitions import rows_of
-from eigen_core.task.panel_task import PanelTask
+from eigen_core.task.outcomes import Outcomes
+from eigen_core.task.panel_task import BlockSampler, MarketEncoding, MarketObservation, PanelTask
 from eigen_core.trading import EpisodeSummary, Prices, excess_of, excess_sums, market_gains
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
@@ -37,6 +41,7 @@ class MarketTask(PanelTask):
         self.evaluator = Evaluator(self.network, Prices.of_panel(panel, device), config, device)
         self._decisions = torch.arange(config.trading.trading_days, device=device)
         self._market_gains = market_gains(self.evaluator.prices, config.trading)
+        self._outcomes = self._outcome_table(heads.outcomes) if heads.outcomes else None
 
     @staticmethod
     def steps(config: Config) -> int:
@@ -78,3 +83,24 @@ class MarketTask(PanelTask):
         """Return what the trades of rollouts gained beyond the market; None with fewer than two trades."""
         names = rollouts[0].counts
         return excess_of({name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in names})
+
+    def _outcome_table(self, targets: int) -> OutcomeTable:
+        days = range(self.training_starts.start, self.panel.splits.train.stop)
+        trading, prices = self._config.trading, self.evaluator.prices
+        return OutcomeTable.of(prices, trading, days, sale_targets(trading, targets, prices.close.device))
+
+    def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
+        """Return what draws batches of different days, as rows of the table of outcomes."""
+        assert self._outcomes is not None
+        days = self._outcomes.days
+        return self.day_sampler(np.asarray(days, dtype=np.int32), days.stop, batch_size)
+
+    def outcomes(self, moments: Tensor, block: int) -> tuple[MarketObservation, Outcomes]:
+        """Return what is observed on days, int64 `[agents, batch]`, and what each purchase would have come to."""
+        assert self._outcomes is not None
+        days = moments + self._outcomes.first_day
+        return MarketObservation(days, None, self._episode_times[:1], block), self._outcomes.of_rows(moments)
+
+    def expected_outcomes(self, actor: Parameters, encoding: MarketEncoding) -> Expected:
+        """Return what the actor expects of the purchases."""
+        return self.network.expected(actor, self.network.prepare_actor(actor, encoding.market, encoding.episode_time))

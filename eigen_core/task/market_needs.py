@@ -12,11 +12,13 @@ import torch
 
 from eigen_core.config import Config
 from eigen_core.market.facts import PanelFacts
+from eigen_core.market.panel import episode_starts
 from eigen_core.needs import DOUBLE, HALF, SINGLE, Change, Kept, Operation, halves
 from eigen_core.networks import AssetActions, Heads, market_actions
 from eigen_core.networks.agent_needs import AgentNeeds, parameters_of
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.replay import Column
+from eigen_core.task.market_outcomes import table_kept
 from eigen_core.task.market_sample import market_sample
 from eigen_core.task.market_transitions import market_columns
 from eigen_core.task.needs import BatchNeeds, Sample
@@ -129,7 +131,15 @@ class MarketNeeds:
                 (5 * DOUBLE + 2) * traded + cells,
             ),
             *self._agent.encoder.kept,
+            *self._outcomes_kept,
         ]
+
+    @property
+    def _outcomes_kept(self) -> list[Kept]:
+        trading, train = self.config.trading, range(self.panel.train_days(self.config))
+        days = train[episode_starts(train, self.config.market.window, self.episode_steps).start : -trading.holding_days]
+        targets = self.heads.outcomes
+        return table_kept(len(days), self.panel.assets, targets, trading.holding_days) if targets else []
 
     def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:
         """The most at once in `Evaluator.roll_out`."""
@@ -172,13 +182,18 @@ class MarketNeeds:
 
     def batch(self, agents: int, batch_size: int) -> BatchNeeds:
         """What learning from a batch of different days needs."""
+        encode = self._agent.encode_days(agents, batch_size, self.panel.block_days(self.config))
         cells = agents * batch_size * self.panel.assets
+        if self.heads.outcomes:
+            # Rewards and shares, what is known of them, and days.
+            outcomes = 2 * SINGLE * cells * self.heads.outcomes + cells + DOUBLE * agents * batch_size
+            return BatchNeeds(outcomes, encode, self._agent.expect(agents, batch_size), Operation(0, 0))
         values = 2 * self._agent.portfolio_values + self._actions.values
         # Day, the day after, both times in the episode, how many steps; rewards, terminal.
         row = 5 * DOUBLE + SINGLE * self.heads.return_steps + 1
         return BatchNeeds(
             transitions=SINGLE * cells * values + row * agents * batch_size,
-            encode=self._agent.encode_days(agents, batch_size, self.panel.block_days(self.config)),
+            encode=encode,
             act=self._agent.act(agents, batch_size),
             values=self._agent.values(agents, batch_size),
         )

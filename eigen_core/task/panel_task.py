@@ -65,7 +65,7 @@ class MarketEncoding:
 
 
 @dataclass(frozen=True)
-class _BlockSampler:
+class BlockSampler:
     """Draws batches of different days, each from one block of days."""
 
     days: DistinctDaySampler
@@ -167,12 +167,16 @@ class PanelTask(ABC):
         """Return the state, which stays empty."""
         return self.state
 
-    def sampler(self, replay: Replay, batch_size: int) -> _BlockSampler | None:
+    def sampler(self, replay: Replay, batch_size: int) -> BlockSampler | None:
         """Return what draws batches of different days; None while no block has enough of them."""
-        days = DistinctDaySampler(stored_days(replay))
-        blocks = DayBlocks(self.block_days, self.panel.splits.train.stop, self._return_steps)
+        return self.day_sampler(stored_days(replay), self.panel.splits.train.stop, batch_size)
+
+    def day_sampler(self, of_rows: NDArray[np.int32], stop: int, batch_size: int) -> BlockSampler | None:
+        """Return what draws batches of rows whose days, int32 `[rows]`, all before `stop`, are different."""
+        days = DistinctDaySampler(of_rows)
+        blocks = DayBlocks(min(self.block_days, stop), stop, self._return_steps)
         admissible = days.block_starts(blocks, batch_size)
-        return _BlockSampler(days, blocks, admissible, batch_size) if len(admissible) else None
+        return BlockSampler(days, blocks, admissible, batch_size) if len(admissible) else None
 
     def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[MarketObservation]:
         """Return the transitions in `slots`, int64 `[agents, batch]`, whose days are in one block."""

@@ -56,9 +56,10 @@ LEARNING: dict[str, dict[str, Any]] = {
     "sac": {"actor_learning_rate": 1e-2, "initial_temperature": 0.05, "entropy_target": -3.0},
     "ppo": {"actor_learning_rate": 1e-2, "epochs": 10},
 }
+"""Of each learner that needs no more than a `Task`."""
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("learner", LEARNING)
 def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By gradients alone."""
     monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")

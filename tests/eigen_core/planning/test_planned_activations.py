@@ -34,6 +34,7 @@ _SMALL = (
     "device=cpu",
 )
 _TCN = ("network.encoder=tcn", "learner.block_days=80")
+_COUNTERFACTUAL = ("learner.algorithm=counterfactual", "learner.accumulation_steps=2")
 _NARROW = (8, 24)
 _ALL_TRADED = (16, 0)
 
@@ -56,6 +57,9 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("td3", ("learner.algorithm=td3", "learner.accumulation_steps=3"), _NARROW),
     ("sac", ("learner.algorithm=sac",), _ALL_TRADED),
     ("sac in groups", ("learner.algorithm=sac", "population.group_size=3"), _NARROW),
+    ("counterfactual", ("learner.algorithm=counterfactual",), _ALL_TRADED),
+    ("counterfactual in groups", (*_COUNTERFACTUAL, "population.group_size=3", "learner.target_bins=7"), _NARROW),
+    ("counterfactual with tcn", (*_COUNTERFACTUAL, *_TCN), _NARROW),
     ("ppo", ("learner.algorithm=ppo", "learner.epochs=2"), _ALL_TRADED),
     ("ppo in groups", ("learner.algorithm=ppo", "learner.epochs=2", "population.group_size=3"), _NARROW),
     ("five steps", ("learner.n_step=5",), _NARROW),
@@ -113,7 +117,9 @@ def test_a_second_step_holds_nothing_of_the_first() -> None:
     assert peaks[1] == pytest.approx(peaks[0], rel=0.01)
 
 
-@pytest.mark.parametrize("settings", [(), _TCN, ("learner.twin_critics=true", "trading.observe_portfolio=false")])
+@pytest.mark.parametrize(
+    "settings", [(), _TCN, _COUNTERFACTUAL, ("learner.twin_critics=true", "trading.observe_portfolio=false")]
+)
 def test_what_stays_has_exactly_the_planned_size(settings: tuple[str, ...]) -> None:
     config, panel, scale = _case(settings, _NARROW)
     state = start_training(config, panel)

@@ -1,0 +1,168 @@
+"""Regression on what every alternative would have earned, where that is known without playing it.
+
+Prices do not react to a small trader, so what each asset would have gained on each day at each sale target is known:
+a decision process whose inputs are exogenous, learned in hindsight (Sinclair et al. 2023, ICML, "Hindsight learning for
+MDPs with exogenous inputs"). An actor expects the outcome of each alternative, from all of them at once, and takes the
+one that exceeds its reserve price by most (`eigen_core.networks.outcomes`): what it takes is blocked for a time.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Generic, cast
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.learners.adam import clipped_step
+from eigen_core.learners.batches import BatchPlan, drawn_batches
+from eigen_core.learners.critics import scaled
+from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.replay_needs import replay_learner_changes
+from eigen_core.learners.settings import setting
+from eigen_core.needs import DOUBLE, SINGLE, Change
+from eigen_core.networks import Heads
+from eigen_core.networks.outcomes import RESERVE_VALUES, Expected, follow_expected
+from eigen_core.population import Population
+from eigen_core.records import Curve
+from eigen_core.replay import Replay
+from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, TaskNeeds, task_class
+
+
+class CounterfactualLearner(Generic[Observed, Encoded]):
+    """Implements `Learner`, of tasks that implement `KnownOutcomes`; nothing is learned from the replay.
+
+    Args:
+        config: learner settings.
+        task: what is played.
+    """
+
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("reward_loss", "Mean squared error of the rewards that are expected, in scaled rewards."),
+        Curve("time_loss", "Mean squared error of the times, as shares of the longest."),
+        Curve("spread", "Standard deviation of the best rewards that are expected, in scaled rewards."),
+        Curve("gradient_norm", "Norm of an agent's gradient before clipping."),
+    )
+
+    def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
+        self._config = config
+        self._learner = config.learner
+        self._task = task
+        self._known = cast("KnownOutcomes", task)
+        self._critic_values = task.critic_layout.size
+        self._stepped = slice(0, task.critic_layout.size + task.actor_layout.size - RESERVE_VALUES)
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return an actor that expects outcomes, without a critic.
+
+        Raises:
+            InputError: the task does not know outcomes that were not played.
+        """
+        if not issubclass(task_class(config), KnownOutcomes):
+            raise InputError(
+                f"learner.algorithm {config.learner.algorithm} learns from what was not played, which task "
+                f"{config.task} does not know: use another learner, or task market."
+            )
+        return Heads(critics=0, outcomes=config.learner.target_bins)
+
+    def new_agents(self, weights: Tensor) -> Population:
+        """Return agents without moments."""
+        state = {
+            "first_moment": torch.zeros_like(weights),
+            "second_moment": torch.zeros_like(weights),
+            "steps": torch.zeros(len(weights), dtype=torch.int64, device=weights.device),
+        }
+        return Population(weights, state)
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what moments and counts of steps lie after so many generations."""
+        return {
+            "first_moment": (-math.inf, math.inf),
+            "second_moment": (0.0, math.inf),
+            "steps": (0.0, float(generation * self._learner.gradient_steps)),
+        }
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:  # noqa: ARG002
+        """Draw the moments of a generation's batches."""
+        sampler = self._known.outcome_sampler(self._learner.batch_size)
+        return drawn_batches(self._config, sampler, agents, generation)
+
+    def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:  # noqa: ARG002
+        """Take all optimizer steps of `plan`; see `Learner.learn`."""
+        counts, moments = group.state["steps"].tolist(), plan.slots.to(group.weights.device)
+        rows: list[list[Tensor]] = []
+        for step in range(plan.gradient_steps):
+            counts = [count + 1 for count in counts]
+            batches = zip(moments[:, step].unbind(1), plan.blocks[step], strict=True)
+            rows.append(self._step(group, list(batches), counts))
+            between_steps()
+        group.state["steps"].copy_(torch.tensor(counts))
+        return Learned.of(group, self.curves, rows)
+
+    def _step(self, group: Population, batches: list[tuple[Tensor, int]], counts: list[int]) -> list[Tensor]:
+        """Take one optimizer step; return `curves`."""
+        rows = group.weights[:, self._stepped].clone().requires_grad_()
+        reward_losses, time_losses = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
+        seen = []
+        for moments, block in batches:
+            observed, outcomes = self._known.outcomes(moments, block)
+            # What an actor reserves by has no gradient.
+            reserve = group.weights[:, self._stepped.stop :]
+            expected = self._expected(torch.cat([rows, reserve], dim=1), observed)
+            reward_loss, time_loss = self._losses(group, expected, outcomes)
+            torch.autograd.backward((reward_loss + time_loss).sum() / len(batches))
+            reward_losses += reward_loss.detach() / len(batches)
+            time_losses += time_loss.detach() / len(batches)
+            seen.append((Expected(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
+        rate = setting(group, self._learner, "critic_learning_rate")
+        norms = clipped_step(group, self._stepped, rows, counts, rate, self._learner)
+        actor = self._task.actor_layout.views(group.weights[:, self._critic_values :])
+        for found, known in seen:
+            follow_expected(actor, found, known)
+        return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), norms]
+
+    def _expected(self, rows: Tensor, observed: Observed) -> Expected:
+        critic, actor = rows[:, : self._critic_values], rows[:, self._critic_values :]
+        encoding = self._task.encode(self._task.critic_layout.views(critic), observed)
+        return self._known.expected_outcomes(self._task.actor_layout.views(actor), encoding)
+
+    def _losses(self, group: Population, expected: Expected, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
+        """Return the mean squared errors of rewards and of times over what is known: float32 `[agents]` each."""
+        rewards = scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)
+        known = outcomes.known[..., None]
+        count = outcomes.known.sum((1, 2)).clamp_min(1) * outcomes.rewards.shape[-1]
+
+        def loss(error: Tensor) -> Tensor:
+            counted = error * known
+            return (counted * counted).flatten(2).sum(-1).sum(-1) / count
+
+        return loss(expected.rewards - rewards), loss(expected.shares - outcomes.shares)
+
+    @staticmethod
+    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:  # noqa: ARG004
+        """Return what a run with this learner needs; see `Learner.needs`."""
+        learner, size = config.learner, config.population.size
+        parameters = task.critic + task.actor
+        agent = SINGLE * 3 * parameters + DOUBLE
+        how = f"batches of {learner.batch_size}, {learner.accumulation_steps} an optimizer step"
+        batches = learner.gradient_steps * learner.accumulation_steps
+        if batches == 0:
+            return LearnerNeeds(agent, 0, 0, how, 0)
+        moments = DOUBLE * size * batches * learner.batch_size
+        batch, weights = task.batch(group, learner.batch_size), SINGLE * group * parameters
+        encode, act = batch.encode, batch.act
+        encoded = encode.result + encode.remembered
+        # The losses hold what is expected three times more: the errors, those that are known, and their gradient.
+        losses = encoded + act.remembered + 4 * act.result
+        step = max(encode.forward, encoded + act.forward, losses, encoded + act.backward, encode.backward)
+        held = moments + batch.transitions + learner.accumulation_steps * act.result
+        # The weights with those that have no gradient are a copy of their own.
+        learn = held + max(3 * weights + step, 7 * weights)
+        return LearnerNeeds(agent, plan=2 * moments, learn=learn, how=how, batches=batches)
+
+    @staticmethod
+    def changes(config: Config) -> Iterator[Change]:
+        """Yield settings of the learner that lower its needs."""
+        return replay_learner_changes(config)

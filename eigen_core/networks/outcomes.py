@@ -1,0 +1,81 @@
+"""An actor that expects what each asset would earn with each sale target, and takes what it expects most of.
+
+What is bought is blocked until it is sold, so an expected gain is compared with what the time would earn elsewhere: a
+reserve price. It is a number of standard deviations above the mean of what is expected, the actor's `selectivity`,
+which evolution moves; the two moments follow what is expected while the actor learns.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigen_core.networks.layout import Parameters, ParameterShape, linear
+
+_START_OF_SELECTIVITY = 0.6
+_FAN_IN_OF_SELECTIVITY = 16
+"""Agents start with a selectivity of up to a quarter of a standard deviation around the middle."""
+_START_OF_SPREAD = 0.1
+_FOLLOWED = 0.1
+_SMALLEST_SPREAD = 1e-4
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an actor expects of each alternative: `[agents, batch, assets, targets]`.
+
+    Attributes:
+        rewards: float32, of a trade, in scaled rewards.
+        shares: float32, of the longest holding time, for which it blocks its asset.
+    """
+
+    rewards: Tensor
+    shares: Tensor
+
+
+RESERVE_VALUES = 3
+"""The last values of such an actor, by which it reserves: no gradient moves them."""
+
+
+def outcome_shapes(width: int, targets: int) -> list[ParameterShape]:
+    """Return the parameters of the last layer of such an actor, which has `width` values of each asset."""
+    return [
+        ParameterShape("actor.expected.weight", (width, 2 * targets), 0),
+        ParameterShape("actor.expected.bias", (2 * targets,), 0),
+        ParameterShape("actor.selectivity", (1,), _FAN_IN_OF_SELECTIVITY, _START_OF_SELECTIVITY),
+        ParameterShape("actor.mean", (1,), 0),
+        ParameterShape("actor.log_spread", (1,), 0, math.log(_START_OF_SPREAD)),
+    ]
+
+
+def expected_outcomes(parameters: Parameters, hidden: Tensor) -> Expected:
+    """Return what is expected of each asset, float32 `[agents, batch, assets, width]`."""
+    return Expected(*linear(parameters, "actor.expected", hidden).chunk(2, dim=-1))
+
+
+def margins(parameters: Parameters, expected: Expected) -> Tensor:
+    """Return by how much each alternative exceeds the reserve price, in standard deviations: float32, as `expected`."""
+    selectivity, mean, log_spread = (
+        parameters[f"actor.{name}"][:, :, None, None] for name in ("selectivity", "mean", "log_spread")
+    )
+    reserve = torch.relu(mean + selectivity)
+    return expected.rewards * torch.exp(-log_spread) - reserve * expected.shares
+
+
+@torch.no_grad()
+def follow_expected(parameters: Parameters, expected: Expected, known: Tensor) -> None:
+    """Move mean and spread, in place, towards those of the best rewards that are expected of each asset.
+
+    Args:
+        parameters: views into the agents' weights.
+        expected: of a batch.
+        known: bool `[agents, batch, assets]`, what counts.
+    """
+    best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)
+    mean = best.sum(-1).sum(-1) / count
+    deviation = (best - mean[:, None, None]) * known
+    spread = ((deviation * deviation).sum(-1).sum(-1) / count).sqrt().clamp_min(_SMALLEST_SPREAD)
+    for name, found in (("mean", mean / spread), ("log_spread", spread.log())):
+        held = parameters[f"actor.{name}"]
+        held.add_((found[:, None] - held) * _FOLLOWED)
