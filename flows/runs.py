@@ -360,10 +360,10 @@ def _begun(location: RunLocation) -> RunContents:
 
 def newest_generation(location: RunLocation) -> tuple[RunContents, Manifest] | None:
     """Return the newest manifest, and where it is; of two that are as new, that on this machine."""
-    return next(_newest_first(location), None)
+    return next(newest_first(location), None)
 
 
-def _newest_first(location: RunLocation) -> Iterator[tuple[RunContents, Manifest]]:
+def newest_first(location: RunLocation) -> Iterator[tuple[RunContents, Manifest]]:
     """Yield all manifests and where they are, the newest first; none is read long before it is its turn."""
     return ((contents, found) for contents, found in newest_of(location.contents()) if isinstance(found, Manifest))
 
@@ -379,7 +379,7 @@ def _config_of(location: RunLocation, values: Mapping[str, Any]) -> Config:
 
 def _records_of(location: RunLocation) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
     """Return the newest manifest whose generation's records are whole, and these."""
-    for contents, manifest in _newest_first(location):
+    for contents, manifest in newest_first(location):
         generation = manifest.generation
         try:
             history = history_in(contents.document(manifest, "history"), generation)

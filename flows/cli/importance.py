@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from eigen_core.errors import InputError
+from eigen_core.units import count
 from flows.cli.common import Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_line, print_result
 
@@ -15,10 +17,13 @@ IMPORTANCE_EXAMPLES = """[bold]Examples[/]
 
   eigen importance mine
   eigen importance mine --agent elites --draws 50 --json
+  eigen importance mine --generations all    what no champion of the kept generations uses
 
 In the validation episodes, the values of each feature and of each column are moved to other days: what changes then
 rests on them. No holdout day is read.
 """
+
+_LARGEST = 1_000_000
 
 
 @sentences
@@ -27,11 +32,16 @@ def importance(
     agent: Annotated[
         str, typer.Option(help="champion, elites, or an agent's number in the newest generation.", metavar="AGENT")
     ] = "champion",
+    generations: Annotated[
+        str | None,
+        typer.Option(help="The champions of so many of the newest kept generations, or of all.", metavar="all|K"),
+    ] = None,
     draws: Annotated[int, typer.Option(min=2, max=10_000, help="How often each is moved.", metavar="N")] = 10,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Show which features and columns of the market agents of a run use."""
+    newest = _generations(generations, agent)
     from eigen_core.progress import progress_to
     from flows.cli.display import display_on
     from flows.importance import run_importance
@@ -39,16 +49,30 @@ def importance(
     with display_on(Console(stderr=True)) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            found = run_importance(store_of(store), name, agent=agent, draws=draws)
+            asked = agent if generations is None else "champions"
+            found = run_importance(store_of(store), name, agent=asked, generations=newest, draws=draws)
     print_result(as_json, lambda found: found, print_importance, found)
 
 
+def _generations(text: str | None, agent: str) -> int | None:
+    """Return how many of the newest generations are asked for; None: all."""
+    if text is not None and agent != "champion":
+        raise InputError(f"--generations is about champions: leave out --agent {agent}, or --generations.")
+    if text is None or text == "all":
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST:
+        raise InputError(f"--generations {text}: give all, or how many of the newest, 1 or more.")
+    return int(text)
+
+
 def print_importance(console: Console, found: "RunImportance") -> None:
-    """Print features and columns, the most used first, and the columns that are hardly used."""
+    """Print features and columns, the most used first, and what is hardly used."""
+    of = f"generation {found.generation}, {found.agent}"
+    if found.agent == "champions":
+        of = f"{count(found.agents, 'champion')} of {count(len(found.generations), 'kept generation')}"
     print_line(
         console,
-        f"Run {found.run}, generation {found.generation}, {found.agent}: validation episodes from {found.first} to "
-        f"{found.last}, {found.draws} draws.",
+        f"Run {found.run}, {of}: validation episodes from {found.first} to {found.last}, {found.draws} draws.",
     )
     for kind, importances in (("feature", found.features), ("column", found.columns)):
         headers = (kind, "other decisions", "5 to 95 %", "loss a trade", "loss, 5 to 95 %", "attention")
@@ -72,3 +96,6 @@ def print_importance(console: Console, found: "RunImportance") -> None:
     )
     if found.low_columns:
         print_line(console, f"Hardly used: {', '.join(found.low_columns)}.")
+    for kind, low in (("features", found.persistent_low_features), ("columns", found.persistent_low_columns)):
+        if low:
+            print_line(console, f"Low for most of the {found.agents} agents, {kind}: {', '.join(low)}.")
