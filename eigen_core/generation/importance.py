@@ -13,8 +13,8 @@ from eigen_core.learners import learner_class
 from eigen_core.market.panel import Panel
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
-from eigen_core.task.market import MarketTask
-from eigen_core.trading import excess_of
+from eigen_core.task import task_class
+from eigen_core.task.panel_task import PanelTask
 
 INTERVAL = (5.0, 95.0)
 """Percentiles of the draws that bound an interval."""
@@ -29,9 +29,10 @@ class Importance:
 
     Attributes:
         name: the feature or column.
-        changed: share of the days on which something else is bought, or nothing instead of something.
+        changed: share of the days on which something else is bought, or nothing instead of something; of a portfolio,
+            the mean share of it that is in other assets.
         changed_interval: its bounds.
-        excess_lost: how much less a trade gains beyond the market (%); None without trades.
+        excess_lost: how much less a trade, or a portfolio in a year, gains beyond the market (%); None without trades.
         excess_lost_interval: its bounds.
         attention: share of the column in the pools of the network's queries; None for a feature.
     """
@@ -46,9 +47,9 @@ class Importance:
 
 @dataclass(frozen=True)
 class _Played:
-    """What an agent did: assets bought, int64 `[episodes, decisions]`, and their mean excess (%)."""
+    """What an agent did: shares of its decisions, float64 `[episodes, days, assets]`, and the mean excess (%)."""
 
-    assets: NDArray[np.int64]
+    shares: NDArray[np.float64]
     excess: float | None
 
 
@@ -94,8 +95,10 @@ def _ranked(found: Sequence[Importance]) -> list[Importance]:
     return sorted(found, key=lambda one: -one.changed)
 
 
-def _task(config: Config, panel: Panel, device: torch.device) -> MarketTask:
-    return MarketTask(config, panel, device, learner_class(config.learner).heads(config))
+def _task(config: Config, panel: Panel, device: torch.device) -> PanelTask:
+    task = task_class(config)(config, panel, device, learner_class(config.learner).heads(config))
+    assert isinstance(task, PanelTask)
+    return task
 
 
 def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
@@ -108,14 +111,12 @@ def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.ran
         yield replace(panel, features=features)
 
 
-def _play(task: MarketTask, weights: Tensor, starts: Sequence[int]) -> _Played:
-    first_days = np.array([starts], dtype=np.int64)
-    summary = task.evaluator.roll_out(weights[None], first_days).summary
-    excess = excess_of(task.counts(first_days, summary))
-    return _Played(summary.asset.cpu().numpy(), None if excess is None else excess.mean)
+def _play(task: PanelTask, weights: Tensor, starts: Sequence[int]) -> _Played:
+    shares, excess = task.decisions(weights[None], np.array([starts], dtype=np.int64))
+    return _Played(shares.cpu().numpy(), None if excess is None else excess.mean)
 
 
-def _attention(task: MarketTask, weights: Tensor, days: range) -> NDArray[np.float64]:
+def _attention(task: PanelTask, weights: Tensor, days: range) -> NDArray[np.float64]:
     """Return the mean share of each column in the pools, float64 `[columns]`."""
     critic = task.critic_layout.views(weights[None, : task.critic_layout.size])
     with torch.no_grad():
@@ -125,7 +126,7 @@ def _attention(task: MarketTask, weights: Tensor, days: range) -> NDArray[np.flo
 
 
 def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importance:
-    changed = [float((played.assets != usual.assets).mean()) for played in moved]
+    changed = [_changed(usual, played) for played in moved]
     lost = [usual.excess - played.excess for played in moved if usual.excess is not None and played.excess is not None]
     return Importance(
         name=name,
@@ -134,6 +135,12 @@ def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importan
         excess_lost=float(np.mean(lost)) if lost else None,
         excess_lost_interval=_bounds(lost) if lost else None,
     )
+
+
+def _changed(usual: _Played, moved: _Played) -> float:
+    """Return the mean share that is given to other assets, or to none instead of some."""
+    more = moved.shares - usual.shares
+    return float(np.maximum(np.maximum(more, 0.0).sum(axis=2), np.maximum(-more, 0.0).sum(axis=2)).mean())
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:

@@ -61,6 +61,12 @@ class MarketTask(PanelTask):
         counts = self.counts(starts, played.summary)
         return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
 
+    def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
+        """Return the asset that each decision buys, if any, with a share of 1; see `PanelTask.decisions`."""
+        summary = self.evaluator.roll_out(weights, starts).summary
+        bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
+        return bought.double(), excess_of(self.counts(starts, summary))
+
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
         """Return what is counted in episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions

@@ -20,6 +20,7 @@ from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.layout import Parameters
+from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import TaskData, Transitions
 from eigen_core.task.market_transitions import (
@@ -114,6 +115,18 @@ class PanelTask(ABC):
     @abstractmethod
     def steps(config: Config) -> int:
         """Return the steps of an episode, which are days."""
+
+    @abstractmethod
+    def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
+        """Return what agents without noise decide in episodes, and what they gain beyond the market by it.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            starts: int64 `[agents, episodes]`.
+
+        Returns:
+            What each decision gives each asset, as a share, `[agents * episodes, days, assets]`; and the excess.
+        """
 
     @classmethod
     def open_data(cls, config: Config) -> TaskData:

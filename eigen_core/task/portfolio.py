@@ -1,6 +1,6 @@
 """The market as a portfolio: agents decide every day which share of the equity each asset is to have."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from eigen_core.task.market_rollouts import prepared_episodes
 from eigen_core.task.market_transitions import EpisodeBatch, rows_of
 from eigen_core.task.panel_task import PanelTask
 from eigen_core.task.portfolio_needs import PortfolioNeeds
-from eigen_core.task.portfolio_scores import episode_scores
+from eigen_core.task.portfolio_scores import DecidedScores, episode_scores
 from eigen_core.trading import Prices, excess_of, excess_sums, newey_west_lags
 from eigen_core.trading.orders import PERCENT, fill_offset
 from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, target_weights
@@ -61,13 +61,7 @@ class PortfolioTask(PanelTask):
         self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
     ) -> Rollout:
         """Play one episode for each agent and start; see `Task.roll_out`."""
-        actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
-        prepared = prepared_episodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
-        decided = episode_scores(self.network, actor, prepared, noise)
-        del prepared
-        first_days = torch.tensor(starts, device=self._device)
-        days = first_days[..., None] + torch.arange(self.episode_steps, device=self._device)
-        targets = target_weights(decided.scores.double(), self._tradable[days], self._config.portfolio.short)
+        decided, days, targets = self._decided(weights, starts, noise)
         rewards, turnover = self._rebalancing.on(days).grown(targets)
         counts = {
             "turnover": turnover.sum(-1),
@@ -79,12 +73,35 @@ class PortfolioTask(PanelTask):
             counts |= self._excess_sums(rewards, targets, days)
         else:
             columns = (decided.observed, decided.stored, rewards.float())
-            batch = EpisodeBatch(first_days.flatten(), *(column.flatten(0, 1) for column in columns))
+            batch = EpisodeBatch(days[..., 0].flatten(), *(column.flatten(0, 1) for column in columns))
         return Rollout(
             rewards.cpu().numpy().sum(axis=-1),
             {name: values.flatten().cpu().numpy() for name, values in counts.items()},
             None if batch is None else rows_of(batch),
         )
+
+    def _decided(
+        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None
+    ) -> tuple[DecidedScores, Tensor, Tensor]:
+        """Return decisions, their days and the target weights: `[agents, episodes, days, ...]`."""
+        actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
+        prepared = prepared_episodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
+        decided = episode_scores(self.network, actor, prepared, noise)
+        days = torch.tensor(starts, device=self._device)[..., None] + torch.arange(
+            self.episode_steps, device=self._device
+        )
+        return (
+            decided,
+            days,
+            target_weights(decided.scores.double(), self._tradable[days], self._config.portfolio.short),
+        )
+
+    @torch.no_grad()
+    def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
+        """Return the target weights of each day; see `PanelTask.decisions`."""
+        _, days, targets = self._decided(weights, starts, None)
+        sums = self._excess_sums(self._rebalancing.on(days).grown(targets)[0], targets, days)
+        return targets.flatten(0, 1), self._excess_of([{name: values.cpu().numpy() for name, values in sums.items()}])
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return means over the episodes: what is traded, as a multiple of the equity; its share in assets; the
@@ -102,8 +119,10 @@ class PortfolioTask(PanelTask):
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
         """Return what rollouts that were not recorded gained beyond equal weight of the same exposure, a year."""
-        names = rollouts[0].counts
-        sums = {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in names}
+        return self._excess_of([rollout.counts for rollout in rollouts])
+
+    def _excess_of(self, counts: Sequence[Mapping[str, NDArray[np.float64]]]) -> Excess | None:
+        sums = {name: np.concatenate([of_rollout[name] for of_rollout in counts]) for name in counts[0]}
         return excess_of(sums, self._config.account.periods_per_year)
 
     @property

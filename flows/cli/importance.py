@@ -75,7 +75,7 @@ def print_importance(console: Console, found: "RunImportance") -> None:
         f"Run {found.run}, {of}: validation episodes from {found.first} to {found.last}, {found.draws} draws.",
     )
     for kind, importances in (("feature", found.features), ("column", found.columns)):
-        headers = (kind, "other decisions", "5 to 95 %", "loss a trade", "loss, 5 to 95 %", "attention")
+        headers = (kind, "other decisions", "5 to 95 %", "loss", "loss, 5 to 95 %", "attention")
         shown = headers if kind == "column" else headers[:-1]
         table = PlainTable(*shown, left=(kind,), least_important=("loss, 5 to 95 %", "5 to 95 %"))
         for each in importances:
@@ -92,7 +92,8 @@ def print_importance(console: Console, found: "RunImportance") -> None:
     print_line(
         console,
         "Other decisions: days on which something else is bought, or nothing, once these values are those of other "
-        "days. Loss: what a trade then gains less beyond the market.",
+        "days; of a portfolio, the share of it that is in other assets. Loss: what a trade, or a portfolio in a year, "
+        "then gains less beyond the market.",
     )
     if found.low_columns:
         print_line(console, f"Hardly used: {', '.join(found.low_columns)}.")

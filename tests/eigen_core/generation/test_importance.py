@@ -66,3 +66,14 @@ def test_the_panel_stays_as_it_is() -> None:
     before = np.array(panel.features)
     found_for(deaf_to([], config, panel), config, panel)
     np.testing.assert_array_equal(panel.features, before)
+
+
+def test_of_a_portfolio_it_is_the_share_that_is_in_other_assets() -> None:
+    config = small_config(market={"holdout_days": 0}, task="portfolio")
+    panel = random_panel(config)
+    features, columns = found_for(deaf_to([0, 2], config, panel), config, panel)
+    names = list(panel.feature_names)
+    assert (features[names[0]].changed, features[names[0]].excess_lost) == (0.0, 0.0)
+    assert 0.0 < features[names[1]].changed < 0.5
+    assert features[names[1]].excess_lost != 0.0
+    assert max(one.changed for one in columns.values()) > 0.0
