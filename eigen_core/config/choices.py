@@ -29,6 +29,7 @@ LEARNERS: Mapping[str, str] = {
     "sac": "eigen_core.learners.sac:SacLearner",
     "counterfactual": "eigen_core.learners.counterfactual:CounterfactualLearner",
     "ppo": "eigen_core.learners.ppo:PpoLearner",
+    "direct": "eigen_core.learners.direct:DirectLearner",
 }
 METHODS: Mapping[str, str] = {
     "genetic": "eigen_core.evolution.genetic:GeneticMethod",

@@ -94,7 +94,8 @@ class LearnerConfig(Section):
     """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
     targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature; `ppo`: proximal
     policy optimization, from the generation's own episodes alone; `counterfactual`: regression on what every asset
-    would have gained on every training day at every sale target, played or not."""
+    would have gained on every training day at every sale target, played or not; `direct`: the growth of the account
+    itself, which the task `portfolio` offers."""
     gradient_steps: CountOrZero = 32
     """Optimizer steps per agent and generation; 0: evolution alone. PPO takes as many as `epochs` and `batch_size`
     say."""
@@ -162,6 +163,14 @@ class LearnerConfig(Section):
     kl_limit: Positive | None = None
     """An agent whose policy diverges more than this from the one that played stops learning in the generation (nats);
     empty: only where the divergence is not finite; PPO."""
+
+    stretch_days: Count = 400
+    """Training days of a stretch over which the growth of an account is climbed, at most all there are (days);
+    direct."""
+    stretches: Count = 1
+    """Stretches whose gradients are averaged for one optimizer step; direct."""
+    risk_aversion: NonNegative = 0.0
+    """What is climbed is the mean of a day's rewards less this times their variance; direct."""
 
 
 class EvaluationConfig(Section):

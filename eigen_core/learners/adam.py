@@ -14,6 +14,15 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _PIECE = 1_024
 
 
+def adam_state(weights: Tensor) -> dict[str, Tensor]:
+    """Return what Adam keeps of agents beside their weights, float32 `[agents, parameters]`, before the first step."""
+    return {
+        "first_moment": torch.zeros_like(weights),
+        "second_moment": torch.zeros_like(weights),
+        "steps": torch.zeros(len(weights), dtype=torch.int64, device=weights.device),
+    }
+
+
 def row_norms(rows: Tensor) -> Tensor:
     """Euclidean norm of each row of float32 `[agents, values]`: float32 `[agents]`."""
     squares = rows * rows

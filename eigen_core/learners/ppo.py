@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.learners.adam import clipped_step
+from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
 from eigen_core.learners.replay_needs import SMALLEST_BATCH
@@ -129,12 +129,7 @@ class PpoLearner(Generic[Observed, Encoded]):
 
     def new_agents(self, weights: Tensor) -> Population:
         """Return agents without moments."""
-        state = {
-            "first_moment": torch.zeros_like(weights),
-            "second_moment": torch.zeros_like(weights),
-            "steps": torch.zeros(len(weights), dtype=torch.int64, device=weights.device),
-        }
-        return Population(weights, state)
+        return Population(weights, adam_state(weights))
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         """Return within what moments and counts of steps lie after so many generations."""

@@ -103,7 +103,15 @@ class AgentNeeds:
 
     def encode_days(self, agents: int, batch: int, block_days: int) -> Operation:
         """`AgentNetwork.encode_days`."""
-        encoded = self.encoder.days(agents, batch, block_days)
+        return self._encode(agents, batch, self.encoder.days(agents, batch, block_days))
+
+    def encode_block(self, agents: int, days: int) -> Operation:
+        """`AgentNetwork.encode_block`, with its backward pass; as for picked days where an encoder states no other."""
+        encoded = self.encoder.block(agents, days)
+        return self._encode(agents, days, encoded if encoded.backward else self.encoder.days(agents, days, days))
+
+    def _encode(self, agents: int, batch: int, encoded: Operation) -> Operation:
+        """What an encoder holds, and the pooling of its columns."""
         rows = agents * batch * self.panel.columns
         remembered = encoded.remembered + 2 * SINGLE * rows * self.config.network.queries
         # Embeddings, pooled columns, and which columns have a price.

@@ -97,7 +97,8 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
     return _stacked_product(inputs.flatten(1, -2), weight).reshape(*inputs.shape[:-1], weight.shape[2])
 
 
-_FEWEST_ROWS = 16
+FEWEST_ROWS = 16
+"""Rows of an agent that a product has at least, filled up with zeros."""
 _OUTPUTS_AT_A_TIME = 8
 
 
@@ -110,8 +111,8 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     count, outputs = rows.shape[1], weight.shape[2]
     if outputs % _OUTPUTS_AT_A_TIME:
         weight = torch.nn.functional.pad(weight, (0, -outputs % _OUTPUTS_AT_A_TIME))
-    if count < _FEWEST_ROWS:
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, _FEWEST_ROWS - count))
+    if count < FEWEST_ROWS:
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, FEWEST_ROWS - count))
     return torch.bmm(rows, weight)[:, :count, :outputs]
 
 

@@ -4,11 +4,13 @@ from functools import cached_property
 
 import torch
 
-from eigen_core.needs import DOUBLE, HALF, SINGLE, Kept
+from eigen_core.needs import DOUBLE, HALF, SINGLE, Kept, Operation
 from eigen_core.networks import AssetActions, portfolio_actions
+from eigen_core.networks.layout import FEWEST_ROWS
 from eigen_core.task.market_needs import MarketNeeds
 
-_ACCOUNT_VALUES = 9
+_ACCOUNT_VALUES = 7
+_GROWTH_VALUES = 30
 
 
 class PortfolioNeeds(MarketNeeds):
@@ -46,3 +48,18 @@ class PortfolioNeeds(MarketNeeds):
             product = self._agent.actor(agents * episodes, days).product
             acting = max(3 * whole, 2 * whole + product, 12 * SINGLE * cells)
         return max(preparing, whole + acting, decided + _ACCOUNT_VALUES * DOUBLE * cells)
+
+    def growth(self, agents: int, days: int) -> Operation:
+        """`PortfolioTask.growth`, with its backward pass."""
+        encode, act = self._agent.encode_block(agents, days), self._agent.act(agents, days)
+        account = _GROWTH_VALUES * SINGLE * agents * days * self.panel.assets
+        # Where scores are observed, a day is computed by itself: what is prepared and what they add, and two layers of
+        # rows filled up.
+        observing = 0
+        if self._actions.portfolio_values:
+            filled_up = max(FEWEST_ROWS / self.panel.assets, 1.0)
+            observing = int(self._agent.actor(agents, days).hidden * (2.0 * filled_up - 1.0))
+        remembered = encode.remembered + act.remembered + observing + account
+        result = 2 * SINGLE * agents * days
+        forward = max(encode.forward, encode.result + remembered)
+        return Operation(result, forward, forward, remembered, max(forward, encode.backward))

@@ -76,9 +76,8 @@ def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, n
         observed = torch.empty((*prepared.shape[:-1], 0), dtype=torch.float16, device=prepared.device)
         return DecidedScores(smoothed_scores(*actions.unbind(-1)), observed, stored)
     days: list[DecidedScores] = []
-    for day in range(prepared.shape[2]):
+    for day, of_day in enumerate(prepared.unbind(2)):
         before = days[-1].scores if days else None
-        of_day = None if noise is None else noise[:, :, day]
-        days.append(decided_scores(network, actor, prepared[:, :, day], before, of_day))
+        days.append(decided_scores(network, actor, of_day, before, None if noise is None else noise[:, :, day]))
     names = ("scores", "observed", "stored")
     return DecidedScores(**{name: torch.stack([getattr(day, name) for day in days], dim=2) for name in names})

@@ -144,9 +144,9 @@ class Rebalancing:
         The others are made smaller where all together would take more than the equity and more than was decided.
         """
         weights, held = [], torch.zeros_like(targets[..., 0, :])
-        for day in range(targets.shape[-2]):
+        for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
-            wanted = targets[..., day, :].masked_fill(table.ended, 0.0)
+            wanted = of_day.masked_fill(table.ended, 0.0)
             kept = torch.where(table.stays, held, 0.0)
             others = wanted.masked_fill(table.stays, 0.0)
             most = (wanted.sum(-1, keepdim=True).clamp_min(1.0) - kept.sum(-1, keepdim=True)).clamp_min(0.0)

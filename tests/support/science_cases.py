@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from eigen_core.config import Config, merge
+from eigen_core.config.choices import LEARNERS
 from eigen_core.market import Panel, panel_of_prices
 from eigen_core.randomness import keyed_generator
 
@@ -16,7 +17,14 @@ _SMALL: dict[str, Any] = {
     "network": {"scales": [1, 3, 8], "channels": 8, "embedding": 6, "queries": 2, "head_width": 8},
     "population": {"size": 5},
     "replay": {"capacity": 400, "minimum": 100},
-    "learner": {"gradient_steps": 3, "batch_size": 7, "accumulation_steps": 2, "block_days": 40, "epochs": 2},
+    "learner": {
+        "gradient_steps": 3,
+        "batch_size": 7,
+        "accumulation_steps": 2,
+        "block_days": 40,
+        "epochs": 2,
+        "stretch_days": 15,
+    },
     "evaluation": {
         "slices": 2,
         "lowest": 1,
@@ -29,9 +37,16 @@ _SMALL: dict[str, Any] = {
 }
 
 
+LEARNER_OF_TASK = {"direct": "portfolio", "counterfactual": "market"}
+"""Learners that play only one task."""
+LEARNERS_OF_ANY_TASK = [name for name in LEARNERS if name not in LEARNER_OF_TASK]
+
+
 def small_config(**sections: Any) -> Config:
-    """A configuration that trains in a fraction of a second, with sections laid over it."""
-    return Config(**merge(_SMALL, sections))
+    """A configuration that trains in a fraction of a second, with sections laid over it; its learner plays its task."""
+    learner = sections.get("learner", {}).get("algorithm")
+    task = {"task": LEARNER_OF_TASK[learner]} if learner in LEARNER_OF_TASK else {}
+    return Config(**merge(_SMALL, task | sections))
 
 
 def random_panel(config: Config, days: int = 160, assets: int = 6, context: int = 2, seed: int = 5) -> Panel:

@@ -7,16 +7,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from science_cases import random_panel, small_config
+from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
 from training_cases import advance, content_of
 
-from eigen_core.config import Config, choices
+from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, evaluate, evolve, restore, snapshot, start_training, train
 from eigen_core.randomness import keyed_generator
 from eigen_core.task import open_data
 
-OFF_POLICY = sorted(set(choices.LEARNERS) - {"ppo"})
+OFF_POLICY = sorted(set(LEARNERS_OF_ANY_TASK) - {"ppo"})
 ENDLESS: dict[str, Any] = {
     "task": "gym:uneven_environment:EndlessEnvironment",
     "environment": {"episode_steps": 9},

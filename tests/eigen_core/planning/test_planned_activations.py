@@ -35,6 +35,7 @@ _SMALL = (
 )
 _TCN = ("network.encoder=tcn", "learner.block_days=80")
 _COUNTERFACTUAL = ("learner.algorithm=counterfactual", "learner.accumulation_steps=2")
+_DIRECT = ("task=portfolio", "learner.algorithm=direct", "learner.stretch_days=100")
 _NARROW = (8, 24)
 _ALL_TRADED = (16, 0)
 
@@ -65,6 +66,9 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("five steps", ("learner.n_step=5",), _NARROW),
     ("portfolio", ("task=portfolio",), _NARROW),
     ("portfolio, nothing observed", ("task=portfolio", "trading.observe_portfolio=false"), _ALL_TRADED),
+    ("direct", (*_DIRECT, "trading.observe_portfolio=false"), _NARROW),
+    ("direct in groups", (*_DIRECT, "population.group_size=4", "learner.stretch_days=30"), _ALL_TRADED),
+    ("direct, tcn", (*_DIRECT, *_TCN, "trading.observe_portfolio=false"), _NARROW),
     ("portfolio in groups", ("task=portfolio", "learner.algorithm=ppo", "population.group_size=3"), _NARROW),
     ("tcn", _TCN, _NARROW),
     ("tcn in chunks", (*_TCN, "network.column_chunk=5", "population.group_size=4"), _NARROW),

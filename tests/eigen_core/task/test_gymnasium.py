@@ -7,12 +7,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from science_cases import small_config
+from science_cases import LEARNERS_OF_ANY_TASK, small_config
 from training_cases import advance, content_of
 from uneven_environment import UnevenEnvironment
 
 from eigen_core.checkpoint import Ring, RunDirectory
-from eigen_core.config import Config, choices, merge
+from eigen_core.config import Config, merge
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.evaluation import spread_starts
@@ -55,7 +55,7 @@ def ring_of(state: TrainingState) -> Ring:
     return Ring({name: column.clone() for name, column in ring.columns.items()}, ring.size, ring.written)
 
 
-@pytest.mark.parametrize("learner", choices.LEARNERS)
+@pytest.mark.parametrize("learner", LEARNERS_OF_ANY_TASK)
 @pytest.mark.parametrize("environment", [{}, NORMALISED], ids=["plain", "normalised"])
 def test_groups_change_no_bit(environment: dict[str, bool], learner: str) -> None:
     sections = {"environment": environment, "learner": {"algorithm": learner}}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from live_tensors import LiveTensors
-from science_cases import small_config
+from science_cases import LEARNERS_OF_ANY_TASK, small_config
 
-from eigen_core.config import choices, merge
+from eigen_core.config import merge
 from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, start_training, train
 from eigen_core.planning import Limit, calibrate, phases, plan_of
@@ -24,7 +24,7 @@ WIDE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("learner", choices.LEARNERS)
+@pytest.mark.parametrize("learner", LEARNERS_OF_ANY_TASK)
 @pytest.mark.parametrize("group_size", [0, 2])
 def test_learning_takes_what_is_planned(group_size: int, learner: str) -> None:
     sections = {"learner": {"algorithm": learner}, "population": {"group_size": group_size}}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started, wait_for_generation
+from science_cases import LEARNER_OF_TASK
 
 from benchmarks.kill_training import facts_of
 from eigen_core.config import choices
@@ -39,7 +40,12 @@ def kinds_of_files(run: Path) -> set[str]:
 def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
     learner: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    sections = {"learner": {"algorithm": learner}, "market": {"holdout_days": 60}, "reporting": {"plot_every": 1}}
+    task = {"task": LEARNER_OF_TASK[learner]} if learner in LEARNER_OF_TASK else {}
+    sections = task | {
+        "learner": {"algorithm": learner},
+        "market": {"holdout_days": 60},
+        "reporting": {"plot_every": 1},
+    }
     config = small_flow_config(tmp_path / "runs", generations=GENERATIONS, **sections)
 
     def command(name: str) -> list[str]:

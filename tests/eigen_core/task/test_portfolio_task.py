@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import random_panel, small_config
+from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.backtest.portfolio_days import decide_weights
 from eigen_core.checkpoint import RunDirectory
-from eigen_core.config import Config, choices
+from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
@@ -23,7 +23,10 @@ from eigen_core.trading.portfolio import Rebalancing
 
 CPU = torch.device("cpu")
 QUICK = ("ddpg", "ppo")
-LEARNERS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.thorough) for name in choices.LEARNERS]
+LEARNERS = [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.thorough)
+    for name in (*LEARNERS_OF_ANY_TASK, "direct")
+]
 
 
 def portfolio_config(**sections: Any) -> Config:
