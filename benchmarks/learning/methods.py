@@ -16,11 +16,19 @@ class Method:
     generations: int = 10
 
 
+COUNTERFACTUAL = (
+    "learner.algorithm=counterfactual",
+    "learner.gradient_steps=48",
+    "learner.batch_size=32",
+    "learner.reward_scale=0.05",
+    "learner.weight_decay=1",
+)
 METHODS = {
     "both": Method(),
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
     "n_step": Method(("learner.n_step=5",)),
+    "counterfactual": Method(COUNTERFACTUAL),
     "portfolio": Method(("task=portfolio",)),
 }
 """By name; `both` is the preset, gradients and evolution."""
