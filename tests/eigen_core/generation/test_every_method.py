@@ -50,7 +50,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -
     restore(resumed, loaded.snapshot)
     assert content_of(resumed) == content_of(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
-    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 6
+    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 7
 
 
 @pytest.mark.parametrize("method", METHODS)

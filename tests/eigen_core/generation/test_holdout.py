@@ -1,6 +1,7 @@
 """The last look: the champion and random agents on the holdout days, and nothing is changed by looking."""
 
 import numpy as np
+import pytest
 from science_cases import random_panel, small_config
 from trading_cases import SlowEpisode
 from training_cases import advance, content_of, market_of, small_state
@@ -26,8 +27,8 @@ def test_rewards_are_those_of_direct_rollouts() -> None:
         market_of(state).evaluator.roll_out(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)
     ]
     assert list(result.random_rewards) == expected
-    assert result.champion_reward == np.mean(result.champion_rewards)
-    assert result.random_reward == np.mean(expected)
+    assert result.champion_reward == pytest.approx(float(np.mean(result.champion_rewards)))
+    assert result.random_reward == pytest.approx(float(np.mean(expected)))
     assert result.share_of_random_beaten == sum(reward < result.champion_reward for reward in expected) / 5
 
     assert champion.episodes is not None
@@ -77,4 +78,4 @@ def test_the_champion_is_played_as_it_was_validated() -> None:
     result = hold_out(state)
     assert result is not None
     assert state.champion is not None
-    assert result.champion_reward == state.champion.validation
+    assert result.champion_reward == pytest.approx(state.champion.validation)
