@@ -64,7 +64,7 @@ class Trial(Record):
     seed: int
     claim: Claim
     excess: float | None
-    """Mean excess of a trade (%)."""
+    """Mean excess (%), of a trade or of a year."""
     matched_pvalue: float
     excess_pvalue: float | None
     trades: int

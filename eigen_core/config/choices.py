@@ -22,7 +22,6 @@ BACKTESTS: Mapping[str, str] = {
     "portfolio": "eigen_core.backtest.portfolio:PortfolioBacktest",
 }
 """How agents of a task keep an account in money, where it has prices to keep one by."""
-_ON_PANEL = ("market", "portfolio")
 LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
     "td3": "eigen_core.learners.td3:Td3Learner",
@@ -75,13 +74,8 @@ def task_choice(task: str) -> str:
     return task.partition(":")[0]
 
 
-def on_panel(task: str) -> bool:
-    """Whether agents play on the days of a panel, so that the sections of the market are about them."""
-    return task_choice(task) in _ON_PANEL
-
-
 def has_prices(task: str) -> bool:
-    """Whether agents play on the prices of a panel, so that an account in money can be kept."""
+    """Whether agents play on the prices of a panel, so that the sections of the market and the account are theirs."""
     return task_choice(task) in BACKTESTS
 
 

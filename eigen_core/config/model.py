@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from eigen_core.config.account import AccountConfig
-from eigen_core.config.choices import TaskName, on_panel
+from eigen_core.config.choices import TaskName, has_prices
 from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.learning import (
     EvaluationConfig,
@@ -80,7 +80,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _market_sections_agree(self) -> Self:
-        if not on_panel(self.task):
+        if not has_prices(self.task):
             return self
         if self.task == "portfolio" and self.trading.settlement_days < 2:
             raise ValueError(
@@ -115,7 +115,7 @@ class Config(Section):
     @property
     def holds_out(self) -> bool:
         """Whether episodes are held out that the champion plays once, at the end."""
-        return not on_panel(self.task) or self.market.holdout_days > 0
+        return not has_prices(self.task) or self.market.holdout_days > 0
 
     @property
     def required_days(self) -> int:
