@@ -25,10 +25,11 @@ COUNTERFACTUAL = (
 )
 METHODS = {
     "both": Method(),
+    "counterfactual": Method(COUNTERFACTUAL),
+    "n_step": Method(("learner.n_step=5",)),
+    "portfolio_direct": Method(("task=portfolio", "learner.algorithm=direct", "replay.minimum=1"), generations=3),
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
-    "n_step": Method(("learner.n_step=5",)),
-    "counterfactual": Method(COUNTERFACTUAL),
     "portfolio": Method(("task=portfolio",)),
 }
-"""By name; `both` is the preset, gradients and evolution."""
+"""By name. `both` is the preset: gradients (DDPG) and evolution; methods of a portfolio play the task `portfolio`."""

@@ -7,6 +7,9 @@ import pytest
 
 from benchmarks.learning import bench, kept
 from benchmarks.learning.bench import make_missing, planned, write
+from benchmarks.learning.kept import Trial
+from benchmarks.learning.markets import MARKETS
+from benchmarks.learning.methods import METHODS
 from benchmarks.learning.table import Estimate
 from benchmarks.results import RESULTS
 from eigen_core.config import Config
@@ -85,3 +88,10 @@ def test_an_estimate_of_one_seed_has_no_interval() -> None:
 
 def test_the_file_of_results_is_where_the_picture_is_looked_for() -> None:
     assert (RESULTS.parent / "learning").is_dir()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_settings_that_can_be_used(method: str) -> None:
+    config = Trial("memory", 0.3, method, 1).config
+    assert config.generations == METHODS[method].generations
+    assert config.trading.holding_days == config.trading.settlement_days == MARKETS["memory"].holding_days
