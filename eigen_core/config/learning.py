@@ -76,6 +76,9 @@ class ReplayConfig(Section):
     """Learning starts once this many transitions are stored."""
     compression: Literal["none", "gzip", "zstd"] = "zstd"
     """How the replay's shards are stored; all three can be read, whatever is chosen here."""
+    settlement_days: bool = False
+    """The task `market` stores the days of settlement too, on which nothing is decided. Else an episode's last decision
+    is terminal, and what is booked after it is added to its reward."""
 
     @model_validator(mode="after")
     def _capacity_holds_minimum(self) -> Self:

@@ -18,7 +18,7 @@ from eigen_core.task.interface import Rollout
 from eigen_core.task.market_needs import MarketNeeds
 from eigen_core.task.market_outcomes import OutcomeTable, sale_targets
 from eigen_core.task.market_rollouts import Evaluator
-from eigen_core.task.market_transitions import rows_of
+from eigen_core.task.market_transitions import rows_of, stored_steps
 from eigen_core.task.outcomes import Outcomes
 from eigen_core.task.panel_task import BlockSampler, MarketEncoding, MarketObservation, PanelTask
 from eigen_core.trading import EpisodeSummary, Prices, excess_of, excess_sums, market_gains
@@ -45,8 +45,8 @@ class MarketTask(PanelTask):
 
     @staticmethod
     def steps(config: Config) -> int:
-        """Return the days of an episode: trading and settlement."""
-        return config.trading.episode_days
+        """Return the days of an episode that are stored; see `ReplayConfig.settlement_days`."""
+        return stored_steps(config)
 
     @staticmethod
     def needs(config: Config, facts: PanelFacts, heads: Heads) -> MarketNeeds:

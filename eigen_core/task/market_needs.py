@@ -20,7 +20,7 @@ from eigen_core.networks.encoders import encoder_class
 from eigen_core.replay import Column
 from eigen_core.task.market_outcomes import table_kept
 from eigen_core.task.market_sample import market_sample
-from eigen_core.task.market_transitions import market_columns
+from eigen_core.task.market_transitions import market_columns, stored_steps
 from eigen_core.task.needs import BatchNeeds, Sample
 from eigen_core.trading import PORTFOLIO_VALUES
 
@@ -73,8 +73,8 @@ class MarketNeeds:
 
     @property
     def episode_steps(self) -> int:
-        """Days of an episode."""
-        return self.config.trading.episode_days
+        """Days of an episode that are stored."""
+        return stored_steps(self.config)
 
     @property
     def holds_out(self) -> bool:

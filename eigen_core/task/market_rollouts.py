@@ -10,7 +10,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.layout import Parameters
-from eigen_core.task.market_transitions import EpisodeBatch
+from eigen_core.task.market_transitions import EpisodeBatch, stored_rewards, stored_steps
 from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, episode_times, trade_whole_episodes
 
 
@@ -44,7 +44,8 @@ class Evaluator:
         self.prices = prices
         self._trading = config.trading
         self._device = device
-        self._episode_times = episode_times(config.trading, device)[:-1]
+        self._steps = stored_steps(config)
+        self._episode_times = episode_times(config.trading, device)[: self._steps]
 
     @torch.no_grad()
     def roll_out(
@@ -81,7 +82,7 @@ class Evaluator:
             device=self._device,
         )
         stored = torch.empty((episodes if record else 0, days, assets, 2), device=self._device)
-        rewards = torch.empty((episodes, days), dtype=torch.float64, device=self._device)
+        rewards = torch.empty((episodes, self._trading.episode_days), dtype=torch.float64, device=self._device)
         for step in range(days):
             portfolio = environment.portfolio()
             seen = portfolio.float().reshape(agents, slices, assets, -1)
@@ -92,7 +93,12 @@ class Evaluator:
                 stored[:, step] = played.stored.flatten(0, 1)
             flat = played.actions.flatten(0, 1)
             rewards[:, step] = environment.step(flat[..., 0], flat[..., 1])
-        batch = EpisodeBatch(first_days, portfolios, stored, rewards.float()) if record else None
+        nothing = torch.zeros((episodes, assets), device=self._device)
+        for step in range(days, self._trading.episode_days):
+            rewards[:, step] = environment.step(nothing, nothing)
+        batch = None
+        if record:
+            batch = EpisodeBatch(first_days, portfolios, stored, stored_rewards(rewards, days))
         return MarketRollout(_totals(rewards, agents), environment.summary(), batch)
 
     def _at_once(
@@ -106,7 +112,7 @@ class Evaluator:
         batch = None
         if record:
             nothing_seen = torch.empty((len(first_days), days, assets, 0), dtype=torch.float16, device=self._device)
-            batch = EpisodeBatch(first_days, nothing_seen, stored, rewards.float())
+            batch = EpisodeBatch(first_days, nothing_seen, stored, stored_rewards(rewards, days))
         return MarketRollout(_totals(rewards, agents), summary, batch)
 
 

@@ -66,7 +66,11 @@ def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Con
     agents, columns = max(group, _FEWEST_AGENTS), panel.columns
     steps = min(learner.gradient_steps, _TIMED_STEPS)
     learning = config.evolution.learning_agents
-    batch, block, slices = min(learner.batch_size, episode), panel.block_days(config), evaluation.slices
+    batch, block, slices = (
+        min(learner.batch_size, config.trading.trading_days),
+        panel.block_days(config),
+        evaluation.slices,
+    )
 
     def changed() -> tuple[Config, PanelFacts]:
         days = max(config.market.window + 2 * episode, block)

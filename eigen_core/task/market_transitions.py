@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
+from eigen_core.config import Config
 from eigen_core.replay import Column, Replay
 
 EPISODE_END = "terminal"
@@ -41,13 +42,13 @@ def market_columns(assets: int, portfolio_values: int, action_values: int = 2) -
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """Whole episodes, step after step; `[episodes, days, ...]`.
+    """Whole episodes, step after step; `[episodes, days, ...]`, of the days that are stored.
 
     Attributes:
         first_days: int64 `[episodes]`, day of each episode's first step.
         portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
         actions: float32 `[episodes, days, assets, 2]`, as the policy stores them.
-        rewards: float32 `[episodes, days]`.
+        rewards: float32 `[episodes, days]`; see `stored_rewards`.
     """
 
     first_days: Tensor
@@ -78,6 +79,25 @@ class TransitionBatch:
     actions: Tensor
     rewards: Tensor
     terminal: Tensor
+
+
+def stored_steps(config: Config) -> int:
+    """Return the days of an episode of the task `market` that are stored: those of decisions, or all."""
+    return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
+
+
+def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
+    """Return the rewards of the steps that are stored, float32 `[episodes, steps]`; the last has all that follow it.
+
+    Args:
+        rewards: of all days, float64 `[episodes, days]`.
+        steps: how many are stored.
+    """
+    stored = rewards[:, :steps].clone()
+    # One after the other: the order of a sum over days would depend on the number of episodes.
+    for later in rewards[:, steps:].unbind(1):
+        stored[:, -1] += later
+    return stored.float()
 
 
 def rows_of(episodes: EpisodeBatch) -> dict[str, Tensor]:

@@ -26,8 +26,8 @@ def trade_whole_episodes(
         prices: prices of all days.
         trading: the rules.
         first_days: int64 `[E]`.
-        coefficients: any float dtype `[E, T, A]`; those of the settlement period do not count.
-        targets: any float dtype `[E, T, A]`; those of the settlement period do not count.
+        coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; those of later days do not count.
+        targets: the same.
 
     Returns:
         Rewards, float64 `[E, T]`, and the account of the episodes.
@@ -38,12 +38,12 @@ def trade_whole_episodes(
         FloatingPointError: an action that counted or a reward is not finite.
     """
     first_days = check_first_days(prices, trading, first_days)
-    shape = (len(first_days), trading.episode_days, prices.assets)
+    decisions = trading.trading_days
+    shape = (len(first_days), max(decisions, *coefficients.shape[1:2]), prices.assets)
     if coefficients.shape != shape or targets.shape != shape:
         raise ValueError(
             f"coefficients and targets must be {list(shape)}, not {list(coefficients.shape)} and {list(targets.shape)}."
         )
-    decisions = trading.trading_days
     steps = torch.arange(decisions, device=first_days.device)
     days = first_days.unsqueeze(1) + steps
     orders = _place_all(prices, trading, days, coefficients[:, :decisions], targets[:, :decisions])

@@ -19,7 +19,7 @@ from eigen_core.networks import AgentNetwork, Heads, ParameterLayout
 from eigen_core.population import initial_weights
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.market_rollouts import Evaluator, MarketRollout
-from eigen_core.task.market_transitions import EpisodeBatch
+from eigen_core.task.market_transitions import EpisodeBatch, stored_steps
 from eigen_core.trading import Prices
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ class Table:
         self.weights = 3.0 * initial_weights(self.network.layouts, AGENTS, 1, CPU)
 
     def noise(self, agents: int = AGENTS, slices: int = len(STARTS), scale: float = 0.3) -> Tensor:
-        shape = (agents, slices, self.config.trading.episode_days, self.panel.assets, 2)
+        shape = (agents, slices, stored_steps(self.config), self.panel.assets, 2)
         return torch.tensor(keyed_generator(1, "noise").standard_normal(shape, dtype=np.float32)) * scale
 
     def play(
@@ -88,11 +88,12 @@ RULES: list[dict[str, Any]] = [
 def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actions(
     rules: dict[str, Any], noisy: bool
 ) -> None:
-    table = Table(trading=rules)
+    table = Table(trading=rules, replay={"settlement_days": noisy})
     starts = unshared() if noisy else shared()
     rollout = table.play(starts, noise=table.noise() if noisy else None)
     episodes = recorded(rollout)
-    trading = table.config.trading
+    trading, days = table.config.trading, stored_steps(table.config)
+    assert days == (trading.episode_days if noisy else trading.trading_days)
     assert episodes.first_days.tolist() == starts.flatten().tolist()
     assert episodes.rewards.dtype == episodes.actions.dtype == torch.float32
     traded = 0
@@ -100,7 +101,8 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
         actions = episodes.actions[index].double().numpy()
         slow = SlowEpisode(table.panel, trading, first_day).run(actions[..., 0], actions[..., 1])
         # The environment was given float32 actions too, so only the kept rewards are rounded.
-        np.testing.assert_allclose(episodes.rewards[index].numpy(), slow.rewards, rtol=1e-6, atol=1e-6)
+        booked = [*slow.rewards[: days - 1], sum(slow.rewards[days - 1 :])]
+        np.testing.assert_allclose(episodes.rewards[index].numpy(), booked, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(rollout.rewards.flatten()[index], sum(slow.rewards), rtol=1e-9, atol=1e-9)
         summary = rollout.summary
         assert summary.trades[index] == len(slow.trades)
@@ -110,10 +112,10 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
         traded += len(slow.trades)
         if trading.observe_portfolio:
             np.testing.assert_allclose(
-                episodes.portfolios[index].double().numpy(), slow.portfolios, rtol=1e-3, atol=1e-7
+                episodes.portfolios[index].double().numpy(), slow.portfolios[:days], rtol=1e-3, atol=1e-7
             )
         else:
-            assert episodes.portfolios[index].shape == (trading.episode_days, table.panel.assets, 0)
+            assert episodes.portfolios[index].shape == (days, table.panel.assets, 0)
     assert traded > 20
 
 

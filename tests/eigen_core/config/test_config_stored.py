@@ -114,3 +114,11 @@ def test_a_run_of_version_3_is_judged_as_it_was(preset: str) -> None:
     evaluation = config_from_stored({**values, "format_version": 3}).evaluation
     assert (evaluation.fitness_slices, evaluation.champion_validation_share) == (0, 1.0)
     assert evaluation.champion_standard_errors == 0.0
+
+
+def test_a_run_of_version_4_stores_the_days_of_settlement_as_it_did() -> None:
+    values = Config().model_dump(mode="json")
+    assert config_from_stored({**values, "format_version": 4}).replay.settlement_days is False
+    del values["replay"]["settlement_days"]
+    assert config_from_stored({**values, "format_version": 4}).replay.settlement_days is True
+    assert config_from_stored({**values, "format_version": 5}).replay.settlement_days is False

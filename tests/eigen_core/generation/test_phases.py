@@ -65,10 +65,10 @@ def test_a_history_says_what_happened() -> None:
         assert record.validation == max(record.validations)
         assert record.learning == statistics
         assert (statistics is None) == (generation == 1)
-        assert record.transitions == min(170 * generation, 400)
+        assert record.transitions == min(120 * generation, 400)
         assert record.replay_capacity == 400
         assert record.noise_scale == noise
-        noise = max(0.15, noise * 0.99 ** (2 * 17))
+        noise = max(0.15, noise * 0.99 ** (2 * 12))
         assert record.trading == result.statistics
         assert 0.0 <= record.trading["win_rate"] <= 1.0
         assert 0.0 <= record.trading["idle_days"] <= 17.0
@@ -156,9 +156,9 @@ def test_replayed_transitions_are_those_of_the_training_episodes() -> None:
     state = small_state(population={"group_size": 2}, evaluation={"shared_slices": False})
     slices = training_slices(state)
     evaluate(state)
-    expected = [first_day + step for first_day in slices.flatten().tolist() for step in range(17)]
+    expected = [first_day + step for first_day in slices.flatten().tolist() for step in range(12)]
     assert stored_days(state.replay).tolist() == expected
-    rewards = state.replay.tensors()["reward"].double().reshape(5, 2, 17).sum(dim=2)
+    rewards = state.replay.tensors()["reward"].double().reshape(5, 2, 12).sum(dim=2)
     assert state.evaluated is not None
     np.testing.assert_allclose(rewards.amin(dim=1), state.evaluated.fitness, rtol=1e-6, atol=1e-3)
 
@@ -276,7 +276,7 @@ def test_a_snapshot_is_taken_between_generations_only() -> None:
 
 
 TOO_MUCH: list[tuple[dict[str, Any], str]] = [
-    ({"replay": {"capacity": 169}}, r"replay\.capacity 169 is below the 170 transitions"),
+    ({"replay": {"capacity": 119}}, r"replay\.capacity 119 is below the 120 transitions"),
     ({"learner": {"batch_size": 99}}, r"learner\.batch_size 99 .* training has 98"),
     ({"network": {"encoder": "tcn"}, "learner": {"block_days": 7}}, r"learner\.block_days 7 must be above"),
     ({"market": {"window": 110}}, "window 110 needs at least 181 days"),
@@ -295,7 +295,7 @@ def test_what_does_not_fit_the_panel_is_refused_with_a_sentence(sections: dict[s
 def test_what_just_fits_is_taken() -> None:
     panel = random_panel(small_config())
     for sections in (
-        {"replay": {"capacity": 170}},
+        {"replay": {"capacity": 120}},
         {"network": {"encoder": "tcn"}, "learner": {"block_days": 8}},
         {"network": {"encoder": "tcn"}, "learner": {"block_days": 0}},
     ):
@@ -340,7 +340,7 @@ def test_a_state_starts_with_nothing_done() -> None:
     assert state.champion is None
     assert state.noise_scale == 0.1
     assert market_of(state).panel.splits == random_panel(state.config).splits
-    assert advance(state, 1).transitions == 170
+    assert advance(state, 1).transitions == 120
 
 
 def test_what_comes_after_the_training_days_is_not_learned_from() -> None:

@@ -201,7 +201,7 @@ FORMS: list[tuple[Change, str]] = [
         lambda content: content.columns.update(day=content.columns["day"].long()),
         "replay holds day as I64 [] instead of I32 []",
     ),
-    (lambda content: setattr(content, "written", 0), "replay has had 0 rows instead of 510"),
+    (lambda content: setattr(content, "written", 0), "replay has had 0 rows instead of 360"),
     (
         lambda content: setattr(content, "columns", {name: held[:200] for name, held in content.columns.items()}),
         "replay has 200 slots instead of 400",
@@ -277,7 +277,7 @@ def test_retention_does_not_count_on_a_generation_that_was_passed_over(saved: li
 def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode whose days do not follow one another is found wherever it lies, also across the ring's end."""
     state = fresh()
-    starts, days = market_of(state).panel.training_starts(state.config), state.config.trading.episode_days
+    starts, days = market_of(state).panel.training_starts(state.config), state.config.trading.trading_days
     ring = saved[-1].ring
     assert ring is not None
     for pieces in (1, 3, 50, 1 << 18):

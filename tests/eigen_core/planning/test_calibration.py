@@ -53,7 +53,7 @@ def test_a_small_piece_is_scaled_by_the_days_of_columns_that_are_seen() -> None:
 @pytest.mark.usefixtures("one_second_each")
 @pytest.mark.parametrize("epochs", [1, 10])
 def test_what_ppo_begins_with_counts_once_whatever_the_epochs(epochs: int) -> None:
-    learner = {"algorithm": "ppo", "epochs": epochs, "batch_size": 17}
+    learner = {"algorithm": "ppo", "epochs": epochs, "batch_size": 12}
     config = small_config(population={"size": 6, "group_size": 3}, learner=learner)
     # Three of six agents; two minibatches of an epoch.
     assert planning.calibrate(config, FACTS).train == 2 * (1 + 2 * epochs)

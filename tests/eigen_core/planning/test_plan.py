@@ -150,7 +150,7 @@ def test_a_panel_tells_its_size_without_being_read() -> None:
 def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
     few, more = _plan("replay.capacity=5000000"), _plan("replay.capacity=5000000", "generations=500")
     row = 4 + 2 + 108 * (4 * 2 + 2 * 4) + 4 + 1
-    appended = 16 * 5 * 145
+    appended = 16 * 5 * 125
     sizes = [next(part.host_bytes for part in plan.parts if part.name == "replay") for plan in (few, more)]
     assert sizes == [25 * appended * row, 5_000_000 * row]
     # A resume replaces an empty buffer.
@@ -163,5 +163,5 @@ def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
 
 def test_a_capacity_that_no_process_could_address_is_refused() -> None:
     wide = PanelFacts(days=3_700, columns=10_000, assets=10_000, features=9)
-    with pytest.raises(InputError, match=r"replay\.capacity .* lower it\. This run appends 290,000 transitions\."):
+    with pytest.raises(InputError, match=r"replay\.capacity .* lower it\. This run appends 250,000 transitions\."):
         plan_of(load_config("eigen2", ["replay.capacity=1000000000"]), wide, device="cpu")

@@ -22,7 +22,7 @@ _SMALL = (
     "market.window=20",
     "market.validation_days=40",
     "market.holdout_days=40",
-    "trading.trading_days=8",
+    "trading.trading_days=12",
     "trading.settlement_days=4",
     "trading.holding_days=4",
     "network.scales=[1,5,20]",
@@ -46,6 +46,7 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("groups", ("population.group_size=3",), _NARROW),
     ("own slices", ("evaluation.shared_slices=false",), _NARROW),
     ("fitness slices", ("evaluation.fitness_slices=16", "evaluation.validation_slices=8"), _NARROW),
+    ("days of settlement", ("replay.settlement_days=true",), _NARROW),
     ("nothing observed", ("trading.observe_portfolio=false", "population.group_size=4"), _NARROW),
     (
         "own slices, nothing observed",
@@ -156,7 +157,7 @@ def test_the_encoder_and_its_making_are_planned(settings: tuple[str, ...]) -> No
 def test_only_what_a_short_run_writes_counts_of_the_replay() -> None:
     short = Scale.of(load_config("quickstart", ["generations=2"]), PanelFacts(8_000, 20, 20, 13))
     long = Scale.of(load_config("quickstart", ["generations=200"]), PanelFacts(8_000, 20, 20, 13))
-    assert short.rows_stored == 2 * 16 * 5 * 145
+    assert short.rows_stored == 2 * 16 * 5 * 125
     assert long.rows_stored == 50_000
 
 
