@@ -17,7 +17,7 @@ from eigen_core.evaluation import standard_errors
 from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.generation.phases import fitness_slices, validation_slices
 
-_STEPS = 17
+_STEPS = 12
 _BOUND: dict[str, Any] = {
     "fitness_slices": 4,
     "validation_slices": 3,

@@ -66,9 +66,10 @@ def trace(panel: Panel, config: Config, start: int) -> Trace:
     environment = TradingEnvironment(prices, config.trading, record_trades=True)
     environment.reset(torch.full((3,), start))
     while not environment.done:
-        action = episodes.actions[:, environment.step_index]
+        # No decision of a day of settlement counts.
+        action = episodes.actions[:, min(environment.step_index, config.trading.trading_days - 1)]
         environment.step(action[..., 0], action[..., 1])
-    days = np.arange(start, start + config.trading.episode_days)
+    days = np.arange(start, start + config.trading.trading_days)
     return Trace(
         np.asarray(panel.features), days, episodes.portfolios.numpy(), episodes.actions.numpy(), environment.trades()
     )

@@ -73,12 +73,12 @@ class Content:
 @pytest.fixture(scope="module")
 def saved() -> list[Snapshot]:
     """Snapshots of three generations; the ring is full after the third. The first one is at index 0."""
-    state = small_state()
+    state = fresh()
     return [Content.of(snapshot(advance(state, 1))).snapshot() for _ in range(GENERATIONS)]
 
 
 def fresh() -> TrainingState:
-    config = small_config()
+    config = small_config(replay={"capacity": 300})
     return start_training(config, random_panel(config))
 
 
@@ -204,7 +204,7 @@ FORMS: list[tuple[Change, str]] = [
     (lambda content: setattr(content, "written", 0), "replay has had 0 rows instead of 360"),
     (
         lambda content: setattr(content, "columns", {name: held[:200] for name, held in content.columns.items()}),
-        "replay has 200 slots instead of 400",
+        "replay has 200 slots instead of 300",
     ),
 ]
 
