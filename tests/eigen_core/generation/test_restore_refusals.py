@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of, market_of, small_state
+from training_cases import advance, content_of, market_of
 
 from eigen_core.checkpoint import DamagedGenerationError, Ring, RunDirectory, Snapshot, UnfitSnapshotError
 from eigen_core.generation import TrainingState, restore, snapshot, snapshot_form, start_training
@@ -242,7 +242,7 @@ def test_an_older_generation_is_used_and_the_newer_one_named(
     (damage,) = loaded.damages
     assert str(damage).startswith(f"generation 3: {sentence}")
     assert str(damage) in caplog.text
-    assert content_of(state) == content_of(advance(small_state(), 2))
+    assert content_of(state) == content_of(advance(fresh(), 2))
 
 
 def test_a_form_is_compared_before_anything_is_read(
