@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
+from eigen_core.units import change
+
 Origin = Literal["initial", "elite", "offspring", "mutant", "champion", "learner", "copy", "sample"]
 
 
@@ -98,7 +100,7 @@ class Excess(Record):
     @property
     def short(self) -> str:
         """Mean and half of its interval: "+0.12 ± 0.31 %"."""
-        return f"{self.mean:+.2f} ± {self.interval[1] - self.mean:.2f} %"
+        return f"{change(self.mean)} ± {self.interval[1] - self.mean:.2f} %"
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -107,7 +109,7 @@ class Excess(Record):
 
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{self.mean:+.2f} % a {self.per} (95 % interval {low:+.2f} to {high:+.2f})"
+        return f"{change(self.mean)} % a {self.per} (95 % interval {change(low)} to {change(high)})"
 
 
 class GenerationRecord(Record):

@@ -75,6 +75,11 @@ def percent(fraction: float, digits: int = 1) -> str:
     return f"{_rounded(100.0 * fraction, digits)} %"
 
 
+def change(value: float, digits: int = 2) -> str:
+    """Format a change with so many decimals and its sign: "+0.12", "−3.00"."""
+    return f"{value:+,.{digits}f}".replace("-", "−")
+
+
 def money(amount: float) -> str:
     """Format money in whole units: "112,400", "−3,050"."""
     return _rounded(amount, 0)

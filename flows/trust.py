@@ -30,6 +30,7 @@ from eigen_core.progress import report_progress
 from eigen_core.records import Record
 from eigen_core.store.files import explained, replacing
 from eigen_core.trading.planted import with_planted_edge
+from eigen_core.units import percent
 from eigen_core.verdict.claim import POWER, SIGNIFICANCE, Claim
 from eigen_core.verdict.statistics import CONFIDENCE
 from flows.verdicts import verdict_on
@@ -122,12 +123,13 @@ class Trust:
         low, high = alarms.interval or (0.0, 1.0)
         first = (
             f"False alarms: skill was claimed on {alarms.claimed} of {alarms.trials} markets in which nothing can be "
-            f"predicted ({CONFIDENCE:.0%} interval {low:.0%} to {high:.0%}; the rule allows {SIGNIFICANCE:.0%})."
+            f"predicted ({percent(CONFIDENCE, 0)} interval {percent(low, 0)} to {percent(high, 0)}; the rule allows "
+            f"{percent(SIGNIFICANCE, 0)})."
         )
         found = "none of those tried" if self.smallest_edge is None else f"{self.smallest_edge:g}"
         return first, (
-            f"Power: the smallest edge found in {POWER:.0%} of the trials is {found} (information coefficients tried: "
-            f"{tried or 'none'})."
+            f"Power: the smallest edge found in {percent(POWER, 0)} of the trials is {found} (information coefficients "
+            f"tried: {tried or 'none'})."
         )
 
 

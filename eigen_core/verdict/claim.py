@@ -10,7 +10,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from eigen_core.records import Excess
-from eigen_core.units import count
+from eigen_core.units import change, count, percent, ratio
 from eigen_core.verdict.statistics import (
     alpha_pvalue,
     corrected,
@@ -184,12 +184,11 @@ def _basket(evidence: Evidence, correlation: float | None) -> str:
     """Return that the agent is the basket of all assets, in words; empty if it is not."""
     if evidence.active_share is not None:
         held = 1.0 - evidence.active_share
-        return (
-            f"{held:.0%} of its weights are those of equal weight, the basket of all assets; " if held >= BASKET else ""
-        )
+        weights = f"{percent(held, 0)} of its weights are those of equal weight, the basket of all assets; "
+        return weights if held >= BASKET else ""
     if correlation is None or correlation < BASKET:
         return ""
-    return f"it is the basket of all assets, whose daily returns correlate {correlation:.2f} with its own; "
+    return f"it is the basket of all assets, whose daily returns correlate {ratio(correlation)} with its own; "
 
 
 def _share_below(evidence: Evidence) -> float:
@@ -211,17 +210,17 @@ def _edge(evidence: Evidence, smallest: float | None) -> str:
         return f"after so many looks {len(evidence.matched_returns):,} random traders are too few to show any edge"
     if smallest is None or evidence.excess is None:
         return "no edge could have been shown"
-    return f"the smallest edge that this run could have shown is {smallest:+.2f} % a {evidence.excess.per}"
+    return f"the smallest edge that this run could have shown is {change(smallest)} % a {evidence.excess.per}"
 
 
 def _earned(evidence: Evidence) -> str:
     """Return what the agent earned, beside the first basket, in words."""
-    earned = f"it earned {evidence.total_return:+.1%}"
+    earned = f"it earned {change(100.0 * evidence.total_return, 1)} %"
     baskets = [name for name in evidence.baskets if name in evidence.baselines]
     if not baskets:
         return earned
     basket = float(np.prod(1.0 + evidence.baselines[baskets[0]]) - 1.0)
-    return f"{earned}, {baskets[0].replace('_', ' ')} {basket:+.1%}"
+    return f"{earned}, {baskets[0].replace('_', ' ')} {change(100.0 * basket, 1)} %"
 
 
 def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, smallest: float | None) -> str:
@@ -230,9 +229,9 @@ def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, sma
         return f"no skill shown: it made fewer than two trades ({looks})."
     gained = f"beyond the market it gained {evidence.excess}"
     draws = f"{len(evidence.matched_returns):,} {evidence.matched_description}"
-    compared = f"{_earned(evidence)}; {gained}, and {_share_below(evidence):.0%} of {draws} earned less"
+    compared = f"{_earned(evidence)}; {gained}, and {percent(_share_below(evidence), 0)} of {draws} earned less"
     if claim == "skill":
-        return f"skill is likely: {compared}; by luck alone that has a probability of {matched:.1%} {looks}."
+        return f"skill is likely: {compared}; by luck alone that has a probability of {percent(matched)} {looks}."
     edge = _edge(evidence, smallest)
     if claim == "undecided":
         return f"too little data to tell: {edge}; {compared} ({looks})."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from eigen_core.units import change, percent, ratio
 from flows.cli.common import Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, excess_document, print_fact, print_line, print_result
 
@@ -134,9 +135,9 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     for name, (of_it, held) in rows.items():
         table.add_row(
             name.replace("_", " "),
-            f"{of_it.total_return:+.1%}",
-            "–" if of_it.sharpe is None else f"{of_it.sharpe:.2f}",
-            f"{of_it.max_drawdown:.1%}",
+            f"{change(100.0 * of_it.total_return, 1)} %",
+            "–" if of_it.sharpe is None else ratio(of_it.sharpe),
+            percent(of_it.max_drawdown),
             f"{held.equity[-1]:,.0f}",
         )
     table.print(console)
@@ -146,11 +147,11 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
             console,
             "matched",
             f"{len(matched.total_returns):,} {matched.description}: median "
-            f"{matched.median_return:+.1%}; {quantile:.0%} of them earn less",
+            f"{change(100.0 * matched.median_return, 1)} %; {percent(quantile, 0)} of them earn less",
         )
     trades = found.trades
     share = _won(trades)
-    won = "" if share is None else f", {share:.0%} with a gain"
+    won = "" if share is None else f", {percent(share, 0)} with a gain"
     print_fact(
         console,
         "trades",

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.errors import InputError
+from eigen_core.units import percent
 from flows.cli.common import Assignments, Generations, Json, Preset, Seed, config_of, sentences
 from flows.cli.output import PlainTable, print_line, print_result
 
@@ -99,4 +100,4 @@ def rows_of(trust: "Trust") -> list[tuple[str, ...]]:
 
 def _row(market: str, claims: "Claims") -> tuple[str, ...]:
     low, high = claims.interval or (0.0, 1.0)
-    return market, str(claims.trials), str(claims.claimed), f"{low:.0%} to {high:.0%}"
+    return market, str(claims.trials), str(claims.claimed), f"{percent(low, 0)} to {percent(high, 0)}"

@@ -91,8 +91,8 @@ def test_what_the_champion_gained_beyond_the_market_stands_beside_its_validation
     excess = Excess(mean=0.25, standard_error=0.5, trades=40)
     history = [*history[:2], history[2].model_copy(update={"champion_excess": excess})]
     assert [row["excess a trade"] for row in generation_rows(history, telemetry)] == [None, None, "+0.25 ± 0.98 %"]
-    assert champion_card(history)["excess over the market"] == "+0.25 % a trade (95 % interval -0.73 to +1.23)"
-    assert "+0.25 % a trade (95 % interval -0.73 to +1.23)" in champion_sentence(history)
+    assert champion_card(history)["excess over the market"] == "+0.25 % a trade (95 % interval −0.73 to +1.23)"
+    assert "+0.25 % a trade (95 % interval −0.73 to +1.23)" in champion_sentence(history)
     assert history_frame(history)["champion_excess_mean"].tolist()[2] == 0.25
 
 

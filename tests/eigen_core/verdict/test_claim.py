@@ -32,7 +32,7 @@ def test_skill_needs_both_conditions() -> None:
     verdict = judge(evidence_of())
     assert verdict.claim == "skill"
     assert verdict.sentence.startswith("skill is likely: ")
-    assert "100% of 1,000 random traders" in verdict.sentence
+    assert "100 % of 1,000 random traders" in verdict.sentence
     assert "after 1 look" in verdict.sentence
     assert judge(evidence_of(total_return=0.15)).claim == "undecided"
     assert judge(evidence_of(excess=Excess(mean=0.3, standard_error=0.2, trades=120))).claim == "undecided"
@@ -116,4 +116,4 @@ def test_a_portfolio_is_judged_by_a_year_and_is_the_basket_where_it_is_equal_wei
     assert f"could have shown is {found.smallest_edge:+.2f} % a year" in found.sentence
     equal = judge(evidence_of(**like_basket, excess=small, total_return=0.1, active_share=0.03))
     assert equal.claim == "none"
-    assert "97% of its weights are those of equal weight" in equal.sentence
+    assert "97 % of its weights are those of equal weight" in equal.sentence
