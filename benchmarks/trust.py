@@ -15,6 +15,7 @@ from benchmarks.results import Section, keep
 from eigen_core.config.loading import load_config
 from eigen_core.progress import progress_to
 from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
+from eigen_core.units import percent
 from eigen_core.verdict.claim import POWER, SIGNIFICANCE
 from flows.cli.display import display_on
 from flows.cli.trust import COLUMNS, rows_of
@@ -40,7 +41,7 @@ def section_of(trust: Trust) -> Section:
 def draw(trust: Trust, path: Path) -> None:
     """Draw the share of trials that claim skill over the strength of the edge, with intervals."""
     with figure_file(path, "Which edges are found", trust.sentences[1]) as figure:
-        axes = figure.add_axes((0.08, 0.12, 0.88, 0.7))
+        axes = figure.add_axes((0.08, 0.12, 0.74, 0.7))
         points = [(0.0, trust.false_alarms, VERMILLION), *((edge, one, BLUE) for edge, one in trust.power.items())]
         for edge, claims, colour in points:
             if claims.share is not None and claims.interval is not None:
@@ -51,10 +52,10 @@ def draw(trust: Trust, path: Path) -> None:
         for level, label in ((POWER, "found"), (SIGNIFICANCE, "allowed on noise")):
             axes.axhline(level, color=MUTED, linewidth=0.8, linestyle=":")
             axes.annotate(
-                f"{label}: {level:.0%}", (1.0, level), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+                f"{label}: {percent(level, 0)}", (1.01, level), xycoords=("axes fraction", "data"), va="center"
             )
         axes.set_ylim(-0.02, 1.02)
-        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axes.yaxis.set_major_formatter(lambda share, _: percent(share, 0))
         axes.set_ylabel("trials that claim skill")
         axes.set_xlabel("information coefficient of the planted feature (red: markets of noise)")
 

@@ -6,7 +6,7 @@ the days. What it found is a small file, so that trials that were made are not m
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -152,29 +152,30 @@ class TrustTrials:
         self._prices: CleanPrices = read_market(config)
         self._require_same_definition()
 
-    def run(self, trials: int, edges: Sequence[float]) -> Trust:
+    def run(
+        self, trials: int, edges: Sequence[float], made: Callable[[Trial, int, int], None] = lambda *_: None
+    ) -> Trust:
         """Make the trials that are missing and return what all of them found.
 
         Args:
             trials: on noise, and as many for each edge.
             edges: information coefficients.
+            made: called with each trial that was not kept before, its number, and the number of all.
         """
         edges = sorted(set(edges))
         wanted = [(edge, index) for index in range(trials) for edge in (None, *edges)]
         found: list[Trial] = []
-        for edge, index in wanted:
-            found.append(self._trial(edge, self._config.seed + index))
-            report_progress("trials", len(found), len(wanted))
+        for done, (edge, index) in enumerate(wanted, 1):
+            seed = self._config.seed + index
+            path = self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
+            trial = _read(path)
+            if trial is None:
+                trial = self._made(edge, seed)
+                _write(path, trial.model_dump(mode="json"))
+                made(trial, done, len(wanted))
+            found.append(trial)
+            report_progress("trials", done, len(wanted))
         return trust_of(found, edges)
-
-    def _trial(self, edge: float | None, seed: int) -> Trial:
-        name = f"noise-{seed}" if edge is None else f"edge-{edge:g}-{seed}"
-        path = self._folder / f"{name}.json"
-        known = _read(path)
-        if known is None:
-            known = self._made(edge, seed)
-            _write(path, known.model_dump(mode="json"))
-        return known
 
     def _made(self, edge: float | None, seed: int) -> Trial:
         config = self._config.model_copy(update={"seed": seed})

@@ -141,13 +141,13 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
             f"{held.equity[-1]:,.0f}",
         )
     table.print(console)
-    quantile = matched.quantile_of(figures.total_return)
-    if quantile is not None:
+    quantile, median = matched.quantile_of(figures.total_return), matched.median_return
+    if quantile is not None and median is not None:
         print_fact(
             console,
             "matched",
             f"{len(matched.total_returns):,} {matched.description}: median "
-            f"{change(100.0 * matched.median_return, 1)} %; {percent(quantile, 0)} of them earn less",
+            f"{change(100.0 * median, 1)} %; {percent(quantile, 0)} of them earn less",
         )
     trades = found.trades
     share = _won(trades)

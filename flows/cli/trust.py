@@ -13,7 +13,7 @@ from flows.cli.common import Assignments, Generations, Json, Preset, Seed, confi
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
-    from flows.trust import Claims, Trust
+    from flows.trust import Claims, Trial, Trust
 
 TRUST_EXAMPLES = """[bold]Examples[/]
 
@@ -58,10 +58,16 @@ def trust(
 
     chosen = [] if generations is None else [f"generations={generations}"]
     config = config_of(preset, None, seed, with_trial_settings([*chosen, *(assignments or ())]), data, None, "cpu")
-    with display_on(Console(stderr=True)) as display:
+    console = Console(stderr=True)
+
+    def made(trial: "Trial", done: int, of: int) -> None:
+        if not console.is_terminal:
+            print_line(console, f"trial {done}/{of}  {_market(trial.edge)}, seed {trial.seed}: {trial.claim}")
+
+    with display_on(console) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            measured = TrustTrials(config, out).run(trials, wanted)
+            measured = TrustTrials(config, out).run(trials, wanted, made)
     print_result(as_json, trust_document, print_trust, measured)
 
 
@@ -93,11 +99,15 @@ def print_trust(console: Console, trust: "Trust") -> None:
 def rows_of(trust: "Trust") -> list[tuple[str, ...]]:
     """Return the claims of each kind of trial as text, under the headings of `COLUMNS`."""
     return [
-        _row("nothing to predict", trust.false_alarms),
-        *(_row(f"planted edge {edge:g}", claims) for edge, claims in trust.power.items()),
+        _row(None, trust.false_alarms),
+        *(_row(edge, claims) for edge, claims in trust.power.items()),
     ]
 
 
-def _row(market: str, claims: "Claims") -> tuple[str, ...]:
+def _market(edge: float | None) -> str:
+    return "nothing to predict" if edge is None else f"planted edge {edge:g}"
+
+
+def _row(edge: float | None, claims: "Claims") -> tuple[str, ...]:
     low, high = claims.interval or (0.0, 1.0)
-    return market, str(claims.trials), str(claims.claimed), f"{percent(low, 0)} to {percent(high, 0)}"
+    return _market(edge), str(claims.trials), str(claims.claimed), f"{percent(low, 0)} to {percent(high, 0)}"

@@ -82,6 +82,10 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
     arguments = ("--edges", "0.3", "--out", str(tmp_path))
     first = eigen(*arguments, "--json")
     assert first.exit_code == 0, first.output
+    assert [line.partition(":")[0] for line in first.stderr.splitlines()] == [
+        "trial 1/2  nothing to predict, seed 1",
+        "trial 2/2  planted edge 0.3, seed 1",
+    ]
     document = json.loads(first.stdout)
     assert list(document) == ["false_alarms", "power", "smallest_edge", "sentences"]
     assert list(document["false_alarms"]) == ["trials", "claimed", "share", "interval"]
