@@ -43,7 +43,7 @@ def kind(encoder: str, twin: bool, observe: bool) -> dict[str, Any]:
         "network": {"encoder": encoder, **WIDE},
         "learner": {"twin_critics": twin, "gradient_steps": 2, "accumulation_steps": 1},
         "trading": SHORT if observe else SHORT | classic,
-        "replay": {"minimum": 80},
+        "replay": {"minimum": 40},
         "evaluation": {"shared_slices": observe},
     }
 

@@ -16,6 +16,7 @@ from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
 from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
 from eigen_core.config import Config
+from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
 from eigen_core.market import Panel
@@ -27,7 +28,7 @@ KINDS: list[dict[str, Any]] = [
     {"trading": {"observe_portfolio": False}, "evaluation": {"shared_slices": False}},
     # Learning begins after the first resume; nothing mutates but what a plateau has grown.
     {
-        "replay": {"minimum": 341},
+        "replay": {"minimum": 241},
         "evolution": {"plateau_generations": 1, "plateau_improvement": 5.0, "mutation_growth": 2.0},
     },
 ]
@@ -192,3 +193,15 @@ def test_documents_of_a_snapshot_are_plain_json() -> None:
 
     for document in saved.documents.values():
         check(json.loads(document) if isinstance(document, bytes) else document)
+
+
+def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
+    """As runs of earlier versions do, whose stored configurations do not say so."""
+    config = small_config(replay={"settlement_days": True})
+    stored = {**config.model_dump(mode="json"), "format_version": 4}
+    del stored["replay"]["settlement_days"]
+    assert config_from_stored(stored) == config
+    state = advance(start_training(config, random_panel(config)), 1)
+    assert state.transitions == 5 * 2 * config.trading.episode_days
+    resumed = restored_from(snapshot(state), config_from_stored(stored))
+    assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
