@@ -25,6 +25,7 @@ OUTSIDE = (
     "THIRD_PARTY.md",
     "benchmarks/RESULTS.md",
     "benchmarks/learning/leak.png",
+    "benchmarks/learning/learning.png",
     "benchmarks/trust.png",
     "benchmarks/memoryplan.png",
     "benchmarks/soak.png",

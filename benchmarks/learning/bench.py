@@ -69,4 +69,4 @@ def write(folder: Path, final: bool, results: Path = RESULTS) -> None:
         title += ", on markets that nothing was tuned on"
     picture = results.parent / "learning" / f"{name}.png"
     draw(found, picture, title)
-    keep({name: section_of(found, title, picture.name)}, ALL_SECTIONS, results)
+    keep({name: section_of(found, len(list(planned(final))), title, picture.name)}, ALL_SECTIONS, results)

@@ -31,7 +31,8 @@ _METHOD = (
     "population and best agent: percent of what an oracle earns in the holdout that ranks assets by the signal with a "
     "tuned threshold and sale target, at the same costs and fills. Interquartile means over the seeds, of which each "
     "has a market of its own, with 95 % bootstrap intervals. Excess: of a champion's trade over the mean of all assets "
-    "bought on the same day; of portfolios, which are judged by it, of a year's growth over equal weights. CPU "
+    "bought on the same day; of portfolios, which are judged by it, of a year's growth over equal weights, the "
+    "oracle's being that which softmax weights of the signal expect on such markets. CPU "
     "seconds: of training, median; generations are such that methods take about as many."
 )
 _PANELS_IN_A_ROW = 3
@@ -64,8 +65,9 @@ Found = Mapping[Case, Mapping[str, Sequence[TrialFound]]]
 """What was found, by case (market and edge) and by method; at least one trial each."""
 
 
-def section_of(found: Found, title: str, picture: str) -> Section:
-    """Return the section of the file of results."""
+def section_of(found: Found, planned: int, title: str, picture: str) -> Section:
+    """Return the section of the file of results; `planned`: trials that there will be."""
+    made = sum(len(trials) for methods in found.values() for trials in methods.values())
     rows = [row for case, methods in found.items() for row in _rows(case, methods)]
     kinds = {market: MARKETS[market].shown for market, _ in found}
     return Section(
@@ -74,6 +76,7 @@ def section_of(found: Found, title: str, picture: str) -> Section:
         columns=COLUMNS,
         rows=rows,
         remarks=(
+            f"Made so far: {made} of {planned} trials." if made < planned else f"{made} trials.",
             " ".join(f"`{market}`: {shown}." for market, shown in kinds.items()),
             f"![What champions reach of the oracle](learning/{picture})",
         ),

@@ -10,7 +10,7 @@ from benchmarks.learning.bench import make_missing, planned, write
 from benchmarks.learning.kept import Trial
 from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.methods import METHODS
-from benchmarks.learning.table import Estimate
+from benchmarks.learning.table import Estimate, section_of
 from benchmarks.results import RESULTS
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -65,7 +65,18 @@ def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
     assert "| plain | 0.3 | both | 2 | 82 [81, 82] | 60 [60, 60] | 90 [90, 90] | 0.50 [0.50, 0.50] | - | 20 |" in text
     assert "| noise | 0 | both | 2 | - | - | - | 0.50 [0.50, 0.50] | 0 of 2 | 20 |" in text
     assert "| plain | 0.3 | random, as many trades |" in text
+    assert f"\n{len(METHODS) * 4} trials.\n" in text
     assert (results.parent / "learning" / "learning.png").stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("made")
+def test_how_many_trials_are_missing_is_said(tmp_path: Path) -> None:
+    make_missing(tmp_path, final=False, minutes=1.0)
+    found = next(planned(final=False)).kept(tmp_path)
+    assert found is not None
+    section = section_of({("plain", 0.3): {"both": [found]}}, planned=3, title="", picture="")
+    assert section.remarks[0] == "Made so far: 1 of 3 trials."
+    assert section.rows[0][:6] == ["plain", "0.3", "both", "1", "81", "60"]
 
 
 @pytest.mark.usefixtures("made")
