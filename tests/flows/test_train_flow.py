@@ -296,7 +296,7 @@ def test_a_run_of_other_settings_is_refused_and_left_alone(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_trained_makes_no_run(tmp_path: Path) -> None:
-    ended = train(small_flow_config(tmp_path, replay={"capacity": 250, "minimum": 200}))
+    ended = train(small_flow_config(tmp_path, replay={"capacity": 230, "minimum": 200}))
     assert isinstance(ended.result(raise_on_failure=False), InputError)
     assert list(tmp_path.iterdir()) == []
     ended = train_flow(small_flow_config(tmp_path), "run", resume=True, return_state=True)
