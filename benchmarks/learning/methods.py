@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from eigen_core.config import preset_values
+
 
 @dataclass(frozen=True)
 class Method:
@@ -16,13 +18,7 @@ class Method:
     generations: int = 10
 
 
-COUNTERFACTUAL = (
-    "learner.algorithm=counterfactual",
-    "learner.gradient_steps=48",
-    "learner.batch_size=32",
-    "learner.reward_scale=0.05",
-    "learner.weight_decay=1",
-)
+COUNTERFACTUAL = tuple(f"learner.{name}={value}" for name, value in preset_values("counterfactual")["learner"].items())
 METHODS = {
     "both": Method(),
     "counterfactual": Method(COUNTERFACTUAL),
