@@ -26,6 +26,7 @@ OUTSIDE = (
     "benchmarks/RESULTS.md",
     "benchmarks/learning/leak.png",
     "benchmarks/learning/learning.png",
+    "benchmarks/learning/learningfinal.png",
     "benchmarks/trust.png",
     "benchmarks/memoryplan.png",
     "benchmarks/soak.png",

@@ -246,7 +246,7 @@ def test_an_environment_that_a_module_registers_is_played(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("task", ["gym", "gym:", "market:x", "football", ""])
 def test_a_task_that_is_none_is_refused_with_a_sentence(task: str) -> None:
-    with pytest.raises(InputError, match=r"give market, or gym: and a Gymnasium environment"):
+    with pytest.raises(InputError, match=r"give market, portfolio, or gym: and a Gymnasium environment"):
         load_config("quickstart", [f"task={task}"])
 
 
