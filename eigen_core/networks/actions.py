@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.instructions import compute_with
 from eigen_core.networks.policies import Box
 from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
@@ -56,6 +57,8 @@ class AssetActions:
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
     """Return coefficient and sale target, and the portfolio as `TradingEnvironment.portfolio` gives it."""
+    # Here, because it must come before the first computation, which is that of the box.
+    compute_with(config.instructions)
     trading, observes = config.trading, config.trading.observe_portfolio
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
     box = Box((0.0, trading.min_target), (highest, trading.max_target), device)
@@ -92,6 +95,8 @@ def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
 
     The speed is the share of the way from an asset's score to the new one that is gone at once, from 0 to 1.
     """
+    # Here, because it must come before the first computation, which is that of the box.
+    compute_with(config.instructions)
     most = config.portfolio.max_score
 
     def reached(scaled: Tensor, portfolio: Tensor | None) -> Tensor:

@@ -100,6 +100,7 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
 FEWEST_ROWS = 16
 """Rows of an agent that a product has at least, filled up with zeros."""
 _OUTPUTS_AT_A_TIME = 8
+_INPUTS_OF_ONE = 4
 
 
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
@@ -107,8 +108,12 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
 
     The bits of a row must not depend on the rows, agents or threads beside it. With fewer than a dozen rows, or with
     outputs that do not fill a vector of eight, the library's kernels round by these, so both are filled up with zeros.
+    So is a single input: the gradient of its weights is a product with a single row.
     """
     count, outputs = rows.shape[1], weight.shape[2]
+    if rows.shape[2] == 1:
+        filled = _INPUTS_OF_ONE - 1
+        rows, weight = torch.nn.functional.pad(rows, (0, filled)), torch.nn.functional.pad(weight, (0, 0, 0, filled))
     if outputs % _OUTPUTS_AT_A_TIME:
         weight = torch.nn.functional.pad(weight, (0, -outputs % _OUTPUTS_AT_A_TIME))
     if count < FEWEST_ROWS:
