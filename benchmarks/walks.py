@@ -58,7 +58,7 @@ def main() -> None:
     """Train both walks, write their pictures and print their verdicts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.walks", description=__doc__)
     parser.add_argument("--edge", type=float, default=0.1, help="information coefficient of the planted column")
-    parser.add_argument("--preset", default="quickstart")
+    parser.add_argument("--preset", default="counterfactual")
     arguments = parser.parse_args()
     config = load_config(arguments.preset, ["device=cpu"])
     options = ["--preset", arguments.preset, "--device", "cpu"]
