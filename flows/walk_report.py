@@ -1,6 +1,7 @@
 """The report of a walk: its joined account, and its folds."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -8,13 +9,77 @@ from pathlib import Path
 import pandas as pd
 
 from eigen_core.account.attribution import gain_by_asset
+from eigen_core.checkpoint import no_such_run
+from eigen_core.config.running import CheckpointConfig
+from eigen_core.errors import InputError
 from eigen_core.market import build_panel
-from eigen_core.reporting.report import Fact, Fold, Report
+from eigen_core.reporting.report import Fact, Fold, Report, report_page
+from eigen_core.store import open_store
 from eigen_core.units import count
-from flows.reports import facts_of
+from flows.reports import WrittenReport, facts_of, write_page
 from flows.run_settings import options_of, settings_of
-from flows.walk_results import WalkResult
-from flows.walks import Walk
+from flows.runs import run_exists
+from flows.walk_results import WalkResult, play_walk
+from flows.walks import Walk, is_walk, stored_walk, walks_in
+
+_WALK = "walk"
+
+
+def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) -> bool:
+    """Return whether the report of a walk is asked for, not that of a run.
+
+    Args:
+        store: where both are kept.
+        name: of one of them.
+        span: as `backtest` takes it, or `walk`.
+        agent: as `backtest` takes it.
+
+    Raises:
+        InputError: there is neither a run nor a walk of this name, there are both and it is not said which is meant, or
+            a walk is asked for with days or agents of a run.
+        StoreUnavailableError: the store does not answer.
+    """
+    run, walk = run_exists(CheckpointConfig(store=store), name), is_walk(store, name)
+    where = open_store(store).url
+    if not run and not walk:
+        raise InputError(f"{no_such_run(open_store(store), name)} {_held(walks_in(store))}")
+    if run and walk and span is None:
+        raise InputError(
+            f"'{name}' is a run and a walk in {where}: give --slice walk for the walk, --slice holdout for the run."
+        )
+    if span == _WALK and not walk:
+        raise InputError(f"There is no walk '{name}' in {where}, only a run: leave out --slice walk.")
+    if not walk or (run and span != _WALK):
+        return False
+    if span not in (None, _WALK) or agent != "champion":
+        raise InputError(
+            f"'{name}' is a walk, whose champions play the days of its folds: leave out --slice and --agent, or name "
+            f"one of its runs, such as {name}-fold-1-seed-1."
+        )
+    return True
+
+
+def _held(walks: Sequence[str]) -> str:
+    shown = f"{', '.join(walks[:20])}{', ...' if len(walks) > 20 else ''}"
+    return f"Its walks: {shown}." if walks else "It holds no walks either."
+
+
+def write_walk_report(store: str, name: str, file: Path) -> WrittenReport:
+    """Let the champions of a walk that is finished play its folds, and write the report of it.
+
+    Args:
+        store: where the walk is kept.
+        name: of the walk.
+        file: HTML file to write.
+
+    Raises:
+        InputError: there is no such walk, it is not finished, its prices are not those that it was begun with, or the
+            file cannot be written.
+        StoreUnavailableError: the store does not answer.
+    """
+    report = report_of_walk(play_walk(stored_walk(store, name)))
+    write_page(report_page(report), file)
+    return WrittenReport(report, "champion", file)
 
 
 def report_of_walk(result: WalkResult) -> Report:
@@ -26,7 +91,7 @@ def report_of_walk(result: WalkResult) -> Report:
     report = Report(
         run=walk.name,
         agent=f"champions of {count(len(walk.folds), 'fold')}, {count(walk.seeds, 'seed')} each",
-        span="walk",
+        span=_WALK,
         claim=verdict.claim,
         sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
         facts=(),
@@ -49,7 +114,7 @@ def report_of_walk(result: WalkResult) -> Report:
         data=replace(found, source=Path(found.source).name).lines(),
         preset=walk.config.preset,
         settings=settings_of(walk.config),
-        commands=[_command(walk)],
+        commands=[_command(walk), shlex.join(["eigen", "report", walk.name])],
         hashes=[Fact("Data and features", panel.fingerprint)],
     )
     return replace(report, facts=facts_of(report, verdict, result.excess))

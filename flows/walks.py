@@ -20,10 +20,12 @@ from eigen_core.config.choices import has_prices
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
+from eigen_core.market import build_panel
 from eigen_core.market.panel import Splits
-from eigen_core.store import check_run_name, created, open_store, run_root
+from eigen_core.store import MissingObjectError, Store, check_run_name, created, open_store, run_root
 from eigen_core.store.location import WALKS
 from flows.definitions import require_same_definition
+from flows.runs import config_to_resume, status_of
 
 _MOST_BYTES = 1 << 24
 
@@ -187,14 +189,82 @@ def remember_walk(walk: Walk) -> None:
         InputError: the store cannot be used, or the walk was begun otherwise.
         StoreUnavailableError: the store does not answer.
     """
-    store, name, now = open_store(walk.config.checkpoint.store), f"{WALKS}{walk.name}.json", walk.document()
+    store, name, now = open_store(walk.config.checkpoint.store), _document_name(walk.name), walk.document()
     if created(store, name, checksummed(now)):
         return
-    try:
-        begun: Mapping[str, Any] = parse_checksummed(store.read(name, _MOST_BYTES))
-    except ValueError as error:
-        raise InputError(f"{name} in {store.url} {error}: choose another name for the walk.") from error
+    begun = _begun(store, walk.name)
     options = [f"--{key.replace('_', '-')}" for key in ("train_days", "seeds") if begun[key] != now[key]]
     if begun["days"] != now["days"]:
         options.append("the days of its folds")
     require_same_definition(f"Walk '{walk.name}'", config_from_stored(begun["config"]), walk.config, options)
+
+
+def is_walk(store: str, name: str) -> bool:
+    """Return whether a store has a walk of this name.
+
+    Raises:
+        InputError: the name or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    return open_store(store).stat(_document_name(check_run_name(name))) is not None
+
+
+def walks_in(store: str) -> list[str]:
+    """Return the names of the walks in a store, sorted.
+
+    Raises:
+        InputError: the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    below = (found.name.removeprefix(WALKS) for found in open_store(store).objects(WALKS))
+    return sorted(name.removesuffix(".json") for name in below if "/" not in name and name.endswith(".json"))
+
+
+def stored_walk(store: str, name: str) -> Walk:
+    """Return a walk of a store, all of whose runs are finished.
+
+    Args:
+        store: where the walk and its runs are kept.
+        name: of the walk.
+
+    Raises:
+        InputError: there is no such walk, it is not finished, or its prices are not those that it was begun with.
+        StoreUnavailableError: the store does not answer.
+    """
+    begun = _begun(open_store(store), name)
+    config, folds = config_from_stored(begun["config"]), len(begun["days"])
+    # Its runs know where prices are on this machine, and with which account their champions play.
+    own = config_to_resume(store, f"{name}-fold-1-seed-{config.seed}", None)
+    config = config.model_copy(
+        update={
+            "market": config.market.model_copy(update={"data": own.market.data}),
+            "account": own.account,
+            "checkpoint": own.checkpoint,
+        }
+    )
+    dates = build_panel(config)[0].dates
+    # Days that came since are after the walk.
+    dates = dates[dates <= np.datetime64(begun["days"][-1][-1])]
+    walk = plan_walk(name, config, dates, folds, train_days=begun["train_days"], seeds=begun["seeds"])
+    if walk.document()["days"] != begun["days"]:
+        raise InputError(f"Walk '{name}' was begun with prices of other days: restore these prices.")
+    for run, _ in walk.runs():
+        if status_of(store, run).state != "finished":
+            raise InputError(
+                f"Walk '{name}' is not finished: its run '{run}' is not. Give the same `eigen walk` again."
+            )
+    return walk
+
+
+def _document_name(name: str) -> str:
+    return f"{WALKS}{name}.json"
+
+
+def _begun(store: Store, name: str) -> Mapping[str, Any]:
+    document = _document_name(name)
+    try:
+        return parse_checksummed(store.read(document, _MOST_BYTES))
+    except MissingObjectError as error:
+        raise InputError(f"There is no walk '{name}' in {store.url}.") from error
+    except ValueError as error:
+        raise InputError(f"{document} in {store.url} {error}: choose another name for the walk.") from error

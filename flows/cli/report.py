@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.units import money, percent, ratio
-from flows.cli.common import Json, RunName, Store, sentences, store_of
+from flows.cli.common import Json, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ REPORT_EXAMPLES = """[bold]Examples[/]
 
   eigen report first
   eigen report first --slice 2012-01-03:2013-12-31 --agent 3 --out agent-3.html
+  eigen report years                       the joined account of a walk and its folds
 """
 
 _UNDEFINED = "–"
@@ -41,7 +42,7 @@ _UNDEFINED = "–"
 
 @sentences
 def report(
-    name: RunName,
+    name: Annotated[str, typer.Argument(help="Name of the run, or of the walk.", metavar="NAME")],
     span: Slice = None,
     agent: Agent = "champion",
     out: Annotated[
@@ -50,16 +51,22 @@ def report(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Write what a run would have earned, and whether to believe it, into one HTML file that can be sent."""
+    """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
     from eigen_core.progress import progress_to
     from flows.cli.display import display_on
     from flows.publishing import publish
     from flows.reports import write_report
+    from flows.walk_report import is_report_of_walk, write_walk_report
 
+    where = store_of(store)
+    of_walk = is_report_of_walk(where, name, span=span, agent=agent)
     file = Path(f"{name}-report.html") if out is None else out
     with display_on(Console(stderr=True)) as display, progress_to(display):
         display.waiting_for("reading the data")
-        written = write_report(store_of(store), name, span=span, agent=agent, file=file)
+        if of_walk:
+            written = write_walk_report(where, name, file)
+        else:
+            written = write_report(where, name, span=span, agent=agent, file=file)
     print_result(as_json, report_document, print_report, replace(written, artifact=publish(written)))
 
 
@@ -85,6 +92,7 @@ def report_document(written: "WrittenReport") -> dict[str, Any]:
         "first": report.first,
         "last": report.last,
         "days": len(report.curve.dates),
+        "folds": [{"fold": fold.name, "first": str(fold.first), "last": str(fold.last)} for fold in report.folds],
         "file": str(written.file),
         "artifact": written.artifact,
         "periods_per_year": report.periods_per_year,

@@ -1,6 +1,8 @@
 """What a small walk comes to: its joined account, its tables and what the command prints."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,15 +10,20 @@ import pytest
 from flow_cases import small_flow_config
 from rich.console import Console
 from trained_run_cases import trained_as
+from typer.testing import CliRunner
 
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.records import Excess
 from eigen_core.reporting.report import report_page
+from eigen_core.store import open_store
+from flows import publishing
+from flows.cli.app import app
 from flows.cli.walk_results import print_walk, walk_document
-from flows.walk_report import report_of_walk
+from flows.runs import open_or_create
+from flows.walk_report import is_report_of_walk, report_of_walk
 from flows.walk_results import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk
-from flows.walks import Walk, plan_walk
+from flows.walks import Walk, plan_walk, remember_walk, stored_walk
 
 pytestmark = pytest.mark.thorough
 
@@ -98,6 +105,63 @@ def test_the_report_of_a_walk_has_its_folds_and_its_command(result: WalkResult) 
     assert "Walk-forward folds" in page
     assert "eigen walk years --folds 2 --seeds 2 --preset quickstart --set " in page
     assert len(report.trades) == sum(len(one.played.trades) for one in result.played)
+
+
+def test_the_command_report_makes_the_report_of_a_walk(
+    walk: Walk, result: WalkResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "api_url", lambda: None)
+    store, file = walk.config.checkpoint.store, tmp_path / "walk.html"
+    remember_walk(walk)
+    assert is_report_of_walk(store, "years", span=None, agent="champion")
+    given = ["report", "years", "--store", store, "--out", str(file), "--json"]
+    shown = CliRunner().invoke(app, given, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(shown.stdout)
+    assert (document["run"], document["slice"], document["days"]) == ("years", "walk", 120)
+    assert document["folds"] == [
+        {"fold": f"fold {fold.number}", "first": fold.played.first, "last": fold.played.last} for fold in walk.folds
+    ]
+    assert document["figures"]["total_return"] == result.figures.total_return
+    assert document["verdict"] == {"claim": result.verdict.claim, "sentence": report_of_walk(result).sentence}
+    assert file.read_text(encoding="utf-8") == report_page(report_of_walk(result))
+    assert not is_report_of_walk(store, "years-fold-1-seed-1", span=None, agent="champion")
+    for name, span, agent, sentence in (
+        ("others", None, "champion", r"There is no run 'others' .*Its walks: years\."),
+        ("years", "holdout", "champion", r"'years' is a walk.*such as years-fold-1-seed-1"),
+        ("years", None, "0", r"leave out --slice and --agent"),
+        ("years-fold-1-seed-1", "walk", "champion", r"There is no walk 'years-fold-1-seed-1' .*only a run"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            is_report_of_walk(store, name, span=span, agent=agent)
+
+
+def test_a_name_of_a_run_and_a_walk_is_one_of_them_by_the_slice(walk: Walk) -> None:
+    run = "years-fold-1-seed-1"
+    remember_walk(replace(walk, name=run))
+    store = walk.config.checkpoint.store
+    with pytest.raises(InputError, match=r"is a run and a walk in .*--slice walk .*--slice holdout"):
+        is_report_of_walk(store, run, span=None, agent="champion")
+    assert is_report_of_walk(store, run, span="walk", agent="champion")
+    assert not is_report_of_walk(store, run, span="holdout", agent="0")
+    with pytest.raises(InputError, match=r"There is no run 'years-fold-1-seed-1-fold-1-seed-1'"):
+        stored_walk(store, run)
+    open_store(store).delete([f"walks/{run}.json"])
+
+
+def test_a_stored_walk_is_that_which_was_begun_or_refused(walk: Walk) -> None:
+    store = walk.config.checkpoint.store
+    remember_walk(walk)
+    assert stored_walk(store, "years") == walk
+    panel = build_panel(walk.config)[0]
+    unfinished = plan_walk("half", walk.config, panel.dates, 2)
+    remember_walk(unfinished)
+    run, settings = next(unfinished.runs())
+    open_or_create(settings, run)
+    with pytest.raises(InputError, match=r"Walk 'half' is not finished: its run 'half-fold-1-seed-1' is not"):
+        stored_walk(store, "half")
+    with pytest.raises(InputError, match="There is no walk 'other'"):
+        stored_walk(store, "other")
 
 
 def test_a_fold_that_is_not_trained_is_refused(walk: Walk) -> None:
