@@ -99,7 +99,8 @@ def correct_state() -> None:
     """Report that this flow run trains, if the server took it for crashed because heartbeats were lost.
 
     Raises:
-        CancellationError: it is being cancelled, which a worker without a connection to the server does not notice.
+        CancellationError: it or the flow run that began it is being cancelled, which a process that no worker watches,
+            or whose worker has no connection to the server, does not notice.
     """
     if flow_run.id is None or not server_is_there():
         return
@@ -110,6 +111,10 @@ def correct_state() -> None:
             client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
         if found is not None and found.is_cancelling():
             raise CancellationError("It was cancelled.")
+        parent = flow_run.parent_flow_run_id
+        begun_by = None if parent is None else client.read_flow_run(UUID(parent))
+        if begun_by is not None and begun_by.state is not None and begun_by.state.is_cancelling():
+            raise CancellationError(f"The flow run '{begun_by.name}', which began it, was cancelled.")
 
 
 def report_suspension() -> None:

@@ -20,13 +20,14 @@ def _name() -> str:
 def walk_flow(walk: Walk) -> State[Any] | None:
     """Train the runs of a walk, one after another; those that are finished are passed over.
 
-    Ends as the first of its trainings that did not end well; then the runs after it are not begun.
+    Ends as the first of its trainings that did not end well; then the runs after it are not begun. When it is cancelled
+    in Prefect's pages, so is the training that goes on, after its generation.
 
     Args:
         walk: with its folds and seeds.
 
     Raises:
-        CancellationError: it was cancelled in Prefect's pages; noticed between two runs.
+        CancellationError: it was cancelled in Prefect's pages, between two runs.
     """
     for run, config in walk.runs():
         correct_state()

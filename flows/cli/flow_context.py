@@ -168,6 +168,8 @@ def run_flow(
         if ended.is_completed() and observer.flow_run is not None and observer.last is not None:
             last_task = run_name(observer.last, observer.config.generations)
             server.wait_until_recorded(UUID(observer.flow_run), last_task)
+        if ended.is_cancelled():
+            raise Stopped(f"{ended.message} {_where_it_stands(observer.config, observer.run)}")
         ended.result()
         if ended.name == RUNNING_NAME:
             raise InputError(str(ended.message))

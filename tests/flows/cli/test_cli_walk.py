@@ -10,6 +10,7 @@ from flow_cases import eigen_environment, run_eigen, small_settings, started, wa
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling
 
 from flows.runs import runs_in, status_of
 
@@ -52,6 +53,29 @@ def test_a_walk_that_was_killed_goes_on_and_trains_nothing_twice(
         tasks = [client.read_task_run(run.parent_task_run_id) for run in below if run.parent_task_run_id]
     assert {task.flow_run_id for task in tasks} <= parents
     assert len(tasks) == len(below) == 2
+
+
+def test_a_walk_that_is_cancelled_in_its_page_ends_with_a_sentence(
+    environment: dict[str, str], tmp_path: Path, prefect_api_url: str
+) -> None:
+    store = tmp_path / "runs"
+    command = ["walk", "long", "--folds", "2", "--generations", "1000", *small_settings(market=MARKET), "--json"]
+    with started(command, environment, tmp_path) as process:
+        wait_for_generation(process, store, "long-fold-1-seed-1", 1)
+        with temporary_settings({PREFECT_API_URL: prefect_api_url}), get_client(sync_client=True) as client:
+            named = FlowRunFilter(name=FlowRunFilterName(like_="walk long"))
+            [parent] = client.read_flow_runs(flow_run_filter=named)
+            client.set_flow_run_state(parent.id, Cancelling())
+            _, error = process.communicate(timeout=60)
+            after = client.read_flow_run(parent.id).state
+    assert process.returncode == 1
+    said = " ".join(error.split())
+    assert "The flow run 'walk long', which began it, was cancelled. The last checkpoint is generation" in said
+    assert "With the same command the walk goes on." in said
+    assert "Traceback" not in error
+    assert after is not None
+    assert after.is_cancelled()
+    assert runs_in(str(store)) == ["long-fold-1-seed-1"]
 
 
 def test_what_cannot_be_walked_is_refused_in_a_sentence(environment: dict[str, str], tmp_path: Path) -> None:
