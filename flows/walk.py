@@ -5,6 +5,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
+from prefect.states import Cancelled
 
 from flows.names import RUNNING_NAME
 from flows.own_flow_run import correct_state
@@ -32,6 +33,9 @@ def walk_flow(walk: Walk) -> State[Any] | None:
     for run, config in walk.runs():
         correct_state()
         ended = train_flow(config, run, return_state=True)
+        if ended.is_cancelled():
+            # Of a state that has been reported, Prefect makes one without its message.
+            return Cancelled(message=ended.message)
         if not ended.is_completed() or ended.name == RUNNING_NAME:
             return ended
     return None

@@ -46,6 +46,7 @@ def test_a_walk_that_is_cancelled_ends_its_fold_and_goes_on_with_the_same_bits(
         patch.setattr(phases, "evolve", cancelled)
         ended = walk_flow(walk, return_state=True)
     assert ended.is_cancelled()
+    assert ended.message == "The flow run 'walk years', which began it, was cancelled."
     assert ended.state_details.flow_run_id is not None
     with get_client(sync_client=True) as client:
         of_walk = client.read_flow_run(ended.state_details.flow_run_id)
