@@ -10,6 +10,9 @@ from eigen_core.config import AccountConfig
 from eigen_core.errors import InputError
 from eigen_core.store.files import explained, replacing
 
+KnownPrices = tuple[float | None, float | None, float | None]
+"""Open, high and close of an asset on a day; None where there is none."""
+
 
 class ActLedger(BaseModel):
     """What was ordered.
@@ -21,6 +24,8 @@ class ActLedger(BaseModel):
         account: how the account in money is kept.
         began: date of the first orders.
         days: orders that were issued after each day, by date.
+        prices: of each day from the first window on, by date and symbol, as they were when they were first seen; empty
+            in files from before they were kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,6 +37,7 @@ class ActLedger(BaseModel):
     account: AccountConfig
     began: str
     days: dict[str, tuple[Order, ...]]
+    prices: dict[str, dict[str, KnownPrices]] = {}
 
     @property
     def last(self) -> str:
@@ -58,4 +64,4 @@ def read_ledger(path: Path) -> ActLedger | None:
 def write_ledger(ledger: ActLedger, path: Path) -> None:
     """Replace the file as a whole; raise `InputError` if it cannot be written."""
     with explained("write", path), replacing(path) as target:
-        target.write(ledger.model_dump_json(indent=2).encode())
+        target.write(ledger.model_dump_json().encode())

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
-from eigen_core.backtest.interface import NextOrders, decision_of, task_backtest
+from eigen_core.backtest.interface import NextOrders, task_backtest
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.config import Config
 from eigen_core.config.values import Date
@@ -17,26 +18,11 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
 from eigen_core.market.fresh import TrainingDays, fresh_panel
 from flows.act_ledger import ActLedger, read_ledger, write_ledger
+from flows.act_reconciliation import Reconciliation, prices_of, reconciled
 from flows.backtests import agents_on_market, newest_of_run, require_prices
 from flows.runs import config_to_resume, configured_location
 
 _LEDGER = "act.json"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A day on which other orders were issued than the replay makes.
-
-    Attributes:
-        date: of the day.
-        issued, replayed: what was ordered, as `decision_of` names it; None: nothing.
-        missed: no orders were asked for on the day.
-    """
-
-    date: str
-    issued: str | None
-    replayed: str | None
-    missed: bool
 
 
 @dataclass(frozen=True)
@@ -48,8 +34,7 @@ class Act:
         champion: SHA-256 of its weights.
         began: date of the first orders.
         next: the orders, and the account that the replay of all days since then leads to.
-        agreeing: earlier days on which the orders that were issued are those of the replay.
-        differences: the other days.
+        reconciliation: the orders that were issued on earlier days beside those of the replay.
         ledger: the file that keeps the orders.
     """
 
@@ -57,8 +42,7 @@ class Act:
     champion: str
     began: str
     next: NextOrders
-    agreeing: int
-    differences: tuple[Difference, ...]
+    reconciliation: Reconciliation
     ledger: Path
 
 
@@ -104,11 +88,14 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
             days={},
         )
     found = _orders(config, panel, weights, kept, path)
+    reconciliation = reconciled(kept, found, panel)
     if today not in kept.days:
-        kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}})
+        # What was observed or traded on: prices as they were when they were first seen.
+        first = max(0, int(np.searchsorted(panel.dates, np.datetime64(kept.began))) - config.market.window + 1)
+        prices = {**prices_of(panel, first), **kept.prices}
+        kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices})
         write_ledger(kept, path)
-    agreeing, differences = _reconciled(kept, found)
-    return Act(run, champion, kept.began, found, agreeing, differences, path)
+    return Act(run, champion, kept.began, found, reconciliation, path)
 
 
 def _require_date(text: str) -> None:
@@ -152,15 +139,3 @@ def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path
         raise InputError(f"{path} begins on {kept.began}, of which there are no prices: give prices of that day too.")
     backtest = task_backtest(config, panel, resolve_device(config.device))
     return backtest.next_orders(weights, dates.index(kept.began))
-
-
-def _reconciled(kept: ActLedger, found: NextOrders) -> tuple[int, tuple[Difference, ...]]:
-    """Compare what was ordered on all days before with what the replay orders."""
-    differences = []
-    earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
-    for day in earlier:
-        issued = decision_of(kept.days.get(day, ()))
-        compared = Difference(day, issued, found.decided.get(day), missed=day not in kept.days)
-        if compared.missed or compared.issued != compared.replayed:
-            differences.append(compared)
-    return len(earlier) - len(differences), tuple(differences)

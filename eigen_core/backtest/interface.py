@@ -106,6 +106,8 @@ class NextOrders:
         orders: what the day's decision orders, then the standing sales of positions.
         positions: held at the day's close.
         decided: what the decision of each day of the span has ordered, by date, as `decision_of` names it.
+        money: what each of these orders takes or gives, by date and symbol; of purchases that were filled, what was
+            paid.
     """
 
     date: str
@@ -114,14 +116,17 @@ class NextOrders:
     orders: tuple[Order, ...]
     positions: tuple[Position, ...]
     decided: Mapping[str, str | None]
+    money: Mapping[str, Mapping[str, float]]
+
+
+def decisions_among(orders: Iterable[Order]) -> list[Order]:
+    """Return the orders that a day's decision makes; standing sales, which have a target, were decided before."""
+    return [order for order in orders if order.side == "buy" or order.target is None]
 
 
 def decision_of(orders: Iterable[Order]) -> str | None:
-    """Return what a day's decision orders: symbols bought, and with a minus sold at once; None: nothing.
-
-    Standing sales, which have a target, were decided before.
-    """
-    decided = (order for order in orders if order.side == "buy" or order.target is None)
+    """Return what a day's decision orders: symbols bought, and with a minus sold at once; None: nothing."""
+    decided = decisions_among(orders)
     return " ".join(order.symbol if order.side == "buy" else f"-{order.symbol}" for order in decided) or None
 
 

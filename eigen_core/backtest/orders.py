@@ -71,7 +71,11 @@ def next_orders(config: Config, panel: Panel, weights: Tensor, first: int) -> Ne
     bought = [panel.symbols[assets[day]] if shares[day] > 0.0 else None for day in range(len(span))]
     cash = equity * (1.0 - float(accounts.exposure[0, last]))
     by_date = dict(zip(map(str, dates[:-1]), bought, strict=True))
-    return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), by_date)
+    money = {
+        date: {} if symbol is None else {symbol: float(paid)}
+        for (date, symbol), paid in zip(by_date.items(), accounts.paid[0], strict=False)
+    }
+    return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), by_date, money)
 
 
 def _with_a_day_at_the_last_close(prices: Prices) -> Prices:

@@ -44,6 +44,9 @@ def orders_of_days(
         orders=orders[last],
         positions=tuple(positions),
         decided={date: decision_of(of_day) for date, of_day in zip(dates, orders, strict=True)},
+        money={
+            date: {order.symbol: order.money for order in of_day} for date, of_day in zip(dates, orders, strict=True)
+        },
     )
 
 

@@ -1,6 +1,6 @@
 """Bars within a day: recognised, and formed to days from midnight to midnight on the exchange's clock."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,15 +53,25 @@ def are_within_days(codes: NDArray[np.intp], stamps: Stamps) -> bool:
     return 2 * len(several) > different or several["second"].nunique() > _TIMES_OF_MIDNIGHT
 
 
-def are_clearly_days(codes: NDArray[np.intp], stamps: Stamps) -> NDArray[np.bool_]:
+def are_clearly_days(codes: NDArray[np.intp], stamps: Stamps, times_of_days: Set[int]) -> NDArray[np.bool_]:
     """Return of each row whether its symbol has ten rows or more, one a day, at the same time but for clock changes.
+
+    Of a symbol with fewer, all times must be among those at which the source's files before have rows of days: such is
+    the end of a table that was written in parts.
+
+    Args:
+        codes: intp `[rows]`, equal for rows of the same symbol.
+        stamps: of the rows.
+        times_of_days: those times, in seconds.
 
     bool `[rows]`; false for rows without a date.
     """
     frame = pd.DataFrame({"code": codes, "day": stamps.days, "second": stamps.seconds}).dropna().drop_duplicates()
+    frame["known"] = frame["second"].isin(times_of_days)
     groups = frame.groupby("code")
     rows, days, times = (groups.size().to_numpy(), *(groups[name].nunique().to_numpy() for name in ("day", "second")))
-    daily = (rows >= _DAYS_TO_JUDGE_BY) & (rows == days) & (times <= _TIMES_A_YEAR)
+    enough = (rows >= _DAYS_TO_JUDGE_BY) | groups["known"].all().to_numpy()
+    daily = enough & (rows == days) & (times <= _TIMES_A_YEAR)
     return np.isin(codes, np.unique(frame["code"])[daily]) & ~np.isnat(stamps.days)
 
 

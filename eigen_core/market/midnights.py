@@ -16,6 +16,8 @@ from eigen_core.errors import InputError
 from eigen_core.market.days import Days, Stamps
 
 _Reading = Literal["own day", "next day", "unknown"]
+Readings = dict[int, set[_Reading]]
+"""What evening stamps in UTC were read as, by their times of day in seconds."""
 
 Instants = NDArray[np.datetime64]
 
@@ -32,13 +34,16 @@ _MIDNIGHTS_OF_LONDON = {0, 23 * _HOUR}
 _WEDNESDAY, _THURSDAY, _FRIDAY, _SATURDAY, _SUNDAY = 2, 3, 4, 5, 6
 
 
-def trading_days(stamps: Stamps, symbol_codes: NDArray[np.intp], where: str) -> tuple[Days, int]:
+def trading_days(
+    stamps: Stamps, symbol_codes: NDArray[np.intp], where: str, earlier: Readings | None = None
+) -> tuple[Days, int]:
     """Return the exchange's date of each row, datetime64[D] `[rows]`, and the number of rows moved by a day.
 
     Args:
         stamps: of the rows.
         symbol_codes: intp `[rows]`, from 0, equal for rows of the same symbol.
         where: the file, for messages.
+        earlier: what stamps of the source's files before this one were read as; those of this one are added.
 
     A stamp keeps the date on its own clock: midnight in New York is that day. Evening stamps in UTC move to the next
     day where they are its midnight.
@@ -46,17 +51,18 @@ def trading_days(stamps: Stamps, symbol_codes: NDArray[np.intp], where: str) -> 
     Raises:
         InputError: evening stamps may be of their own day or of the next.
     """
+    earlier = {} if earlier is None else earlier
     late = (stamps.seconds >= _FIRST_EVENING) & ~np.isnat(stamps.days)
     moved = np.zeros(len(late), dtype=np.bool_)
     for in_utc in (True, False):
         rows = np.flatnonzero(late & (stamps.in_utc == in_utc))
         if rows.size:
-            moved[rows] = _are_of_next_day(stamps, symbol_codes, rows, in_utc, where)
+            moved[rows] = _are_of_next_day(stamps, symbol_codes, rows, in_utc, where, earlier)
     return np.where(moved, stamps.days + np.timedelta64(1, "D"), stamps.days), int(moved.sum())
 
 
 def _are_of_next_day(
-    stamps: Stamps, symbol_codes: NDArray[np.intp], rows: NDArray[np.intp], in_utc: bool, where: str
+    stamps: Stamps, symbol_codes: NDArray[np.intp], rows: NDArray[np.intp], in_utc: bool, where: str, earlier: Readings
 ) -> NDArray[np.bool_]:
     codes = symbol_codes[rows]
     weekdays = (stamps.days[rows].astype("datetime64[D]").astype(np.int64) + 3) % 7
@@ -68,7 +74,7 @@ def _are_of_next_day(
         code: _reading(set(np.flatnonzero(regular[code]).tolist()), own, in_utc) for code, own in instants.items()
     }
     if in_utc:
-        _follow_others(readings, instants, _by_code(symbol_codes, stamps, np.arange(len(symbol_codes))))
+        _follow_others(readings, instants, _by_code(symbol_codes, stamps, np.arange(len(symbol_codes))), earlier)
     for code, reading in readings.items():
         if reading == "unknown" or (reading == "next day" and not in_utc):
             row = rows[np.argmax(codes == code)]
@@ -121,16 +127,20 @@ def _are_southern(instants: Instants, times: set[int]) -> bool:
     )
 
 
-def _follow_others(readings: dict[int, _Reading], late: dict[int, Instants], instants: dict[int, Instants]) -> None:
-    """Let symbols of too few days follow those with the same times of day, or the clock of London."""
-    by_time: dict[int, set[_Reading]] = {}
+def _follow_others(
+    readings: dict[int, _Reading], late: dict[int, Instants], instants: dict[int, Instants], earlier: Readings
+) -> None:
+    """Let symbols of too few days follow those with the same times of day, or the clock of London.
+
+    What is known of the others is added to `earlier`.
+    """
     for code, reading in readings.items():
         if reading != "unknown":
             for time in _times(late[code]):
-                by_time.setdefault(time, set()).add(reading)
+                earlier.setdefault(time, set()).add(reading)
     for code, reading in readings.items():
         if reading == "unknown":
-            found = set.union(*(by_time.get(time, {"unknown"}) for time in _times(late[code])))
+            found = set.union(*(earlier.get(time, {"unknown"}) for time in _times(late[code])))
             if _times(instants[code]) == _MIDNIGHTS_OF_LONDON:
                 found = {"next day"}
             readings[code] = found.pop() if len(found) == 1 else "unknown"

@@ -19,7 +19,7 @@ from eigen_core.market.intraday import (
     are_within_days,
     on_exchange_clock,
 )
-from eigen_core.market.midnights import trading_days
+from eigen_core.market.midnights import Readings, trading_days
 from eigen_core.market.repeats import Repeats
 from eigen_core.market.spellings import PRICE_ROLES, Role, is_closing, names_fields, plain
 from eigen_core.market.tables import Table, read_table
@@ -75,6 +75,19 @@ class PriceRows:
         return replace(self, codes=self.codes[kept], days=self.days[kept], prices=prices, own=own)
 
 
+@dataclass
+class _Earlier:
+    """What the files of a source that were read so far say of stamps, for parts of a table that are too short to judge.
+
+    Attributes:
+        times_of_days: seconds at which they have rows of days.
+        readings: which days their evening stamps in UTC are of.
+    """
+
+    times_of_days: set[int] = field(default_factory=set)
+    readings: Readings = field(default_factory=dict)
+
+
 def read_source(source: Source, intraday: Intraday = REFUSED, *, own_columns: bool = False) -> Iterator[PriceRows]:
     """Read the files of `source`, one after another.
 
@@ -87,6 +100,7 @@ def read_source(source: Source, intraday: Intraday = REFUSED, *, own_columns: bo
     Raises:
         InputError: a file cannot be read, changed since it was found, or holds what is no price.
     """
+    earlier = _Earlier()
     for file in source.files:
         try:
             content = file.path.read_bytes()
@@ -96,15 +110,15 @@ def read_source(source: Source, intraday: Intraday = REFUSED, *, own_columns: bo
             raise InputError(f"{file.path} changed while it was read: start again when it is complete.")
         table = read_table(content, file.form, str(file.path), file.partition)
         if table.headings.layout == "wide":
-            rows = _wide_rows(table, intraday)
+            rows = _wide_rows(table, intraday, earlier)
         else:
-            rows = _long_rows(table, file.symbol, intraday, own_columns)
+            rows = _long_rows(table, file.symbol, intraday, earlier, own_columns)
         unused = tuple(key for key, _ in file.partition if key not in table.names)
         yield replace(rows, file_symbol=file.symbol, ignored=(*rows.ignored, *unused))
 
 
-def _wide_rows(table: Table, intraday: Intraday) -> PriceRows:
-    days, moved, instants = _days_of_rows(table, np.zeros(table.rows, dtype=np.intp), intraday)
+def _wide_rows(table: Table, intraday: Intraday, earlier: _Earlier) -> PriceRows:
+    days, moved, instants = _days_of_rows(table, np.zeros(table.rows, dtype=np.intp), intraday, earlier)
     closes = np.stack([table.numbers(position) for position, _ in table.headings.symbols], axis=1)
     dated = ~np.isnat(days)
     days, closes = days[dated], closes[dated]
@@ -124,7 +138,7 @@ def _wide_rows(table: Table, intraday: Intraday) -> PriceRows:
     )
 
 
-def _long_rows(table: Table, file_symbol: str, intraday: Intraday, own_columns: bool) -> PriceRows:
+def _long_rows(table: Table, file_symbol: str, intraday: Intraday, earlier: _Earlier, own_columns: bool) -> PriceRows:
     roles = dict(table.headings.roles)
     if "symbol" in roles:
         names = table.texts("symbol")
@@ -136,7 +150,7 @@ def _long_rows(table: Table, file_symbol: str, intraday: Intraday, own_columns: 
     else:
         names = pd.Series(np.full(table.rows, file_symbol, dtype=object), dtype="str")
     codes, found = pd.factorize(names, sort=True)
-    days, moved, instants = _days_of_rows(table, codes, intraday)
+    days, moved, instants = _days_of_rows(table, codes, intraday, earlier)
     prices: dict[Role, NDArray[np.float64]] = {
         role: table.numbers(roles[role]) for role in PRICE_ROLES if role in roles
     }
@@ -160,7 +174,9 @@ def _long_rows(table: Table, file_symbol: str, intraday: Intraday, own_columns: 
     )
 
 
-def _days_of_rows(table: Table, codes: NDArray[np.intp], intraday: Intraday) -> tuple[Days, int, Instants | None]:
+def _days_of_rows(
+    table: Table, codes: NDArray[np.intp], intraday: Intraday, earlier: _Earlier
+) -> tuple[Days, int, Instants | None]:
     """Return the trading day of each row, how many were moved, and the instants on the exchange's clock of bars.
 
     None instead of instants: these are no bars within days.
@@ -173,14 +189,17 @@ def _days_of_rows(table: Table, codes: NDArray[np.intp], intraday: Intraday) -> 
     if not stamps.seconds.any() and not zoned:
         return stamps.days, 0, None
     within_days = are_within_days(codes, stamps)
-    daily = np.flatnonzero(are_clearly_days(codes, stamps)) if intraday.aggregate else np.zeros(0, dtype=np.intp)
+    daily = np.zeros(0, dtype=np.intp)
+    if intraday.aggregate:
+        daily = np.flatnonzero(are_clearly_days(codes, stamps, earlier.times_of_days))
     if within_days and daily.size:
         raise InputError(
             f"{table.location(int(daily[0]))} is of a symbol with one row a day, and others have bars within days: "
             "give it in a file of its own."
         )
+    earlier.times_of_days.update(np.unique(stamps.seconds[daily]).tolist())
     are_bars = within_days or (intraday.aggregate and not daily.size)
-    days, moved = (stamps.days, 0) if are_bars else trading_days(stamps, codes, table.where)
+    days, moved = (stamps.days, 0) if are_bars else trading_days(stamps, codes, table.where, earlier.readings)
     differing = Repeats.of(codes, days).difference(stamps.seconds)
     if intraday.aggregate and (are_bars or differing is not None):
         instants = on_exchange_clock(stamps, intraday.time_zone, table.where)

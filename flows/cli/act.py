@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from eigen_core.units import count
 from flows.cli.common import Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
+    from flows.act_reconciliation import Reconciliation
     from flows.acts import Act
 
 ACT_EXAMPLES = """[bold]Examples[/]
@@ -61,10 +63,7 @@ def act_document(found: "Act") -> dict[str, Any]:
         "cash": after.cash,
         "orders": [asdict(order) for order in after.orders],
         "positions": [asdict(position) for position in after.positions],
-        "reconciliation": {
-            "agreeing": found.agreeing,
-            "differences": [asdict(difference) for difference in found.differences],
-        },
+        "reconciliation": asdict(found.reconciliation),
         "ledger": str(found.ledger),
     }
 
@@ -90,10 +89,24 @@ def print_act(console: Console, found: "Act") -> None:
         f"Account since {found.began}: equity {after.equity:,.2f}, cash {after.cash:,.2f}, positions "
         f"{len(after.positions)}.",
     )
-    print_line(
-        console, f"Earlier days that agree with the replay: {found.agreeing}, that differ: {len(found.differences)}."
-    )
+    _print_reconciliation(console, found.reconciliation)
+    print_line(console, f"Orders are kept in {found.ledger}.")
+
+
+def _print_reconciliation(console: Console, found: "Reconciliation") -> None:
+    differing = len(found.differences) + len({one.date for one in found.sizes})
+    print_line(console, f"Earlier days that agree with the replay: {found.agreeing}, that differ: {differing}.")
     for day in found.differences:
         issued = "no orders were asked for" if day.missed else f"ordered {day.issued or 'nothing'}"
         print_line(console, f"  {day.date}: {issued}, the replay orders {day.replayed or 'nothing'}")
-    print_line(console, f"Orders are kept in {found.ledger}.")
+    for size in found.sizes:
+        issued, replayed = f"{size.issued:,.2f}", f"{size.replayed:,.2f}"
+        print_line(console, f"  {size.date}: {size.symbol} was ordered for {issued}, the replay makes it {replayed}")
+    for one in found.corrections:
+        days = f"on {count(len(one.dates), 'day')} from {one.dates[0]} to {one.dates[-1]}"
+        alike = "" if one.factor is None else f"; all by the factor {one.factor:.6g}, as after a split"
+        then, now = ("nothing" if price is None else f"{price:,.6g}" for price in (one.then, one.now))
+        changed = f"{one.price} of {one.dates[0]} {then}, now {now}{alike}"
+        print_line(console, f"  {one.symbol}: prices {days} were corrected since: {changed}")
+    if found.corrections:
+        print_line(console, "The replay trades at the corrected prices: differences may come from them.")

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.errors import InputError
 from flows import act_ledger
+from flows.act_reconciliation import Correction, Reconciliation
 from flows.acts import Act, act
 from flows.backtests import backtest
 from flows.cli.app import app
 from flows.housekeeping import verify_run
+from flows.runs import status_of
 
 _DAYS = 400
 
@@ -39,8 +41,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def close_on(table: pd.DataFrame, day: int, column: int) -> float:
+    return float(table.to_numpy()[day, column])
+
+
 def acted(store: Path, folder: Path, date: str, **given: Any) -> Act:
     return act(str(store / "runs"), RUN, date=date, ledger=folder / "ledger.json", **given)
+
+
+def trained_window(store: Path) -> int:
+    return status_of(str(store / "runs"), RUN).config.market.window
 
 
 def date_of(day: int) -> str:
@@ -58,7 +68,7 @@ def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tm
     assert ordered == list(zip(trades["decision"].dt.strftime("%Y-%m-%d"), trades["symbol"], strict=True))
     assert len(ordered) > 5
     assert any(order.side == "sell" for one in found for order in one.next.orders)
-    assert (found[-1].agreeing, found[-1].differences) == (days - 1, ())
+    assert found[-1].reconciliation == Reconciliation(days - 1, (), (), ())
     equity = [one.next.equity for one in found]
     np.testing.assert_allclose(equity, whole.curve.equity[:days])
 
@@ -72,7 +82,7 @@ def test_acting_twice_changes_nothing_and_later_days_change_no_order(store: Path
     assert (tmp_path / "ledger.json").read_bytes() == content
     later = acted(store, tmp_path, date_of(_DAYS + 10), data=str(tmp_path / "fresh.csv"))
     assert later.next.date == date_of(_DAYS + 10)
-    assert [difference.missed for difference in later.differences] == [True] * (_DAYS + 9 - 360)
+    assert [difference.missed for difference in later.reconciliation.differences] == [True] * (_DAYS + 9 - 360)
     with pytest.raises(InputError, match=r"has orders up to .*, which is after"):
         acted(store, tmp_path, date_of(370))
 
@@ -84,14 +94,77 @@ def test_other_orders_are_named_and_another_champion_is_refused(store: Path, tmp
     kept["days"][date_of(360)] = []
     path.write_text(json.dumps(kept))
     found = acted(store, tmp_path, date_of(361))
-    assert [(one.date, one.issued, one.missed) for one in found.differences] == [(date_of(360), None, False)]
-    assert found.differences[0].replayed == began.next.decided[date_of(360)]
+    assert [(one.date, one.issued, one.missed) for one in found.reconciliation.differences] == [
+        (date_of(360), None, False)
+    ]
+    assert found.reconciliation.differences[0].replayed == began.next.decided[date_of(360)]
     path.write_text(json.dumps({**kept, "champion": "0"}))
     with pytest.raises(InputError, match=r"begin anew with --ledger"):
         acted(store, tmp_path, date_of(362))
     path.write_text("{}")
     with pytest.raises(InputError, match=r"is no ledger of orders"):
         acted(store, tmp_path, date_of(362))
+
+
+def test_corrected_prices_are_named_by_symbol_and_day(store: Path, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh.csv"
+    table = closes()
+    acted(store, tmp_path, date_of(360))
+    assert acted(store, tmp_path, date_of(361)).reconciliation == Reconciliation(1, (), (), ())
+    table["BB"] /= np.where(np.arange(_DAYS) < 359, 2.0, 1.0)
+    table["CC"] += np.where(np.arange(_DAYS) == 360, 0.5, 0.0)
+    table.to_csv(fresh)
+    found = acted(store, tmp_path, date_of(362), data=str(fresh)).reconciliation
+    window = trained_window(store)
+    # A price of the days before, and of none that came since.
+    kept = tuple(date_of(day) for day in range(360 - window + 1, 359))
+    split, revised = found.corrections
+    assert (split.symbol, split.dates, split.price) == ("BB", kept, "close")
+    assert split.factor == pytest.approx(0.5)
+    assert split.then == close_on(closes(), 360 - window + 1, 1)
+    then, now = (close_on(one, 360, 2) for one in (closes(), table))
+    assert revised == Correction("CC", (date_of(360),), "close", then, now, None)
+    # What was there when orders were issued stays in the ledger.
+    later = acted(store, tmp_path, date_of(363), data=str(fresh)).reconciliation
+    assert [one.symbol for one in later.corrections] == ["BB", "CC"]
+    given = [
+        "act",
+        RUN,
+        "--store",
+        str(store / "runs"),
+        "--ledger",
+        str(tmp_path / "ledger.json"),
+        "--data",
+        str(fresh),
+    ]
+    shown = CliRunner().invoke(app, [*given, "--date", date_of(363)], terminal_width=400)
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert f"BB: prices on {window - 2} days from {kept[0]} to {kept[-1]} were corrected since" in said
+    assert "all by the factor 0.5, as after a split" in said
+
+
+def test_orders_of_another_size_are_named(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    [order] = [one for one in acted(store, tmp_path, date_of(360)).next.orders if one.side == "buy"]
+    kept = json.loads(path.read_text())
+    kept["days"][date_of(360)][0]["money"] *= 1.01
+    path.write_text(json.dumps(kept))
+    found = acted(store, tmp_path, date_of(361)).reconciliation
+    assert (found.agreeing, found.differences, found.corrections) == (0, (), ())
+    [size] = found.sizes
+    assert (size.date, size.symbol) == (date_of(360), order.symbol)
+    assert (size.issued, size.replayed) == pytest.approx((1.01 * order.money, order.money))
+
+
+def test_a_ledger_without_prices_keeps_them_from_now_on(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    acted(store, tmp_path, date_of(360))
+    kept = json.loads(path.read_text())
+    del kept["prices"]
+    path.write_text(json.dumps(kept))
+    acted(store, tmp_path, date_of(361))
+    assert list(json.loads(path.read_text())["prices"])[-1] == date_of(361)
 
 
 def test_a_ledger_that_cannot_be_written_stays_as_it_was(

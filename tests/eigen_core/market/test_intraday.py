@@ -234,6 +234,23 @@ def test_daily_rows_are_read_as_ever(tmp_path: Path) -> None:
     assert (report.bars, report.duplicate_rows) == (0, 80)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_a_short_last_part_of_a_table_of_days_is_read_as_the_parts_before(tmp_path: Path, zone: str, rows: int) -> None:
+    # Of rows from Tuesday to Thursday, by themselves, nothing shows whose midnights they are.
+    days = pd.bdate_range("2024-02-20", periods=60 + rows, tz=zone).tz_convert("UTC")
+    table = pd.DataFrame({"date": days, "symbol": "AAA", "close": np.arange(1.0, 61.0 + rows)})
+    folder = tmp_path / "table"
+    folder.mkdir()
+    table.iloc[:60].to_parquet(folder / "part-0.parquet")
+    table.iloc[60:].to_parquet(folder / "part-1.parquet")
+    for intraday in (REFUSED, Intraday(aggregate=True), Intraday(aggregate=True, time_zone=zone)):
+        prices, report = cleaned(folder, intraday=intraday)
+        assert prices.days.tolist() == days.tz_convert(zone).date.tolist()
+        assert prices.close.ravel().tolist() == table["close"].tolist()
+        assert (report.bars, report.duplicate_rows) == (0, 0)
+
+
 def test_the_panel_and_its_report(tmp_path: Path) -> None:
     bars = hourly("America/New_York", 40)
     path = write_csv(tmp_path / "p.csv", in_utc(bars, "America/New_York"))
