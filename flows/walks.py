@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from eigen_core.backtest.interface import outcome_days
 from eigen_core.checkpoint import parse_checksummed
 from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.config import Config, merge
@@ -169,10 +170,11 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
 
     Args:
         config: of a walk.
-        purge_days: the number; None: a window and the longest time that a position is held, so that no day is observed
-            or traded on both sides.
+        purge_days: the number; None: a window and the days after a decision that its reward depends on, so that no day
+            is observed or traded on both sides; only a window where there are no prices.
     """
-    days = config.market.window + config.trading.holding_days if purge_days is None else purge_days
+    traded = outcome_days(config) if has_prices(config.task) else 0
+    days = config.market.window + traded if purge_days is None else purge_days
     return config_from_values(merge(config.model_dump(), {"market": {"purge_days": days}}))
 
 

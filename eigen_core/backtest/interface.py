@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.matched import MatchedTraders, Values
-from eigen_core.config import Config
+from eigen_core.config import Config, TradingConfig
 from eigen_core.config.choices import BACKTESTS, chosen, task_choice
 from eigen_core.market import Panel
 from eigen_core.records import Excess
@@ -141,6 +141,10 @@ class TaskBacktest(Protocol):
 
     def __init__(self, config: Config, panel: Panel, device: torch.device) -> None: ...
 
+    @staticmethod
+    def outcome_days(trading: TradingConfig) -> int:
+        """Return how many days after a decision the last price comes that its reward depends on."""
+
     def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> PlayedSpan:
         """Play agents day after day over a span, each with an equal share of the capital.
 
@@ -173,5 +177,13 @@ class TaskBacktest(Protocol):
 
 def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest:
     """Return the backtest of the task that a configuration names, which has prices (`has_prices`)."""
-    found = cast("type[TaskBacktest]", chosen(BACKTESTS, task_choice(config.task)))
-    return found(config, panel, device)
+    return _class_of(config)(config, panel, device)
+
+
+def outcome_days(config: Config) -> int:
+    """Return how many days after a decision the last price comes that its reward depends on."""
+    return _class_of(config).outcome_days(config.trading)
+
+
+def _class_of(config: Config) -> "type[TaskBacktest]":
+    return cast("type[TaskBacktest]", chosen(BACKTESTS, task_choice(config.task)))

@@ -15,7 +15,7 @@ from eigen_core.account.matched import excess_of_trades, play_matched_traders, s
 from eigen_core.backtest.days import play_days
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.orders import next_orders
-from eigen_core.config import Config
+from eigen_core.config import Config, TradingConfig
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
@@ -72,6 +72,11 @@ class MarketBacktest:
         decided = self._decided(weights.to(self._device), known, span)
         accounts = trade_accounts(decided, closes, dates, config.trading, config.account)
         return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
+
+    @staticmethod
+    def outcome_days(trading: TradingConfig) -> int:
+        """Return the longest time that a position is held; see `TaskBacktest.outcome_days`."""
+        return trading.holding_days
 
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
         """Return the purchase, and the standing sale of each position; see `TaskBacktest.next_orders`."""

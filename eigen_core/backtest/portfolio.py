@@ -16,7 +16,7 @@ from eigen_core.account.weights import WeightsAccounts, weights_accounts
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.portfolio_days import decide_weights
 from eigen_core.backtest.portfolio_orders import orders_of_days
-from eigen_core.config import AccountConfig, Config
+from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, portfolio_actions
@@ -52,6 +52,11 @@ class PortfolioBacktest:
         """Return what each agent's account with the whole capital returns a day: float64 `[days, agents]`."""
         accounts = PortfolioMarket(self._panel, self._config, span).accounts(self._decided(weights, span))
         return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
+
+    @staticmethod
+    def outcome_days(trading: TradingConfig) -> int:
+        """Return the days to the fill of the next day's decision; see `TaskBacktest.outcome_days`."""
+        return fill_offset(trading) + 1
 
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
         """Return the changes of shares to the target weights; see `TaskBacktest.next_orders`."""

@@ -4,12 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
-from trained_run_cases import RUN, trained
+from flow_cases import small_flow_config
+from trained_run_cases import RUN, trained, trained_as
 from typer.testing import CliRunner
 
+from eigen_core.market import build_panel
+from flows import publishing
 from flows.backtests import Backtest, backtest
 from flows.cli.app import app
+from flows.walk_results import play_walk
+from flows.walks import plan_walk, remember_walk, stored_walk, with_purge
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +87,46 @@ def test_orders_are_changes_of_shares_that_a_later_replay_agrees_with(store: str
     reconciled = acts[2]["reconciliation"]
     assert reconciled["agreeing"] == 2
     assert [(one["date"], one["missed"]) for one in reconciled["differences"]] == [("2022-12-07", True)]
+
+
+@pytest.mark.thorough
+def test_a_walk_of_portfolios_joins_accounts_and_weights_of_its_folds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "api_url", lambda: None)
+    market = {"holdout_days": 60, "first_date": "2018-01-01"}
+    config = with_purge(small_flow_config(tmp_path, generations=1, market=market, task="portfolio"), None)
+    walk = plan_walk("years", config, build_panel(config)[0].dates, 2, seeds=2)
+    for run, settings in walk.runs():
+        trained_as(run, settings)
+    remember_walk(walk)
+    result = play_walk(stored_walk(str(tmp_path), "years"))
+    assert result.excess is not None
+    assert result.excess.per == "year"
+    ends = [np.prod([1.0 + one.figures.total_return for one in result.of_seed(seed)]) for seed in walk.all_seeds]
+    assert result.figures.total_return == pytest.approx(np.mean(ends) - 1.0)
+    assert result.weights is not None
+    assert list(result.weights.index) == list(result.curve.dates)
+    sums = [pd.concat([one.weights for one in result.of_seed(seed)]).sum().sum() for seed in walk.all_seeds]
+    assert result.weights.sum().sum() == pytest.approx(np.mean(sums))
+    page = tmp_path / "walk.html"
+    printed = document(str(tmp_path), "report", "years", "--out", str(page))
+    assert printed["verdict"]["sentence"].lower() == result.verdict.sentence.lower()
+    assert "Walk-forward folds" in page.read_text()
+
+
+@pytest.mark.thorough
+def test_trials_of_the_verdict_are_made_with_portfolios(tmp_path: Path) -> None:
+    small = [
+        *("task=portfolio", "generations=1", "population.size=2", "market.window=8", "trading.trading_days=20"),
+        *("evaluation.slices=1", "evaluation.lowest=1", "learner.gradient_steps=1"),
+    ]
+    settings = [part for setting in small for part in ("--set", setting)]
+    given = ["trust", "us5", "--trials", "1", "--edges", "0.3", "--out", str(tmp_path), "--json", *settings]
+    found = CliRunner().invoke(app, given)
+    assert found.exit_code == 0, found.output
+    trust = json.loads(found.stdout)
+    assert (trust["false_alarms"]["trials"], trust["power"][0]["trials"]) == (1, 1)
+    trial = json.loads((tmp_path / "edge-0.3-1.json").read_text())
+    assert trial["trades"] > 0
+    assert isinstance(trial["excess"], float)

@@ -99,6 +99,23 @@ def test_each_fold_and_seed_is_a_run() -> None:
     assert (config.seed, config.market.first_date, config.market.last_date) == (6, "2001-01-05", "2001-07-04")
 
 
+@pytest.mark.parametrize(
+    ("task", "fill", "traded"),
+    [
+        ("market", "next_open", 3),
+        # From the fill of a decision to that of the next.
+        ("portfolio", "next_open", 2),
+        ("portfolio", "next_close", 2),
+        ("portfolio", "same_close", 1),
+    ],
+)
+def test_as_many_days_are_purged_as_are_observed_and_traded(task: str, fill: str, traded: int) -> None:
+    values = small_config().model_dump()
+    values |= {"task": task, "trading": {**values["trading"], "fill": fill}}
+    assert with_purge(Config.model_validate(values), None).market.purge_days == 4 + traded
+    assert with_purge(Config.model_validate(values), 11).market.purge_days == 11
+
+
 def test_too_few_days_are_refused_with_the_number_of_folds_that_fits() -> None:
     with pytest.raises(InputError, match=r"--folds 9: 170 days are enough for 8\. The first fold needs 55"):
         plan_walk("w", small_config(), DATES[:170], 9)
