@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.units import change, percent, ratio
-from flows.cli.common import Json, RunName, Store, sentences, store_of
+from flows.cli.common import Agent, Json, RunName, Slice, Store, sentences, store_of
 from flows.cli.output import PlainTable, excess_document, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
@@ -31,18 +31,8 @@ _COMPARED = ("total_return", "sharpe", "max_drawdown")
 @sentences
 def backtest(
     name: RunName,
-    span: Annotated[
-        str | None,
-        typer.Option(
-            "--slice",
-            help="Days to play: holdout, validation, or FIRST:LAST.",
-            show_default="holdout of a finished run",
-            metavar="DAYS",
-        ),
-    ] = None,
-    agent: Annotated[
-        str, typer.Option(help="Who plays: champion, an agent's number, elites or ensemble.", metavar="AGENT")
-    ] = "champion",
+    span: Slice = None,
+    agent: Agent = "champion",
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", help="A setting of the account. May be repeated.", metavar="KEY=VALUE"),

@@ -20,6 +20,8 @@ P = ParamSpec("P")
 EXIT_OTHER = 1
 EXIT_BAD_INPUT = 2
 EXIT_MEMORY = 3
+LARGEST = 1_000_000
+"""Largest number that options take which count something."""
 MEMORY_ADVICE = "`eigen doctor` shows what there is, `eigen plan` what is needed."
 
 Store = Annotated[
@@ -41,17 +43,28 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting; `eigen presets NAME` lists them. May be repeated.", metavar="KEY=VALUE"),
 ]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Price file or folder; us5: other bundled prices.", show_default="bundled prices", metavar="PATH"
-    ),
-]
+_DATA_HELP, _DATA_DEFAULT = "Price file or folder; us5: other bundled prices.", "bundled prices"
+Data = Annotated[str | None, typer.Option(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="PATH")]
+DataArgument = Annotated[str | None, typer.Argument(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="[DATA]")]
 Run = Annotated[
     str | None,
     typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
 ]
-RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")]
+Slice = Annotated[
+    str | None,
+    typer.Option(
+        "--slice",
+        help="Days to play: holdout, validation, or FIRST:LAST.",
+        show_default="holdout of a finished run",
+        metavar="DAYS",
+    ),
+]
+Agent = Annotated[
+    str, typer.Option(help="Who plays: champion, elites, population, ensemble, or a number.", metavar="WHO")
+]
+_RUN_NAME_HELP = "Name of the run."
+RunName = Annotated[str, typer.Argument(help=_RUN_NAME_HELP, metavar="NAME")]
+AnyRunName = Annotated[str | None, typer.Argument(help=_RUN_NAME_HELP, show_default="all", metavar="[NAME]")]
 
 
 def sentences(command: Callable[P, None]) -> Callable[P, None]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.cli.common import Json, Store, sentences, store_of
+from flows.cli.common import Agent, Json, Slice, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_fact, print_line, print_result
-from flows.cli.report import Agent, Slice, print_figures
+from flows.cli.report import print_figures
 
 if TYPE_CHECKING:
     from flows.comparing import WrittenComparison

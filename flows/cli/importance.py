@@ -7,7 +7,7 @@ from rich.console import Console
 
 from eigen_core.errors import InputError
 from eigen_core.units import count
-from flows.cli.common import Json, RunName, Store, sentences, store_of
+from flows.cli.common import LARGEST, Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ IMPORTANCE_EXAMPLES = """[bold]Examples[/]
 In the validation episodes, the values of each feature and of each column are moved to other days: what changes then
 rests on them. No holdout day is read.
 """
-
-_LARGEST = 1_000_000
 
 
 @sentences
@@ -60,7 +58,7 @@ def _generations(text: str | None, agent: str) -> int | None:
         raise InputError(f"--generations is about champions: leave out --agent {agent}, or --generations.")
     if text is None or text == "all":
         return None
-    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST:
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST:
         raise InputError(f"--generations {text}: give all, or how many of the newest, 1 or more.")
     return int(text)
 

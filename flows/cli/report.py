@@ -9,26 +9,13 @@ import typer
 from rich.console import Console
 
 from eigen_core.units import money, percent, ratio
-from flows.cli.common import Json, Store, sentences, store_of
+from flows.cli.common import Agent, Json, Slice, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
     from eigen_core.account import EquityCurve
     from eigen_core.account.figures import Figures
     from flows.reports import WrittenReport
-
-Slice = Annotated[
-    str | None,
-    typer.Option(
-        "--slice",
-        help="Days to play: holdout, validation, or FIRST:LAST.",
-        show_default="the holdout of a finished run",
-        metavar="DAYS",
-    ),
-]
-Agent = Annotated[
-    str, typer.Option(help="Who plays: champion, elites, population, ensemble, or a number.", metavar="WHO")
-]
 
 REPORT_EXAMPLES = """[bold]Examples[/]
 

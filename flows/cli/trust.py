@@ -9,7 +9,7 @@ from rich.console import Console
 
 from eigen_core.errors import InputError
 from eigen_core.units import percent
-from flows.cli.common import Assignments, Generations, Json, Preset, Seed, config_of, sentences
+from flows.cli.common import Assignments, DataArgument, Generations, Json, Preset, Seed, config_of, sentences
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ _LARGEST = 10_000
 
 @sentences
 def trust(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            help="Price file or folder; us5: other bundled prices.", show_default="bundled prices", metavar="[DATA]"
-        ),
-    ] = None,
+    data: DataArgument = None,
     trials: Annotated[
         int, typer.Option(min=1, max=_LARGEST, help="Markets of noise, and trials of each edge.", metavar="N")
     ] = 10,
