@@ -181,6 +181,11 @@ class MarketKind:
 MARKETS = {
     "plain": MarketKind("a feature knows; assets have nothing in common; held 20 days"),
     "isolated": MarketKind("the same, beside two features of noise instead of the usual ones", _isolated),
+    "isolated_factor": MarketKind(
+        "beside two features of noise instead of the usual ones; half of an asset's moves are the market's",
+        _isolated,
+        factor=True,
+    ),
     "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
     "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _remembered, holding_days=5),

@@ -1,5 +1,6 @@
 """Ways to learn that are compared, each as settings over the preset quickstart."""
 
+import json
 from dataclasses import dataclass
 
 from eigen_core.config import preset_values
@@ -18,14 +19,33 @@ class Method:
     generations: int = 10
 
 
-COUNTERFACTUAL = tuple(f"learner.{name}={value}" for name, value in preset_values("counterfactual")["learner"].items())
+_OF_THE_MARKET = ("trading.holding_days", "trading.settlement_days")
+
+
+def _settings_of(preset: str, *sections: str) -> tuple[str, ...]:
+    """Sections of a preset, as `key=value`, without what the market says."""
+    values = preset_values(preset)
+    settings = {f"{section}.{name}": value for section in sections for name, value in values[section].items()}
+    shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    return tuple(f"{name}={value}" for name, value in shown.items() if name not in _OF_THE_MARKET)
+
+
+COUNTERFACTUAL = _settings_of("counterfactual", "learner")
+DIRECT = (
+    "task=portfolio",
+    *_settings_of(
+        "portfolio",
+        *("trading", "network", "population", "exploration", "replay", "learner", "evolution", "evaluation"),
+    ),
+)
 METHODS = {
     "both": Method(),
     "counterfactual": Method(COUNTERFACTUAL),
     "n_step": Method(("learner.n_step=5",)),
-    "portfolio_direct": Method(("task=portfolio", "learner.algorithm=direct", "replay.minimum=1"), generations=3),
+    "portfolio_direct": Method(DIRECT, generations=int(preset_values("portfolio")["generations"])),
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
     "portfolio": Method(("task=portfolio",)),
 }
-"""By name. `both` is the preset: gradients (DDPG) and evolution; methods of a portfolio play the task `portfolio`."""
+"""By name. `both` is the preset: gradients (DDPG) and evolution; methods of a portfolio play the task `portfolio`,
+the direct one with its preset's own network and population."""

@@ -13,6 +13,7 @@ from benchmarks.learning.methods import METHODS
 from benchmarks.learning.table import Estimate, section_of
 from benchmarks.results import RESULTS
 from eigen_core.config import Config
+from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 
 
@@ -106,3 +107,15 @@ def test_every_method_has_settings_that_can_be_used(method: str) -> None:
     config = Trial("memory", 0.3, method, 1).config
     assert config.generations == METHODS[method].generations
     assert config.trading.holding_days == config.trading.settlement_days == MARKETS["memory"].holding_days
+
+
+def test_the_direct_method_is_the_preset_portfolio_on_the_days_of_the_market() -> None:
+    given = [f"trading.{name}_days={MARKETS['factor'].holding_days}" for name in ("holding", "settlement")]
+    preset = load_config("portfolio", given)
+    config = Trial("factor", 0.3, "portfolio_direct", 1).config
+    assert config.generations == preset.generations
+    for section in ("network", "population", "exploration", "replay", "evolution", "evaluation"):
+        assert getattr(config, section) == getattr(preset, section)
+    # The task does not read the former, nor the learner the latter.
+    assert config.trading.model_copy(update={"loss_multiplier": preset.trading.loss_multiplier}) == preset.trading
+    assert config.learner.model_copy(update={"reward_clip": preset.learner.reward_clip}) == preset.learner

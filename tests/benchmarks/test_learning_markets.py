@@ -34,7 +34,7 @@ def coefficient(values: np.ndarray, name: str, market: KnownMarket) -> float:
     return float((one * other).mean())
 
 
-@pytest.mark.parametrize("name", ["plain", "unblocked", "factor", "memory", "regimes"])
+@pytest.mark.parametrize("name", ["plain", "isolated_factor", "unblocked", "factor", "memory", "regimes"])
 def test_the_signal_has_the_stated_information_coefficient(name: str) -> None:
     market = made(name)
     assert market.edge == _EDGE
@@ -80,7 +80,9 @@ def test_a_regime_names_the_sign_of_the_edge() -> None:
     assert coefficient(feature(market, FEATURE), "regimes", market) < 0.6 * _EDGE
 
 
-@pytest.mark.parametrize(("name", "lowest", "highest"), [("plain", -0.1, 0.1), ("factor", 0.1, 0.4)])
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"), [("plain", -0.1, 0.1), ("factor", 0.1, 0.4), ("isolated_factor", 0.1, 0.4)]
+)
 def test_assets_have_in_common_what_the_market_says(name: str, lowest: float, highest: float) -> None:
     returns = np.diff(np.log(made(name).panel.close), axis=0)
     assert lowest < np.corrcoef(returns.T)[np.triu_indices(_ASSETS, k=1)].mean() < highest
