@@ -20,9 +20,10 @@ CASES: tuple[tuple[Case, ...], ...] = (
 """Markets and edges; those of a line are made on all seeds before the next line. An edge of 1 is a leak."""
 FINAL_CASES: tuple[tuple[Case, ...], ...] = (
     (("plain", 0.3), ("factor", 0.15), ("plain", 0.1), ("memory", 0.3), ("noise", 0.0)),
+    (("isolated", 0.3), ("isolated", 0.1)),
 )
 SEEDS = range(1, 6)
-FINAL_SEEDS = range(9_001, 9_006)
+FINAL_SEEDS = range(9_301, 9_306)
 """Seeds of markets that no setting was chosen on."""
 _FOLDER = Path(__file__).parent
 

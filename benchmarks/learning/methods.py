@@ -30,7 +30,7 @@ def _settings_of(preset: str, *sections: str) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in shown.items() if name not in _OF_THE_MARKET)
 
 
-COUNTERFACTUAL = _settings_of("counterfactual", "learner")
+COUNTERFACTUAL = _settings_of("counterfactual", "learner", "evolution")
 DIRECT = (
     "task=portfolio",
     *_settings_of(

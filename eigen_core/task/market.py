@@ -49,6 +49,18 @@ class MarketTask(PanelTask):
         return stored_steps(config)
 
     @staticmethod
+    def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
+        """Say where so few assets are traded that agents can hardly choose among them."""
+        held = config.trading.holding_days
+        if facts.assets > held:
+            return ()
+        return (
+            f"With one purchase a day and positions of up to {held:,} days (trading.holding_days), any of "
+            f"{facts.assets:,} assets that is free is soon bought: agents can choose when to buy, hardly what. Hold "
+            "for fewer days than there are assets, or trade more assets.",
+        )
+
+    @staticmethod
     def needs(config: Config, facts: PanelFacts, heads: Heads) -> MarketNeeds:
         """Return what a run needs on a panel of this size."""
         return MarketNeeds(config, facts, heads)

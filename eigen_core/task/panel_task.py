@@ -1,7 +1,7 @@
 """What tasks on a panel of prices have in common: days of a panel, its networks, and transitions that name days."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -134,7 +134,13 @@ class PanelTask(ABC):
         panel, report = build_panel(config)
         require_scale(config, panel.days, cls.steps(config))
         facts = PanelFacts.of(panel)
-        return TaskData(panel, str(facts), report.lines(), facts, days_of(panel))
+        lines = (*report.lines(), *cls.cautions(config, facts))
+        return TaskData(panel, str(facts), lines, facts, days_of(panel))
+
+    @staticmethod
+    def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:  # noqa: ARG004 - a task may have none
+        """Return what of the rules does not go with the data, although both can be used: sentences for users."""
+        return ()
 
     @classmethod
     def facts_of_shape(cls, config: Config, days: int, columns: int, assets: int) -> PanelFacts:
