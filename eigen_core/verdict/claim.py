@@ -133,7 +133,9 @@ def judge(evidence: Evidence) -> Verdict:
     interval, year = sharpe_interval(daily, evidence.seed), evidence.periods_per_year**0.5
     return Verdict(
         claim=claim,
-        sentence=_sentence(evidence, claim, matched, basket or (_LOST if lost else ""), smallest),
+        sentence=_sentence(
+            evidence, claim, matched, basket or (_LOST if lost else ""), _missing(pvalues, evidence, smallest)
+        ),
         sharpe_interval=None if interval is None else (interval[0] * year, interval[1] * year),
         deflated_sharpe=deflated_sharpe(daily, looks, evidence.looked_at),
         spa_pvalue=superiority(evidence.returns, evidence.baselines, evidence.seed),
@@ -213,6 +215,17 @@ def _edge(evidence: Evidence, smallest: float | None) -> str:
     return f"the smallest edge that this run could have shown is {change(smallest)} % a {evidence.excess.per}"
 
 
+def _missing(pvalues: Sequence[float], evidence: Evidence, smallest: float | None) -> str:
+    """Return, in words, what kept skill from being claimed: luck in the alpha alone, or too small an edge.
+
+    `pvalues` are those of the matched random traders, the excess and the alpha.
+    """
+    *others, alpha = pvalues
+    if max(others) <= SIGNIFICANCE < alpha:
+        return f"by luck alone, what its part in the market's moves leaves has a probability of {percent(alpha)}"
+    return _edge(evidence, smallest)
+
+
 def _earned(evidence: Evidence) -> str:
     """Return what the agent earned, beside the first basket, in words."""
     earned = f"it earned {change(100.0 * evidence.total_return, 1)} %"
@@ -223,7 +236,7 @@ def _earned(evidence: Evidence) -> str:
     return f"{earned}, {baskets[0].replace('_', ' ')} {change(100.0 * basket, 1)} %"
 
 
-def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, smallest: float | None) -> str:
+def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, missing: str) -> str:
     looks = f"after {count(max(evidence.looks, 1), 'look')} at these days"
     if evidence.excess is None:
         return f"no skill shown: it made fewer than two trades ({looks})."
@@ -232,7 +245,6 @@ def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, sma
     compared = f"{_earned(evidence)}; {gained}, and {percent(_share_below(evidence), 0)} of {draws} earned less"
     if claim == "skill":
         return f"skill is likely: {compared}; by luck alone that has a probability of {percent(matched)} {looks}."
-    edge = _edge(evidence, smallest)
     if claim == "undecided":
-        return f"too little data to tell: {edge}; {compared} ({looks})."
-    return f"no skill shown: {reason}{compared} ({looks}; {edge})."
+        return f"too little data to tell: {missing}; {compared} ({looks})."
+    return f"no skill shown: {reason}{compared} ({looks}; {missing})."

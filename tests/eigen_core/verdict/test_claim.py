@@ -50,6 +50,17 @@ def test_a_preference_for_risky_assets_in_a_rising_market_is_no_skill() -> None:
     assert "it earned no more than its part in the market's moves explains" in costly.sentence
 
 
+def test_where_the_alpha_alone_may_be_luck_the_sentence_says_so_and_names_no_smallest_edge() -> None:
+    verdict = judge(evidence_of(returns=_BASKET * 0.5 + _OTHER - _OTHER.mean() + 0.0005))
+    assert verdict.claim == "undecided"
+    assert verdict.alpha_pvalue is not None
+    assert 0.05 < verdict.alpha_pvalue < 0.5
+    share = f"{100.0 * verdict.alpha_pvalue:.1f} %"
+    assert verdict.sentence.startswith("too little data to tell: by luck alone, what its part in the market's moves")
+    assert share in verdict.sentence.partition(";")[0]
+    assert "smallest edge" not in verdict.sentence
+
+
 def test_too_few_matched_traders_for_so_many_looks_are_named() -> None:
     sentence = judge(evidence_of(looks=60)).sentence
     assert "after so many looks 1,000 random traders are too few to show any edge" in sentence
