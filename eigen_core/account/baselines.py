@@ -10,8 +10,8 @@ momentum: every month the same money in the third of the assets with the highest
 reversal: every month the same money in the third with the lowest return over the last month (Jegadeesh 1990, "Evidence
     of predictable behavior of security returns", without its sold winners).
 classic: the trading rules of the system that Eigen replaces, driven by a fixed indicator instead of an agent: each day
-    the asset with the highest return over 120 days of those that are not held is bought, with the largest coefficient,
-    and sold at `trading.max_target` or after `trading.holding_days`.
+    the assets with the highest return over 120 days of those that are not held, `trading.purchases_per_day` of them,
+    are bought with the largest coefficient, and sold at `trading.max_target` or after `trading.holding_days`.
 """
 
 from collections.abc import Mapping
@@ -101,11 +101,12 @@ def _classic_trades(known: Prices, trading: TradingConfig, indicator: Values) ->
     coefficient = trading.max_coefficient or max(trading.buy_threshold, 1.0)
     scores = torch.tensor(indicator, device=known.close.device)
     targets = torch.full((1, known.assets), trading.max_target, device=known.close.device)
+    number = min(trading.purchases_per_day, known.assets)
 
     def decide(day: int, portfolios: Tensor) -> tuple[Tensor, Tensor]:
         free = known.tradable[day] & (portfolios[0, :, 0] == 0.0) & ~scores[day].isnan()
         score = torch.where(free, scores[day], -torch.inf)
-        chosen = free & (score == score.max())
+        chosen = free & (score >= score.topk(number).values[-1])
         return torch.where(chosen, coefficient, 0.0).unsqueeze(0), targets
 
     seeing = trading.model_copy(update={"observe_portfolio": True})

@@ -58,11 +58,12 @@ def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: 
     table = environment.trades()
     trader, day = table["episode"].to_numpy(), table["decision_day"].to_numpy()
     asset, fill_day = table["asset"].to_numpy(), table["fill_day"].to_numpy()
+    made = (trader, day, table.groupby(["episode", "decision_day"]).cumcount().to_numpy())
     opened = ~torch.isnan(known.open).cpu().numpy()
-    trades = DecidedTrades.none(traders, days)
-    trades.asset[trader, day] = asset
-    trades.at_open[trader, day] = opened[fill_day, asset] & (trading.fill == "next_open")
-    trades.at_target[trader, day] = table["reason"].to_numpy() == "target"
+    trades = DecidedTrades.none(traders, days, trading.purchases_per_day)
+    trades.asset[made] = asset
+    trades.at_open[made] = opened[fill_day, asset] & (trading.fill == "next_open")
+    trades.at_target[made] = table["reason"].to_numpy() == "target"
     for name in ("exit_day", "entry", "exit", "target", "coefficient"):
-        getattr(trades, name)[trader, day] = table[name].to_numpy()
+        getattr(trades, name)[made] = table[name].to_numpy()
     return trades

@@ -28,17 +28,17 @@ _DECISIONS = 2**20
 def matched_traders(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
 ) -> Iterator[DecidedTrades]:
-    """Yield random traders matched to each agent of `trades`, some at a time: `[traders x agents, days]`.
+    """Yield random traders matched to each agent of `trades`, some at a time: `[traders x agents, days, K]`.
 
     Args:
-        trades: of the agents, `[agents, days]`.
+        trades: of the agents, `[agents, days, K]`.
         known: prices of the span, as `prices_of_span` returns them.
         trading: the rules.
         draws: traders to draw.
         seed: of the run.
         key: whom they are matched to.
 
-    On each day on which the agent's decision became a trade, a trader buys an asset drawn from those that are tradable
+    For each decision of a day that became a trade of the agent's, a trader buys an asset drawn from those that are tradable
     that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. It
     sells at the last known close of the day of the agent's sale. Agents that buy the same asset on the same day have
     traders that buy the same asset, if both may: accounts of agents that trade alike vary as much together as those of
@@ -59,31 +59,32 @@ def _draw(
     traders: int,
     generator: np.random.Generator,
 ) -> DecidedTrades:
-    agents, days = trades.asset.shape
+    agents, days, purchases = trades.asset.shape
     rows, agent = np.arange(traders)[:, None], np.arange(agents)
-    asset = np.full((traders, agents, days), -1)
+    asset = np.full((traders, agents, days, purchases), -1)
     free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
     available = ~np.isnan(entries)
     for day in range(days):
-        decides = trades.asset[:, day] >= 0
-        free = available[day] & (free_from <= day)
         # Assets lie on a circle in random order; whoever bought an asset looks from a random point of it for the next
         # one that is free. The point is that of the asset, so that agents that buy the same are matched by the same.
         points, starts = generator.random((2, traders, known.assets))
-        ahead = (points[:, None] - starts[:, np.maximum(trades.asset[:, day], 0), None]) % 1.0
-        chosen = np.where(free, ahead, np.inf).argmin(axis=2)
-        buys = decides & free.any(axis=2)
-        asset[:, :, day] = np.where(buys, chosen, -1)
-        held_until = np.where(buys, trades.exit_day[:, day], free_from[rows, agent, chosen])
-        free_from[rows, agent, chosen] = held_until
-    shape, decided = asset.shape, np.arange(days)
-    exit_day = np.broadcast_to(trades.exit_day, shape)
+        for purchase in range(purchases):
+            bought, exit_day = trades.asset[:, day, purchase], trades.exit_day[:, day, purchase]
+            free = available[day] & (free_from <= day)
+            ahead = (points[:, None] - starts[:, np.maximum(bought, 0), None]) % 1.0
+            chosen = np.where(free, ahead, np.inf).argmin(axis=2)
+            buys = (bought >= 0) & free.any(axis=2)
+            asset[:, :, day, purchase] = np.where(buys, chosen, -1)
+            held_until = np.where(buys, exit_day, free_from[rows, agent, chosen])
+            free_from[rows, agent, chosen] = held_until
+    shape, decided = asset.shape, np.arange(days)[:, None]
+    exits = np.broadcast_to(trades.exit_day, shape)
     column = np.maximum(asset, 0)
     opened = ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros_like(available)
-    closes = known.last_close.cpu().numpy()[np.maximum(exit_day, 0), column]
+    closes = known.last_close.cpu().numpy()[np.maximum(exits, 0), column]
     columns = {
         "asset": asset,
-        "exit_day": exit_day,
+        "exit_day": exits,
         "entry": entries[decided, column],
         "exit": closes * (1.0 - trading.slippage_bps / BASIS_POINTS),
         "target": np.full(shape, np.nan),
@@ -91,7 +92,7 @@ def _draw(
         "at_target": np.zeros(shape, dtype=np.bool_),
         "at_open": opened[decided + fill_offset(trading), column],
     }
-    return DecidedTrades(**{name: values.reshape(-1, days) for name, values in columns.items()})
+    return DecidedTrades(**{name: values.reshape(-1, days, purchases) for name, values in columns.items()})
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,14 @@ def play_matched_traders(
     """Return what matched traders earn with the agents' accounts, of which each has an equal share of the capital.
 
     Args:
-        trades: of the agents, `[agents, days]`.
+        trades: of the agents, `[agents, days, K]`.
         known: prices of the span, as `prices_of_span` returns them.
         dates: datetime64[D] `[days]`.
         config: trading rules, account, seed.
         draws: traders to draw.
         key: whom they are matched to.
     """
-    agents, days = trades.asset.shape
+    agents, days, _ = trades.asset.shape
     settings = share_of_capital(config.account, agents)
     finals = [np.empty(0)]
     for group in matched_traders(trades, known, config.trading, draws, config.seed, key):
@@ -161,15 +162,15 @@ def excess_of_trades(trades: DecidedTrades, known: Prices, trading: TradingConfi
     """Return the mean of what trades gained beyond all assets that could be bought that day, and its standard error.
 
     Args:
-        trades: of one or more agents, `[agents, days]`. What several decide on one day counts together in the error.
+        trades: of one or more agents, `[agents, days, K]`. What is decided on one day counts together in the error.
         known: prices of the span, as `prices_of_span` returns them.
         trading: the rules.
 
     Both are held as long; see `market_gains` and `excess_of`. None with fewer than two trades.
     """
-    made, day = trades.asset >= 0, np.arange(trades.asset.shape[1])
+    made, day = trades.asset >= 0, np.arange(trades.asset.shape[1])[:, None]
     market = market_gains(known, trading).cpu().numpy()[day, np.where(made, trades.exit_day - day, 0)]
-    excess = np.where(made, _net_gains(trades, trading) - market, 0.0).sum(axis=0, keepdims=True)
-    number = made.sum(axis=0, keepdims=True)
+    excess = np.where(made, _net_gains(trades, trading) - market, 0.0).sum(axis=2).sum(axis=0, keepdims=True)
+    number = made.sum(axis=2).sum(axis=0, keepdims=True)
     sums = excess_sums(torch.tensor(excess), torch.tensor(number), trading.holding_days)
     return excess_of({name: values.numpy() for name, values in sums.items()})

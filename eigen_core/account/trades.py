@@ -19,13 +19,13 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DecidedTrades:
-    """The trades that each trader decides on, at most one a day, without their sizes; `[traders, days]` of a span.
+    """The trades that each trader decides on, without their sizes; `[traders, days, K]` of a span.
 
-    As the market does not react, the end of a trade is known from the prices; an account uses it on the day of the
+    K is `trading.purchases_per_day`; those of a day are in the order in which the cash pays for them. As the market does not react, the end of a trade is known from the prices; an account uses it on the day of the
     exit, not before.
 
     Attributes:
-        asset: int64, what the decision of the day buys; -1: nothing.
+        asset: int64, what a decision of the day buys; -1: nothing.
         exit_day: int64, day of the sale, counted from the span's first; it may be after the last.
         entry, exit: float64, prices of one share, slippage included.
         target: float64, price of one share at which it is sold before its last day; NaN: it waits for that day.
@@ -44,9 +44,9 @@ class DecidedTrades:
     at_open: NDArray[np.bool_]
 
     @classmethod
-    def none(cls, traders: int, days: int) -> "DecidedTrades":
+    def none(cls, traders: int, days: int, purchases: int = 1) -> "DecidedTrades":
         """Return decisions that buy nothing, to be filled in."""
-        shape = (traders, days)
+        shape = (traders, days, purchases)
         return cls(
             asset=np.full(shape, -1),
             exit_day=np.full(shape, -1),
@@ -66,10 +66,10 @@ class TradedAccounts(Accounts):
     Attributes:
         trades: what they decided.
         fill_offset: days from a decision to its fill.
-        shares: float64 `[traders, days]`, bought by the decision of each day; 0: nothing.
-        paid, received: float64 `[traders, days]`, money out and in for them, costs included; what is not sold by the
+        shares: float64 `[traders, days, K]`, bought by the decisions of each day; 0: nothing.
+        paid, received: float64 `[traders, days, K]`, money out and in for them, costs included; what is not sold by the
             last day has received nothing.
-        trade_costs: float64 `[traders, days]`, transaction costs and slippage of both sides.
+        trade_costs: float64 `[traders, days, K]`, transaction costs and slippage of both sides.
         last_close: float64 `[assets]`, known at the end of the last day.
     """
 
@@ -83,7 +83,7 @@ class TradedAccounts(Accounts):
 
     @property
     def gain(self) -> Values:
-        """Gain of each trade, float64 `[traders, days]` (money): what is still held counts at its last known close."""
+        """Gain of each trade, float64 `[traders, days, K]` (money): what is still held counts at its last known close."""
         held = (self.shares > 0.0) & (self.trades.exit_day >= len(self.dates))
         worth = self.shares * self.last_close[np.maximum(self.trades.asset, 0)]
         return self.received - self.paid + np.where(held, worth, 0.0)
@@ -95,28 +95,29 @@ class TradedAccounts(Accounts):
         one share, slippage included), shares, coefficient, paid, received, costs, gain (money; of what is still held,
         at its last known close), gain_percent (of what was paid), reason (target, time or held).
         """
-        made = np.flatnonzero(self.shares[trader] > 0.0)
+        day, purchase = np.nonzero(self.shares[trader] > 0.0)
+        made = (trader, day, purchase)
         trades = self.trades
-        exit_day = trades.exit_day[trader, made]
+        exit_day = trades.exit_day[made]
         closed = exit_day < len(self.dates)
         exits = self.dates[np.where(closed, exit_day, 0)].astype("datetime64[s]")
-        gain, paid = self.gain[trader, made], self.paid[trader, made]
+        gain, paid = self.gain[made], self.paid[made]
         return pd.DataFrame(
             {
-                "symbol": np.array(symbols, dtype=object)[trades.asset[trader, made]],
-                "decision": self.dates[made].astype("datetime64[s]"),
-                "fill": self.dates[made + self.fill_offset].astype("datetime64[s]"),
+                "symbol": np.array(symbols, dtype=object)[trades.asset[made]],
+                "decision": self.dates[day].astype("datetime64[s]"),
+                "fill": self.dates[day + self.fill_offset].astype("datetime64[s]"),
                 "exit": np.where(closed, exits, np.datetime64("NaT", "s")),
-                "entry": trades.entry[trader, made],
-                "exit_price": np.where(closed, trades.exit[trader, made], np.nan),
-                "shares": self.shares[trader, made],
-                "coefficient": trades.coefficient[trader, made],
+                "entry": trades.entry[made],
+                "exit_price": np.where(closed, trades.exit[made], np.nan),
+                "shares": self.shares[made],
+                "coefficient": trades.coefficient[made],
                 "paid": paid,
-                "received": self.received[trader, made],
-                "costs": self.trade_costs[trader, made],
+                "received": self.received[made],
+                "costs": self.trade_costs[made],
                 "gain": gain,
                 "gain_percent": gain / paid * 100.0,
-                "reason": np.where(closed, np.where(trades.at_target[trader, made], "target", "time"), "held"),
+                "reason": np.where(closed, np.where(trades.at_target[made], "target", "time"), "held"),
             }
         )
 
@@ -139,7 +140,7 @@ def trade_accounts(
 
     A day: cash earns interest, orders at the open are filled, positions are sold, orders at the close are filled.
     The size of a position is that of `account.sizing`, from the equity after the sales of the decision's day; where the
-    cash at the fill is less, it is the cash.
+    cash at the fill is less, it is the cash. Of the orders of a day that are filled together, the first takes it first.
     """
     keeper = _Keeper(trades, last_close, dates, trading, settings)
     for day in range(len(dates)):
@@ -164,17 +165,17 @@ class _Keeper:
         self._rate = daily_rate(self.settings.interest, self.settings.periods_per_year)
         self._cash = np.full(shape[0], self.settings.capital)
         self._interest = np.zeros(shape[0])
-        self._decision_equity = np.empty(shape)
-        self._per_day = {name: np.zeros(shape) for name in ("equity", "exposure", "traded", "costs")}
+        self._decision_equity = np.empty(shape[:2])
+        self._per_day = {name: np.zeros(shape[:2]) for name in ("equity", "exposure", "traded", "costs")}
         self._per_trade = {name: np.zeros(shape) for name in ("shares", "paid", "received", "trade_costs")}
-        decided = np.arange(shape[1])
+        decided = np.arange(shape[1])[:, None]
         made = self.trades.asset >= 0
         self._longest = int(np.where(made, self.trades.exit_day - decided, 0).max(initial=0))
         self._share = np.where(made, self._shares_of_equity(), 0.0)
 
     def _shares_of_equity(self) -> Values:
         """Return what each position takes, as a share of the equity."""
-        share = np.full(self.trades.asset.shape, 1.0 / self.trading.holding_days)
+        share = np.full(self.trades.asset.shape, 1.0 / (self.trading.holding_days * self.trading.purchases_per_day))
         if self.settings.sizing == "coefficient" and self.trading.max_coefficient is not None:
             share *= self.trades.coefficient / self.trading.max_coefficient
         return share
@@ -199,10 +200,14 @@ class _Keeper:
         self._per_day["exposure"][:, day] = share_of(worth, equity)
 
     def _buy(self, day: int, decided: int, at_this_time: NDArray[np.bool_]) -> None:
-        wanted = self._share[:, decided] * self._decision_equity[:, decided]
+        for purchase in range(at_this_time.shape[1]):
+            self._buy_one(day, (slice(None), decided, purchase), at_this_time[:, purchase])
+
+    def _buy_one(self, day: int, order: tuple[slice, int, int], at_this_time: NDArray[np.bool_]) -> None:
+        wanted = self._share[order] * self._decision_equity[order[:2]]
         if self.settings.sizing == "fixed":
-            wanted = np.where(self._share[:, decided] > 0.0, self.settings.fixed_amount, 0.0)
-        entry = self.trades.entry[:, decided]
+            wanted = np.where(self._share[order] > 0.0, self.settings.fixed_amount, 0.0)
+        entry = self.trades.entry[order]
         price = entry * (1.0 + self._fees.cost)
         buys = at_this_time & (wanted > 0.0) & (self._cash > ROUNDING * self.settings.capital)
         shares = np.zeros_like(wanted)
@@ -214,9 +219,9 @@ class _Keeper:
         paid = shares * price
         costs = shares * self._fees.of_purchase(entry)
         self._cash = self._cash - paid
-        self._per_trade["shares"][:, decided] += shares
-        self._per_trade["paid"][:, decided] += paid
-        self._per_trade["trade_costs"][:, decided] += costs
+        self._per_trade["shares"][order] += shares
+        self._per_trade["paid"][order] += paid
+        self._per_trade["trade_costs"][order] += costs
         self._per_day["traded"][:, day] += shares * entry
         self._per_day["costs"][:, day] += costs
 
@@ -234,18 +239,16 @@ class _Keeper:
         gained = value * (1.0 - self._fees.cost)
         received += gained
         self._per_trade["trade_costs"][:, decided] += costs
-        self._cash = self._cash + gained.sum(axis=1)
-        self._per_day["traded"][:, day] += value.sum(axis=1)
-        self._per_day["costs"][:, day] += costs.sum(axis=1)
+        self._cash = self._cash + _of_trader(gained)
+        self._per_day["traded"][:, day] += _of_trader(value)
+        self._per_day["costs"][:, day] += _of_trader(costs)
 
     def _worth(self, day: int) -> Values:
         """Return what the positions are worth at the last known close, float64 `[traders]`."""
         decided = self._open(day)
         asset, shares = self.trades.asset[:, decided], self._per_trade["shares"][:, decided]
         held = (shares > 0.0) & (self.trades.exit_day[:, decided] > day)
-        worth = np.where(held, shares * self.last_close[day][np.maximum(asset, 0)], 0.0)
-        total: Values = worth.sum(axis=1)
-        return total
+        return _of_trader(np.where(held, shares * self.last_close[day][np.maximum(asset, 0)], 0.0))
 
     def accounts(self) -> TradedAccounts:
         return TradedAccounts(
@@ -258,3 +261,9 @@ class _Keeper:
             **self._per_day,
             **self._per_trade,
         )
+
+
+def _of_trader(values: Values) -> Values:
+    """Sum `[traders, days, K]` for each trader."""
+    total: Values = values.reshape(len(values), -1).sum(axis=1)
+    return total

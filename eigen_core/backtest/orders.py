@@ -28,7 +28,7 @@ def next_orders(config: Config, panel: Panel, weights: Tensor, first: int) -> Ne
         weights: float32 `[parameters]`, on the device that computes.
         first: day of the first decision; a whole window lies before it.
 
-    The size of the purchase is that of a fill at the last close, which the next day's prices are taken to be.
+    The size of a purchase is that of a fill at the last close, which the next day's prices are taken to be.
     """
     network = AgentNetwork(panel, config, weights.device, learner_class(config.learner).heads(config))
     span, known_days = range(first, panel.days), range(first, panel.days + 1)
@@ -41,40 +41,39 @@ def next_orders(config: Config, panel: Panel, weights: Tensor, first: int) -> Ne
 
     last, shares = len(span) - 1, accounts.shares[0]
     assets, targets, entries = decided.asset[0], decided.target[0], decided.entry[0]
-    held = np.flatnonzero((shares[:last] > 0.0) & (decided.exit_day[0, :last] > last))
+    bought = [(int(day), int(purchase)) for day, purchase in np.argwhere(shares > 0.0)]
+    held = [made for made in bought if made[0] < last < decided.exit_day[0][made]]
     orders = []
-    for day in ([last] if shares[last] > 0.0 else []) + held.tolist():
-        buys = day == last
-        price = entries[day] if buys else targets[day]
+    for made in [*(made for made in bought if made[0] == last), *held]:
+        buys = made[0] == last
+        price = entries[made] if buys else targets[made]
         orders.append(
             Order(
-                symbol=panel.symbols[assets[day]],
+                symbol=panel.symbols[assets[made]],
                 side="buy" if buys else "sell",
-                size=float(shares[day]),
-                money=float(accounts.paid[0, day] if buys else shares[day] * price),
+                size=float(shares[made]),
+                money=float(accounts.paid[0][made] if buys else shares[made] * price),
                 price=float(price),
-                target=float(targets[day]),
-                latest_exit=_days_later(panel, day + config.trading.holding_days - last),
+                target=float(targets[made]),
+                latest_exit=_days_later(panel, made[0] + config.trading.holding_days - last),
             )
         )
     positions = [
         Position(
-            symbol=panel.symbols[assets[day]],
-            size=float(shares[day]),
-            entry=float(entries[day]),
-            worth=float(shares[day] * closes[last, assets[day]]),
-            decided=str(dates[day]),
+            symbol=panel.symbols[assets[made]],
+            size=float(shares[made]),
+            entry=float(entries[made]),
+            worth=float(shares[made] * closes[last, assets[made]]),
+            decided=str(dates[made[0]]),
         )
-        for day in held
+        for made in held
     ]
     equity = float(accounts.equity[0, last])
-    bought = [panel.symbols[assets[day]] if shares[day] > 0.0 else None for day in range(len(span))]
     cash = equity * (1.0 - float(accounts.exposure[0, last]))
-    by_date = dict(zip(map(str, dates[:-1]), bought, strict=True))
-    money = {
-        date: {} if symbol is None else {symbol: float(paid)}
-        for (date, symbol), paid in zip(by_date.items(), accounts.paid[0], strict=False)
-    }
+    money: dict[str, dict[str, float]] = {str(date): {} for date in dates[:-1]}
+    for made in bought:
+        money[str(dates[made[0]])][panel.symbols[assets[made]]] = float(accounts.paid[0][made])
+    by_date = {date: " ".join(paid) or None for date, paid in money.items()}
     return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), by_date, money)
 
 
@@ -88,7 +87,8 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
 
 
 def _with_a_day_without_decision(trades: DecidedTrades) -> DecidedTrades:
-    nothing = DecidedTrades.none(len(trades.asset), 1)
+    traders, _, purchases = trades.asset.shape
+    nothing = DecidedTrades.none(traders, 1, purchases)
     names = [field.name for field in fields(DecidedTrades)]
     return DecidedTrades(
         **{name: np.concatenate([getattr(trades, name), getattr(nothing, name)], axis=1) for name in names}

@@ -16,9 +16,10 @@ class AccountConfig(Section):
     """Money before the first day."""
     sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
     """What a new position takes, costs included, at most the cash at its fill. `coefficient`: the share coefficient /
-    (`trading.max_coefficient` x `trading.holding_days`) of the equity at the close of the decision's day, so that one
-    purchase a day never invests more than the equity; `equal`: the share 1 / `trading.holding_days`, as `coefficient`
-    does where `trading.max_coefficient` is empty; `fixed`: `account.fixed_amount`."""
+    (`trading.max_coefficient` x `trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the
+    decision's day, so that the purchases of all days never invest more than the equity; `equal`: the share 1 /
+    (`trading.holding_days` x `trading.purchases_per_day`), as `coefficient` does where `trading.max_coefficient` is
+    empty; `fixed`: `account.fixed_amount`."""
     fixed_amount: Positive = 5_000.0
     """What a new position takes with `fixed` sizing (money)."""
     shares: Literal["fractional", "whole"] = "fractional"

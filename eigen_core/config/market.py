@@ -87,7 +87,10 @@ class TradingConfig(Section):
     holding_days: Count = 20
     """A position closes at the latest this many days after its decision (days)."""
     buy_threshold: NonNegative = 1.0
-    """The asset with the highest coefficient is bought if its coefficient reaches this."""
+    """The assets with the highest coefficients are bought if their coefficient reaches this."""
+    purchases_per_day: Count = 1
+    """On each day the assets with the highest coefficients are bought, up to so many, those that are not held already;
+    1 with classic bookkeeping."""
     max_coefficient: Positive | None = 3.0
     """Bound of the coefficient, which is a position's size; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10
@@ -135,6 +138,11 @@ class TradingConfig(Section):
         if self.min_target > self.max_target:
             raise ValueError(
                 f"trading.min_target {self.min_target:g} is above trading.max_target {self.max_target:g}: swap them"
+            )
+        if self.bookkeeping == "classic" and self.purchases_per_day > 1:
+            raise ValueError(
+                f"trading.purchases_per_day {self.purchases_per_day} is not a rule of the replaced system, which "
+                "trading.bookkeeping classic keeps to and which buys one asset a day: use 1, or bookkeeping exact"
             )
         if self.settlement_days < self.holding_days:
             raise ValueError(

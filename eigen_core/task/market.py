@@ -22,6 +22,7 @@ from eigen_core.task.market_transitions import rows_of, stored_steps
 from eigen_core.task.outcomes import Outcomes
 from eigen_core.task.panel_task import BlockSampler, MarketEncoding, MarketObservation, PanelTask
 from eigen_core.trading import EpisodeSummary, Prices, excess_of, excess_sums, market_gains
+from eigen_core.trading.orders import sum_of_day
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
 
@@ -51,13 +52,17 @@ class MarketTask(PanelTask):
     @staticmethod
     def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
         """Say where so few assets are traded that agents can hardly choose among them."""
-        held = config.trading.holding_days
-        if facts.assets > held:
+        held, purchases = config.trading.holding_days, config.trading.purchases_per_day
+        if facts.assets > held * purchases:
             return ()
+        if purchases == 1:
+            often, hold = "one purchase a day", "Hold for fewer days than there are assets"
+        else:
+            often = f"{purchases:,} purchases a day (trading.purchases_per_day)"
+            hold = "Buy fewer a day or hold for fewer days, so that these two multiplied are below the number of assets"
         return (
-            f"With one purchase a day and positions of up to {held:,} days (trading.holding_days), any of "
-            f"{facts.assets:,} assets that is free is soon bought: agents can choose when to buy, hardly what. Hold "
-            "for fewer days than there are assets, or trade more assets.",
+            f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {facts.assets:,} assets "
+            f"that is free is soon bought: agents can choose when to buy, hardly what. {hold}, or trade more assets.",
         )
 
     @staticmethod
@@ -74,16 +79,17 @@ class MarketTask(PanelTask):
         return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
 
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        """Return the asset that each decision buys, if any, with a share of 1; see `PanelTask.decisions`."""
+        """Return the assets that each decision buys, if any, each with the same share; see `PanelTask.decisions`."""
         summary = self.evaluator.roll_out(weights, starts).summary
         bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
-        return bought.double(), excess_of(self.counts(starts, summary))
+        return bought.sum(dim=2) / self._config.trading.purchases_per_day, excess_of(self.counts(starts, summary))
 
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
         """Return what is counted in episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
-        market = self._market_gains[days, summary.exit_offset]
-        excess = excess_sums(summary.gain - market, summary.bought, self._config.trading.holding_days)
+        market = self._market_gains[days.unsqueeze(-1), summary.exit_offset]
+        beyond = sum_of_day(torch.where(summary.bought, summary.gain - market, 0.0))
+        excess = excess_sums(beyond, summary.bought.sum(dim=-1), self._config.trading.holding_days)
         counted = excess | {name: getattr(summary, name) for name in _COUNTED}
         return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
 

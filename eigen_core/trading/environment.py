@@ -15,6 +15,7 @@ from eigen_core.trading.orders import (
     fill_offset,
     gain_at_close,
     place_orders,
+    sum_of_day,
     target_price,
     trade_value,
 )
@@ -77,9 +78,10 @@ class TradingEnvironment:
     """E episodes in step, over A assets, each its own portfolio.
 
     Episode e starts at day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) the agent decides after the close of
-    day t = f + s. On steps before `trading.trading_days` the tradable asset with the highest coefficient is ordered
-    (`choose_assets`) if that coefficient reaches `trading.buy_threshold` and the asset is not held; there is no second
-    choice. `resolve_orders` says how an order fills and closes. An asset may be bought again on the day it closed.
+    day t = f + s. On steps before `trading.trading_days` each of the `trading.purchases_per_day` tradable assets with
+    the highest coefficients (`choose_assets`) is ordered if its coefficient reaches `trading.buy_threshold` and it is
+    not held; there is no other choice in place of one that is. `resolve_orders` says how an order fills and closes. An
+    asset may be bought again on the day it closed.
 
     Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`.
     `trading.credit` says when that is booked: `decision` at the step of the decision, `realized` at the step whose day
@@ -191,15 +193,15 @@ class TradingEnvironment:
         active = (exit_step >= step if self.trading.bookkeeping == "classic" else held).any(dim=1)
         if step < self.trading.trading_days:
             orders = place_orders(self.prices, self.trading, self._days, coefficients, targets)
-            bought = orders.placed & ~held.gather(1, orders.asset.unsqueeze(1)).squeeze(1)
+            bought = orders.placed & ~held.gather(1, orders.asset)
             rewards = rewards + self._open(orders, bought)
             if fill_offset(self.trading) == 0:
-                active = active | bought
+                active = active | bought.any(dim=1)
         idle = ~active
         rewards = rewards - idle.to(torch.float64) * self.trading.idle_penalty
         self._idle_days += idle
         if step == self.trading.no_trade_step:
-            traded = torch.stack(self._bought, dim=1).any(dim=1)
+            traded = torch.cat(self._bought, dim=1).any(dim=1)
             rewards = rewards - (~traded).to(torch.float64) * self.trading.no_trade_penalty
         self._reward += rewards
         self._step_index += 1
@@ -219,7 +221,7 @@ class TradingEnvironment:
         return self._summary
 
     def trades(self) -> pd.DataFrame:
-        """Return all trades of the episodes, one a row, ordered by episode and decision.
+        """Return all trades of the episodes, one a row, ordered by episode, decision and coefficient.
 
         Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
         slippage included), target (price of its sale before the last day), coefficient, gain (net, a fraction), value
@@ -233,7 +235,7 @@ class TradingEnvironment:
         if self._summary is None:
             raise RuntimeError("The episodes are not over: the list of trades is made after their last step.")
         bought = torch.stack(self._bought, dim=1)
-        episode, step = (index.cpu() for index in bought.nonzero(as_tuple=True))
+        episode, step, _ = (index.cpu() for index in bought.nonzero(as_tuple=True))
         # Rows of a boolean selection come in the order of nonzero: episode by episode, each by its decisions.
         trade = {name: values[bought].cpu() for name, values in vars(_stacked(self._orders)).items()}
         decision_day = self._first_days.cpu()[episode] + step
@@ -274,7 +276,7 @@ class TradingEnvironment:
         if self.trading.credit == "decision":
             booked = torch.where(bought, orders.value, 0.0)
         elif self.trading.credit == "marked" and fill_offset(self.trading) == 0:
-            close = self.prices.close.take(self._days * self.prices.assets + orders.asset)
+            close = self.prices.close.take(self._days.unsqueeze(1) * self.prices.assets + orders.asset)
             mark = trade_value(self.trading, orders.coefficient, gain_at_close(self.trading, orders.entry, close))
             booked = torch.where(bought, mark, 0.0)
         position = torch.stack(
@@ -287,11 +289,11 @@ class TradingEnvironment:
                 mark,
             )
         )
-        column = torch.where(bought, orders.asset, self.prices.assets).unsqueeze(1)
-        self._state.scatter_(2, column.expand(6, -1, -1), position.unsqueeze(2))
+        column = torch.where(bought, orders.asset, self.prices.assets)
+        self._state.scatter_(2, column.expand(6, -1, -1), position)
         self._orders.append(orders)
         self._bought.append(bought)
-        return booked
+        return sum_of_day(booked)
 
     def _finish(self) -> None:
         """Make the account after the last step."""
@@ -302,5 +304,5 @@ class TradingEnvironment:
 
 
 def _stacked(orders: list[Orders]) -> Orders:
-    """Join the orders of all decisions, each `[E]`, to `[E, decisions]`."""
+    """Join the orders of all decisions, each `[E, K]`, to `[E, decisions, K]`."""
     return combine_orders(orders, partial(torch.stack, dim=1))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -36,16 +37,17 @@ class Trades:
 class Orders:
     """The orders that decisions ask for, and how they would fill and close.
 
-    Where `placed` is false, only the first three have a meaning.
+    The last dimension has the K = `trading.purchases_per_day` orders of a decision, that of the highest coefficient
+    first. Where `placed` is false, only the first three have a meaning.
 
     Attributes:
-        asset: int64 `[...]`, the asset with the highest coefficient.
-        coefficient: float64 `[...]`, its coefficient within the bounds; -1 if no asset is tradable.
-        target: float64 `[...]`, its sale target as the agent gave it.
-        placed: bool `[...]`, the coefficient reaches `trading.buy_threshold` and there is a price to fill the order.
+        asset: int64 `[..., K]`, the asset; those of a decision's placed orders are different.
+        coefficient: float64 `[..., K]`, its coefficient within the bounds; -1 if no more assets are tradable.
+        target: float64 `[..., K]`, its sale target as the agent gave it.
+        placed: bool `[..., K]`, the coefficient reaches `trading.buy_threshold` and there is a price to fill the order.
         exit_offset, entry, exit, at_target: as in `Trades`.
-        gain: float64 `[...]`, net gain of the trade as a fraction.
-        value: float64 `[...]`, reward of the trade.
+        gain: float64 `[..., K]`, net gain of the trade as a fraction.
+        value: float64 `[..., K]`, reward of the trade.
     """
 
     asset: Tensor
@@ -65,16 +67,24 @@ def combine_orders(parts: list[Orders], combine: Callable[[list[Tensor]], Tensor
     return Orders(**{field.name: combine([getattr(part, field.name) for part in parts]) for field in fields(Orders)})
 
 
+def sum_of_day(values: Tensor) -> Tensor:
+    """Return what the orders of each decision come to together: `[..., K]` to `[...]`.
+
+    They are added one after the other, so that the bits do not depend on how many decisions there are.
+    """
+    return reduce(torch.add, values.unbind(-1))
+
+
 def fill_offset(trading: TradingConfig) -> int:
     """Return the days from a decision to the fill of its order."""
     return 0 if trading.fill == "same_close" else 1
 
 
 def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Choose the asset that each decision is about: the tradable one with the highest coefficient.
+    """Choose the assets that each decision is about: the tradable ones with the highest coefficients.
 
-    Of equals the one with the highest `Prices.precedence` is chosen, so that no column is favoured. With classic
-    bookkeeping the first of equals is, and assets that are not tradable take part.
+    Of equals the one with the highest `Prices.precedence` comes first, so that no column is favoured. With classic
+    bookkeeping the first column of equals does, and assets that are not tradable take part.
 
     Args:
         prices: prices of all days.
@@ -83,18 +93,25 @@ def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coeffici
         coefficients: any float dtype `[..., assets]`, clipped to 0 and `trading.max_coefficient`.
 
     Returns:
-        The asset, int64 `[...]`, and its coefficient, float64 `[...]`: -1 if no asset takes part, not a number if the
-        coefficient of any asset that does is not a number, so that it cannot go unseen.
+        K = `trading.purchases_per_day` assets, int64 `[..., K]`, the highest coefficient first, and their coefficients,
+        float64 `[..., K]`: -1 if no more assets take part, not a number if the coefficient of any asset that does is
+        not a number, so that it cannot go unseen.
     """
     bounded = coefficients.to(torch.float64).clamp(min=0.0, max=trading.max_coefficient)
     if trading.bookkeeping == "classic":
-        best, asset = bounded.max(dim=-1)
+        best, asset = bounded.max(dim=-1, keepdim=True)
         return asset, best
     bounded = torch.where(prices.tradable[days], bounded, -1.0)
-    best = bounded.amax(dim=-1)
     lowest = torch.iinfo(torch.int64).min
-    asset = torch.where(bounded == best.unsqueeze(-1), prices.precedence[days], lowest).argmax(dim=-1)
-    return asset, best
+    assets: list[Tensor] = []
+    highest: list[Tensor] = []
+    for _ in range(trading.purchases_per_day):
+        if assets:
+            bounded.scatter_(-1, assets[-1], -1.0)
+        highest.append(bounded.amax(dim=-1, keepdim=True))
+        first = torch.where(bounded == highest[-1], prices.precedence[days], lowest).argmax(dim=-1, keepdim=True)
+        assets.append(first)
+    return torch.cat(assets, dim=-1), torch.cat(highest, dim=-1)
 
 
 def place_orders(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, targets: Tensor) -> Orders:
@@ -108,7 +125,8 @@ def place_orders(prices: Prices, trading: TradingConfig, days: Tensor, coefficie
         targets: any float dtype `[..., assets]`, sale targets as fractions of the entry price.
     """
     asset, coefficient = choose_assets(prices, trading, days, coefficients)
-    target = targets.gather(-1, asset.unsqueeze(-1)).squeeze(-1).to(torch.float64)
+    target = targets.gather(-1, asset).to(torch.float64)
+    days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)
     gain = net_gain(trading, trades.entry, trades.exit)
     tradable = prices.tradable.take(days * prices.assets + asset)
@@ -132,8 +150,8 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     Args:
         prices: prices of all days.
         trading: the rules.
-        days: int64 `[...]`, day of the decision t; `t + trading.holding_days` must lie inside the prices.
-        assets: int64 `[...]`, asset ordered, with a close on day t.
+        days: int64, day of the decision t; `t + trading.holding_days` must lie inside the prices.
+        assets: int64 `[...]`, asset ordered, with a close on day t; `days` has the same shape or is broadcast to it.
         targets: float64 `[...]`, sale target as a fraction of the entry price, clipped to
             `trading.min_target` and `trading.max_target`.
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.orders import Orders, is_win, trade_fees
+from eigen_core.trading.orders import Orders, is_win, sum_of_day, trade_fees
 
 
 @dataclass(frozen=True)
 class EpisodeSummary:
-    """The account of each episode, `[episodes]`.
+    """The account of each episode, `[episodes]`; K is `trading.purchases_per_day`.
 
     Attributes:
         trades: int64, orders that were filled.
@@ -21,9 +21,9 @@ class EpisodeSummary:
             those that also began without one.
         fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
         reward: float64, sum of the episode's rewards.
-        bought: bool `[episodes, decisions]`, which decisions became trades.
-        asset: int64 `[episodes, decisions]`, what was bought; -1 where there was no trade.
-        exit_offset, gain: `[episodes, decisions]`, days from decision to exit, and net gain; 0 where there was no
+        bought: bool `[episodes, decisions, K]`, which orders became trades.
+        asset: int64 `[episodes, decisions, K]`, what was bought; -1 where there was no trade.
+        exit_offset, gain: `[episodes, decisions, K]`, days from decision to exit, and net gain; 0 where there was no
             trade.
     """
 
@@ -51,8 +51,8 @@ def account(
 
     Args:
         trading: the rules.
-        orders: the orders of all decisions `[episodes, trading_days]`.
-        bought: bool `[episodes, trading_days]`, which of them became trades.
+        orders: the orders of all decisions `[episodes, trading_days, K]`.
+        bought: bool `[episodes, trading_days, K]`, which of them became trades.
         idle_days: int64 `[episodes]`.
         reward: float64 `[episodes]`, sum of the rewards.
 
@@ -71,11 +71,11 @@ def account(
         )
     fees = trade_fees(trading, orders.coefficient, orders.entry, orders.exit)
     return EpisodeSummary(
-        trades=bought.sum(dim=1),
-        wins=(bought & is_win(trading, orders.gain)).sum(dim=1),
-        losses=(bought & (orders.gain < 0.0)).sum(dim=1),
+        trades=bought.sum(dim=(1, 2)),
+        wins=(bought & is_win(trading, orders.gain)).sum(dim=(1, 2)),
+        losses=(bought & (orders.gain < 0.0)).sum(dim=(1, 2)),
         idle_days=idle_days,
-        fees=torch.where(bought, fees, 0.0).sum(dim=1),
+        fees=sum_of_day(torch.where(bought, fees, 0.0)).sum(dim=1),
         reward=reward,
         bought=bought,
         asset=torch.where(bought, orders.asset, -1),

@@ -5,7 +5,15 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.trading.environment import check_first_days
-from eigen_core.trading.orders import Orders, combine_orders, fill_offset, gain_at_close, place_orders, trade_value
+from eigen_core.trading.orders import (
+    Orders,
+    combine_orders,
+    fill_offset,
+    gain_at_close,
+    place_orders,
+    sum_of_day,
+    trade_value,
+)
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary, account
 
@@ -51,7 +59,7 @@ def trade_whole_episodes(
     rewards = _book(prices, trading, days, orders, bought)
     idle = ~_active(trading, orders, bought)
     rewards -= idle.to(torch.float64) * trading.idle_penalty
-    rewards[:, trading.no_trade_step] -= (~bought.any(dim=1)).to(torch.float64) * trading.no_trade_penalty
+    rewards[:, trading.no_trade_step] -= (~bought.flatten(1).any(dim=1)).to(torch.float64) * trading.no_trade_penalty
     return rewards, account(trading, orders, bought, idle.sum(dim=1), rewards.sum(dim=1))
 
 
@@ -64,16 +72,16 @@ def _place_all(prices: Prices, trading: TradingConfig, days: Tensor, coefficient
 
 
 def _leave_out_held(orders: Orders, steps: Tensor, assets: int) -> Tensor:
-    """Return which placed orders become trades, bool `[E, decisions]`: those whose asset is not held."""
+    """Return which placed orders become trades, bool `[E, decisions, K]`: those whose asset is not held."""
     bought = torch.zeros_like(orders.placed)
-    exit_step = steps + orders.exit_offset
+    exit_step = steps.unsqueeze(1) + orders.exit_offset
     # One column more than assets: it takes the orders that are not bought, so that no step has to select.
     free_from = torch.zeros((len(bought), assets + 1), dtype=torch.int64, device=bought.device)
     for step in range(bought.shape[1]):
-        column = orders.asset[:, step : step + 1]
-        buy = orders.placed[:, step : step + 1] & (free_from.gather(1, column) <= step)
-        bought[:, step : step + 1] = buy
-        free_from.scatter_(1, torch.where(buy, column, assets), exit_step[:, step : step + 1])
+        column = orders.asset[:, step]
+        buy = orders.placed[:, step] & (free_from.gather(1, column) <= step)
+        bought[:, step] = buy
+        free_from.scatter_(1, torch.where(buy, column, assets), exit_step[:, step])
     return bought
 
 
@@ -82,9 +90,9 @@ def _book(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, 
     episodes, decisions = days.shape
     rewards = torch.zeros((episodes, trading.episode_days), dtype=torch.float64, device=days.device)
     if trading.credit == "decision":
-        rewards[:, :decisions] = torch.where(bought, orders.value, 0.0)
+        rewards[:, :decisions] = sum_of_day(torch.where(bought, orders.value, 0.0))
         return rewards
-    cell = days * prices.assets + orders.asset
+    cell = days.unsqueeze(2) * prices.assets + orders.asset
     booked = torch.zeros_like(orders.value)
     for offset in range(fill_offset(trading), trading.holding_days + 1):
         worth = booked
@@ -93,16 +101,16 @@ def _book(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, 
             worth = trade_value(trading, orders.coefficient, gain_at_close(trading, orders.entry, close))
         worth = torch.where(orders.exit_offset == offset, orders.value, worth)
         counts = bought & (orders.exit_offset >= offset)
-        rewards[:, offset : offset + decisions] += torch.where(counts, worth - booked, 0.0)
+        rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))
         booked = worth
     return rewards
 
 
 def _active(trading: TradingConfig, orders: Orders, bought: Tensor) -> Tensor:
     """Return which days are not idle, bool `[E, T]`: a position is open at the end or, classic, closes on the day."""
-    episodes, decisions = bought.shape
+    episodes, decisions, _ = bought.shape
     last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
     active = torch.zeros((episodes, trading.episode_days), dtype=torch.bool, device=bought.device)
     for offset in range(fill_offset(trading), trading.holding_days + 1):
-        active[:, offset : offset + decisions] |= bought & (last_offset >= offset)
+        active[:, offset : offset + decisions] |= (bought & (last_offset >= offset)).any(dim=2)
     return active
