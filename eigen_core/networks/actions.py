@@ -29,11 +29,12 @@ class AssetActions:
         box: bounds of an action's values.
         portfolio_values: values of an asset's portfolio state that are observed; 0: none is.
         time_values: values of the time in the episode that are observed.
+        taken_at_once: most assets that are taken by one decision.
         preference: returns how much actions prefer each asset, float32 `[..., assets]`, as what a softmax takes, from
             actions scaled to their range, float32 `[..., assets, values]`, and the portfolio state, float32 `[...,
             assets, portfolio values]`, None where it is not observed.
         taken: returns actions before they are squashed, float32 `[..., assets, values]`, that take of the assets which
-            are not held the one whose margin is highest, if it is positive, in a setting. From margins, float32 `[...,
+            are not held those whose margins are highest, if they are positive, in a setting. From margins, float32 `[...,
             assets]`, settings as shares of their range, of the same shape, and the portfolio state. None: none
             is taken whole.
     """
@@ -43,6 +44,7 @@ class AssetActions:
     time_values: int
     preference: Callable[[Tensor, Tensor | None], Tensor]
     taken: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
+    taken_at_once: int = 1
 
     @property
     def values(self) -> int:
@@ -74,9 +76,10 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
         box,
         PORTFOLIO_VALUES if observes else 0,
         EPISODE_TIME_VALUES if observes else 0,
-        # The highest coefficient is what will be bought.
+        # The highest coefficients are what will be bought.
         lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., 0],  # noqa: ARG005 - of the portfolio task
         taken,
+        trading.purchases_per_day,
     )
 
 

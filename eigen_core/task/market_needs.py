@@ -23,9 +23,10 @@ from eigen_core.task.market_sample import market_sample
 from eigen_core.task.market_transitions import market_columns, stored_steps
 from eigen_core.task.needs import BatchNeeds, Sample
 from eigen_core.trading import PORTFOLIO_VALUES
+from eigen_core.trading.whole_episodes import episodes_at_once
 
 _STATE_VALUES = 6
-_ORDER_BYTES = 7 * DOUBLE + 3
+_ORDER_BYTES = 8 * DOUBLE + 3
 _TEMPORARY_VALUES = 6
 
 
@@ -149,7 +150,8 @@ class MarketNeeds:
         cells = agents * episodes * days * assets
         if not self._agent.portfolio_values:
             acting = max(3 * whole, 2 * whole + self._agent.actor(agents * episodes, days).product)
-            return max(preparing, whole + acting, whole + 4 * SINGLE * cells * self._actions.values)
+            played = 2 * SINGLE * cells * self._actions.values
+            return max(preparing, whole + acting, whole + 2 * played, whole + played + self._trade(agents * episodes))
         kept = agents * episodes * days * self.recorded_row_bytes if recorded else 0
         return max(preparing, whole + kept + self._step(agents * episodes))
 
@@ -171,10 +173,26 @@ class MarketNeeds:
         cells = episodes * self.panel.assets
         actor = self._agent.actor(episodes, 1)
         acting = max(3 * actor.hidden + actor.product, 4 * actor.hidden)
-        trading = _TEMPORARY_VALUES * DOUBLE * cells
+        trading = max(_TEMPORARY_VALUES * DOUBLE * cells, 3 * DOUBLE * cells + self._resolve(episodes))
         positions = _STATE_VALUES * DOUBLE * (cells + episodes)
-        orders = 2 * _ORDER_BYTES * episodes * self.config.trading.trading_days
-        return positions + HALF * cells * PORTFOLIO_VALUES + orders + max(acting, trading)
+        orders = self._orders(episodes * self.config.trading.trading_days)
+        # At the end they are put together in a copy.
+        return positions + orders + max(HALF * cells * PORTFOLIO_VALUES + max(acting, trading), orders)
+
+    def _trade(self, episodes: int) -> int:
+        """The most at once while whole episodes are traded, with all orders."""
+        decisions = episodes * self.config.trading.trading_days
+        at_once = episodes_at_once(self.episode_steps * self.panel.assets) * self.config.trading.trading_days
+        return self._orders(decisions) + max(self._orders(decisions), self._resolve(min(decisions, at_once)))
+
+    def _orders(self, decisions: int) -> int:
+        """The orders of decisions."""
+        return _ORDER_BYTES * decisions * self.config.trading.purchases_per_day
+
+    def _resolve(self, decisions: int) -> int:
+        """Where the prices lie that the orders of decisions meet while they are held, and these prices."""
+        trading = self.config.trading
+        return 2 * DOUBLE * decisions * trading.purchases_per_day * trading.holding_days
 
     def sampler(self, rows: int) -> Operation:
         """Slots in the order of their days; while it is made, also the days in this order and where each begins."""

@@ -63,9 +63,14 @@ def trade_whole_episodes(
     return rewards, account(trading, orders, bought, idle.sum(dim=1), rewards.sum(dim=1))
 
 
+def episodes_at_once(cells: int) -> int:
+    """Return how many episodes are turned into orders together, of so many coefficients each."""
+    return max(1, _CELLS_AT_A_TIME // cells)
+
+
 def _place_all(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, targets: Tensor) -> Orders:
     """Place the orders of all decisions, some episodes at a time."""
-    episodes = max(1, _CELLS_AT_A_TIME // coefficients[0].numel())
+    episodes = episodes_at_once(coefficients[0].numel())
     parts = [slice(start, start + episodes) for start in range(0, len(days), episodes)]
     orders = [place_orders(prices, trading, days[part], coefficients[part], targets[part]) for part in parts]
     return combine_orders(orders, torch.cat)

@@ -53,6 +53,13 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
         ("evaluation.shared_slices=false", "trading.observe_portfolio=false"),
         _ALL_TRADED,
     ),
+    ("five purchases a day", ("trading.purchases_per_day=5",), _NARROW),
+    ("twelve purchases a day", ("trading.purchases_per_day=12", "evaluation.fitness_slices=16"), _ALL_TRADED),
+    (
+        "twelve purchases a day, nothing observed",
+        ("trading.purchases_per_day=12", "trading.observe_portfolio=false"),
+        _ALL_TRADED,
+    ),
     ("odd widths", ("network.embedding=12", "network.queries=3", "network.head_width=48"), _NARROW),
     ("wide encoder", ("network.channels=100", "network.queries=9"), _NARROW),
     ("twins", ("learner.twin_critics=true", "learner.batch_size=44", "learner.accumulation_steps=3"), _NARROW),
