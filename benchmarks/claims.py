@@ -137,6 +137,6 @@ def _trade(
             "at_open": True,
         }
         for name in {field.name for field in fields(DecidedTrades)} & set(values):
-            getattr(trades, name)[0, day] = values[name]
+            getattr(trades, name)[0, day, 0] = values[name]
         free_from[asset] = day + trading.holding_days
     return trades

@@ -18,7 +18,7 @@ _RANDOM_TRADERS = 32
 def hindsight_bound(market: KnownMarket, config: Config, starts: NDArray[np.int64]) -> float:
     """Return a bound of the mean reward of episodes, for a trader who knows all prices and sells at one of 9 targets.
 
-    The lower of two: an asset may be bought that is held, or several may be bought on a day.
+    The lower of two: an asset may be bought that is held, or any number may be bought on a day.
     """
     trading = config.trading
     prices = Prices.of_panel(market.panel, torch.device("cpu"))
@@ -35,7 +35,8 @@ def hindsight_bound(market: KnownMarket, config: Config, starts: NDArray[np.int6
     size = torch.tensor(trading.max_coefficient or 1.0, dtype=torch.float64)
     worth = trade_value(trading, size, net_gain(trading, trades.entry, trades.exit))
     worth = worth.masked_fill(~(trades.filled & prices.tradable[days][..., None]), 0.0).clamp(min=0.0)
-    any_held = worth.amax(dim=(-1, -2)).sum(dim=1)
+    purchases = min(trading.purchases_per_day, prices.assets)
+    any_held = worth.amax(dim=-1).topk(purchases, dim=-1).values.sum(dim=(1, 2))
     any_number = best_schedules(worth, trades.exit_offset).sum(dim=1)
     return float(torch.minimum(any_held, any_number).mean())
 
@@ -69,14 +70,15 @@ def random_reward(market: KnownMarket, config: Config, starts: NDArray[np.int64]
     They buy on random days, at full size, with the middle of the sale targets; where the asset is held already, the
     purchase does not take place.
     """
-    trading, assets = config.trading, market.panel.assets
+    trading, assets, purchases = config.trading, market.panel.assets, config.trading.purchases_per_day
     generator = keyed_generator(config.seed, 0, "bench", "random traders")
     episodes = _RANDOM_TRADERS * len(starts)
-    often = np.tile(trades, _RANDOM_TRADERS)[:, None] / trading.trading_days
-    buys = generator.random((episodes, trading.episode_days)) < often
+    often = np.tile(trades, _RANDOM_TRADERS)[:, None, None] / (trading.trading_days * purchases)
+    buys = generator.random((episodes, trading.episode_days, purchases)) < often
     asset = generator.integers(0, assets, buys.shape)
     size = trading.max_coefficient or 1.0
-    coefficients = size * torch.from_numpy((np.arange(assets) == asset[..., None]) & buys[..., None]).float()
+    wanted = ((np.arange(assets) == asset[..., None]) & buys[..., None]).any(axis=2)
+    coefficients = size * torch.from_numpy(wanted).float()
     targets = torch.full_like(coefficients, (trading.min_target + trading.max_target) / 2.0)
     first_days = torch.from_numpy(np.tile(starts, _RANDOM_TRADERS))
     prices = Prices.of_panel(market.panel, torch.device("cpu"))

@@ -20,7 +20,7 @@ _TARGETS = 4
 
 @dataclass(frozen=True)
 class Oracle:
-    """Buys the free asset with the highest signal, as much as is allowed, where the signal reaches a threshold.
+    """Buys the free assets with the highest signals, as much as is allowed, where a signal reaches a threshold.
 
     Attributes:
         threshold: smallest signal that is bought (standard deviations over the assets of a day).
@@ -52,12 +52,12 @@ def play_oracles(
         torch.tensor(values, dtype=torch.float64).repeat_interleave(len(starts)).unsqueeze(1)
         for values in zip(*((oracle.threshold, oracle.target) for oracle in oracles), strict=True)
     )
-    size = trading.max_coefficient or 1.0
+    size, purchases = trading.max_coefficient or 1.0, min(trading.purchases_per_day, market.panel.assets)
     while not environment.done:
         seen = signal[environment.days]
         wanted = seen.masked_fill(environment.portfolio()[..., 0] > 0.0, -torch.inf)
         wanted = wanted.masked_fill(seen < threshold, -torch.inf)
-        best, asset = wanted.max(dim=1, keepdim=True)
+        best, asset = wanted.topk(purchases, dim=1)
         coefficients = torch.zeros_like(seen).scatter_(1, asset, size * (best > -torch.inf).double())
         environment.step(coefficients, target.expand_as(seen))
     return environment.summary()

@@ -79,7 +79,7 @@ class MarketBacktest:
         return trading.holding_days
 
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
-        """Return the purchase, and the standing sale of each position; see `TaskBacktest.next_orders`."""
+        """Return the purchases, and the standing sale of each position; see `TaskBacktest.next_orders`."""
         return next_orders(self._config, self._panel, weights.to(self._device), first)
 
     def _decided(self, weights: Tensor, known: Prices, span: range) -> DecidedTrades:

@@ -87,10 +87,10 @@ class TradingConfig(Section):
     holding_days: Count = 20
     """A position closes at the latest this many days after its decision (days)."""
     buy_threshold: NonNegative = 1.0
-    """The assets with the highest coefficients are bought if their coefficient reaches this."""
+    """An asset is bought only if its coefficient reaches this."""
     purchases_per_day: Count = 1
-    """On each day the assets with the highest coefficients are bought, up to so many, those that are not held already;
-    1 with classic bookkeeping."""
+    """Assets that may be bought on a day: those with the highest coefficients, without another in place of one that is
+    held already. 1 with classic bookkeeping."""
     max_coefficient: Positive | None = 3.0
     """Bound of the coefficient, which is a position's size; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10

@@ -29,7 +29,6 @@ class AssetActions:
         box: bounds of an action's values.
         portfolio_values: values of an asset's portfolio state that are observed; 0: none is.
         time_values: values of the time in the episode that are observed.
-        taken_at_once: most assets that are taken by one decision.
         preference: returns how much actions prefer each asset, float32 `[..., assets]`, as what a softmax takes, from
             actions scaled to their range, float32 `[..., assets, values]`, and the portfolio state, float32 `[...,
             assets, portfolio values]`, None where it is not observed.
@@ -37,6 +36,8 @@ class AssetActions:
             are not held those whose margins are highest, if they are positive, in a setting. From margins, float32 `[...,
             assets]`, settings as shares of their range, of the same shape, and the portfolio state. None: none
             is taken whole.
+        taken_at_once: most assets that one decision takes.
+        enough: the preference from which on an asset is taken, if it is among so many.
     """
 
     box: Box
@@ -45,6 +46,7 @@ class AssetActions:
     preference: Callable[[Tensor, Tensor | None], Tensor]
     taken: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
     taken_at_once: int = 1
+    enough: float = -math.inf
 
     @property
     def values(self) -> int:
@@ -65,6 +67,7 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
     box = Box((0.0, trading.min_target), (highest, trading.max_target), device)
     threshold = _raw_coefficient(trading.buy_threshold, highest)
+    bought_from = trading.buy_threshold / (1.0 if math.isinf(highest) else highest)
 
     def taken(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
         if portfolio is not None:
@@ -80,6 +83,7 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
         lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., 0],  # noqa: ARG005 - of the portfolio task
         taken,
         trading.purchases_per_day,
+        _SELECTION_SHARPNESS * bought_from,
     )
 
 

@@ -21,7 +21,6 @@ from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, o
 from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
 
 _MASKED = -1e9
-_LEAST_LEFT = 1e-30
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,9 @@ class AgentNetwork:
             scaled = self.actions.scaled(actions)
             parts.append(scaled)
             sharp = self.actions.preference(scaled, portfolio).masked_fill(~tradable, _MASKED)
-            pools.insert(0, _soft_selection(sharp, self.actions.taken_at_once))
+            if self.actions.taken_at_once > 1:
+                sharp = _evened(sharp, self.actions.taken_at_once, self.actions.enough)
+            pools.insert(0, _softmax(sharp))
         if portfolio is not None:
             parts.append(portfolio)
         assets, pooling = torch.cat(parts, dim=-1), torch.stack(pools, dim=2)
@@ -231,20 +232,13 @@ class AgentNetwork:
         return linear(parameters, f"{name}.value", torch.relu(linear(parameters, f"{name}.pooled", pooled)))[..., 0]
 
 
-def _soft_selection(scores: Tensor, number: int) -> Tensor:
-    """Return how much each of the `number` highest scores is selected, softly; together 1.
+def _evened(scores: Tensor, number: int, enough: float) -> Tensor:
+    """Return scores of which the highest, up to `number` that are at least `enough`, weigh the same in a softmax.
 
-    The mean of as many softmaxes, from each of which is left out what those before it have selected (as in Plötz and
-    Roth 2018, "Neural nearest neighbors networks", section 3.2). What is left out has no gradient: where hardly
-    anything is left, that would be the difference of two large numbers.
+    They are bounded by the last of these; where none is `enough`, all stay as they are.
     """
-    weights = _softmax(scores)
-    selected = weights
-    for _ in range(number - 1):
-        scores = scores + torch.log((1.0 - weights.detach()).clamp_min(_LEAST_LEFT))
-        weights = _softmax(scores)
-        selected = selected + weights
-    return selected / number
+    last = scores.detach().topk(min(number, scores.shape[-1])).values[..., -1:]
+    return scores.clamp(max=last.clamp_min(enough))
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from eigen_core.trading.prices import Prices
 def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders: int, seed: int) -> DecidedTrades:
     """Trades in random tradable assets, on some of the days, as the rules fill and close them."""
     random = np.random.default_rng(seed)
-    shape = (traders, len(span))
-    day = np.broadcast_to(np.arange(span.start, span.stop), shape)
+    shape = (traders, len(span), trading.purchases_per_day)
+    day = np.broadcast_to(np.arange(span.start, span.stop)[:, None], shape)
     asset = random.integers(0, prices.assets, shape)
     coefficient = random.uniform(1.0, trading.max_coefficient or 5.0, shape)
     targets = torch.tensor(random.uniform(0.0, 0.2, shape))
@@ -37,6 +37,10 @@ def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders:
     )
 
 
+Decision = tuple[int, int]
+"""Day of the decision, and which of the purchases of the day."""
+
+
 @dataclass
 class SlowAccount:
     """The account of one trader."""
@@ -46,27 +50,32 @@ class SlowAccount:
     trading: TradingConfig
     settings: AccountConfig
     cash: float = 0.0
-    held: dict[int, float] = field(default_factory=dict)
+    held: dict[Decision, float] = field(default_factory=dict)
     equity: list[float] = field(default_factory=list)
     decision_equity: list[float] = field(default_factory=list)
     traded: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
     exposure: list[float] = field(default_factory=list)
-    gains: dict[int, float] = field(default_factory=dict)
+    gains: dict[Decision, float] = field(default_factory=dict)
 
-    def of(self, name: str, decided: int) -> Any:
-        return getattr(self.trades, name)[self.trader, decided].item()
+    def of(self, name: str, decided: Decision) -> Any:
+        return getattr(self.trades, name)[self.trader][decided].item()
 
-    def size(self, decided: int) -> float:
+    def size(self, decided: Decision) -> float:
         if self.settings.sizing == "fixed":
             return self.settings.fixed_amount
-        equity = self.decision_equity[decided] / self.trading.holding_days
+        equity = self.decision_equity[decided[0]] / self.trading.holding_days / self.trading.purchases_per_day
         if self.settings.sizing == "equal" or self.trading.max_coefficient is None:
             return float(equity)
         return float(equity * self.of("coefficient", decided) / self.trading.max_coefficient)
 
-    def buy(self, decided: int, *, at_open: bool) -> None:
-        if decided < 0 or self.of("asset", decided) < 0 or self.of("at_open", decided) != at_open:
+    def buy_all(self, day: int, *, at_open: bool) -> None:
+        if day >= 0:
+            for purchase in range(self.trading.purchases_per_day):
+                self.buy((day, purchase), at_open=at_open)
+
+    def buy(self, decided: Decision, *, at_open: bool) -> None:
+        if self.of("asset", decided) < 0 or self.of("at_open", decided) != at_open:
             return
         cost, slippage = self.trading.cost_bps / 1e4, self.trading.slippage_bps / 1e4
         entry = self.of("entry", decided)
@@ -102,10 +111,10 @@ class SlowAccount:
             self.traded.append(0.0)
             self.costs.append(0.0)
             self.cash *= (1 + self.settings.interest) ** (1 / self.settings.periods_per_year)
-            self.buy(day - offset, at_open=True)
+            self.buy_all(day - offset, at_open=True)
             self.sell(day)
             self.decision_equity.append(self.cash + self.worth(closes))
-            self.buy(day - offset, at_open=False)
+            self.buy_all(day - offset, at_open=False)
             self.sell(day)
             self.equity.append(self.cash + self.worth(closes))
             self.exposure.append(self.worth(closes) / self.equity[-1])

@@ -5,7 +5,7 @@ import pytest
 from trading_cases import panel_of, prices_of
 
 from eigen_core.account.baselines import MONTH, baseline_curves
-from eigen_core.config import Config
+from eigen_core.config import Config, merge
 
 DAYS = 420
 SPAN = range(300, DAYS)
@@ -35,6 +35,10 @@ def test_each_rule_holds_the_assets_that_it_names() -> None:
     assert np.exp(held * -0.002) < total["reversal"] < np.exp(held * -0.001)
     # The two best are held by turns, each from the close after its decision to the next: one day of two.
     assert total["classic"] == pytest.approx(np.exp(held * 0.0025 / 2), rel=0.01)
+    # Two a day: the two best, then the two after them, by turns.
+    two = Config(**merge(FREE, {"trading": {"purchases_per_day": 2}}))
+    classic = baseline_curves(prices_of(panel), panel.dates, two, SPAN)["classic"]
+    assert classic.equity[-1] / classic.capital == pytest.approx(np.exp(held * 0.0015 / 2), rel=0.01)
     traded_days = np.flatnonzero(curves["momentum"].traded > 1.0)
     assert set(traded_days) <= {day + 1 for day in range(0, len(SPAN), MONTH)}
 

@@ -19,9 +19,10 @@ def test_an_oracle_of_steady_growth_earns_what_a_formula_says() -> None:
     closes = np.stack([rising, np.full(days, 20.0)], axis=1)
     trades = DecidedTrades.none(1, days)
     for day in range(0, days - 1, _HOLDING):
-        trades.asset[0, day], trades.exit_day[0, day] = 0, day + _HOLDING
-        trades.entry[0, day], trades.exit[0, day] = rising[day], rising[day + _HOLDING]
-        trades.at_open[0, day], trades.coefficient[0, day] = True, 3.0
+        decided = (0, day, 0)
+        trades.asset[decided], trades.exit_day[decided] = 0, day + _HOLDING
+        trades.entry[decided], trades.exit[decided] = rising[day], rising[day + _HOLDING]
+        trades.at_open[decided], trades.coefficient[decided] = True, 3.0
     trading = TradingConfig(holding_days=_HOLDING, settlement_days=_HOLDING, cost_bps=0.0, slippage_bps=0.0)
     dates = np.datetime64("2020-01-01") + np.arange(days)
     accounts = trade_accounts(trades, closes, dates, trading, AccountConfig(capital=1_000.0))

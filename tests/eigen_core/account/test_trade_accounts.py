@@ -18,12 +18,13 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
     holding = int(random.integers(1, 12))
     trading: dict[str, Any] = {
         "fill": random.choice(["next_open", "next_close", "same_close"]).item(),
-        "bookkeeping": random.choice(["exact", "classic"]).item(),
+        "bookkeeping": random.choice(["exact", "classic"]).item() if seed % 2 == 0 else "exact",
         "holding_days": holding,
         "settlement_days": holding,
         "min_target": 0.01,
         "max_target": 0.3,
         "max_coefficient": 3.0 if seed % 5 else None,
+        "purchases_per_day": 1 + (seed % 3 if seed % 2 else 0),
         "cost_bps": float(random.uniform(0.0, 50.0)),
         "slippage_bps": float(random.uniform(0.0, 30.0)),
     }
@@ -70,7 +71,7 @@ def one_trade(**changes: Any) -> DecidedTrades:
     """One trade, decided on the first of four days, bought at 10 on the second and sold at 12 on the third."""
     values = {"asset": 0, "exit_day": 2, "entry": 10.0, "exit": 12.0, "target": 13.0, "coefficient": 3.0}
     flags = {"at_target": False, "at_open": True}
-    columns: dict[str, Any] = {name: np.full((1, 4), value) for name, value in {**values, **flags, **changes}.items()}
+    columns: dict[str, Any] = {name: np.full((1, 4, 1), value) for name, value in {**values, **flags, **changes}.items()}
     columns["asset"][:, 1:] = -1
     return DecidedTrades(**columns)
 
@@ -106,4 +107,32 @@ def test_no_position_takes_more_than_the_cash(shares: Any, bought: float) -> Non
     settings = AccountConfig(capital=95.0, sizing="fixed", fixed_amount=1_000.0, shares=shares)
     closes, dates = np.full((4, 1), 10.0), np.datetime64("2020-01-01") + np.arange(4)
     accounts = trade_accounts(one_trade(), closes, dates, trading, settings)
-    assert accounts.shares[0, 0] == bought
+    assert accounts.shares[0, 0, 0] == bought
+
+
+def test_the_purchases_of_all_days_together_take_no_more_than_the_equity() -> None:
+    holding, purchases, days = 4, 3, 20
+    free = TradingConfig(cost_bps=0.0, slippage_bps=0.0, fill="same_close")
+    trading = free.model_copy(update={"holding_days": holding, "purchases_per_day": purchases})
+    trades = DecidedTrades.none(1, days, purchases)
+    trades.asset[:] = np.arange(days)[:, None] % (holding + 1) * purchases + np.arange(purchases)
+    trades.exit_day[:] = np.arange(days)[:, None] + holding
+    trades.entry[:], trades.exit[:], trades.coefficient[:] = 10.0, 10.0, 3.0
+    closes, dates = np.full((days, (holding + 1) * purchases), 10.0), np.datetime64("2020-01-01") + np.arange(days)
+    accounts = trade_accounts(trades, closes, dates, trading, AccountConfig(capital=1_200.0))
+    np.testing.assert_allclose(accounts.paid, 100.0)
+    np.testing.assert_allclose(accounts.exposure[0], [0.25, 0.5, 0.75, *[1.0] * (days - 3)])
+
+
+def test_what_the_cash_does_not_pay_for_is_the_last_of_a_day() -> None:
+    trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0, purchases_per_day=3)
+    trades = DecidedTrades.none(1, 4, 3)
+    trades.asset[0, 0], trades.exit_day[0, 0], trades.entry[0, 0], trades.exit[0, 0] = [2, 0, 1], 3, 10.0, 10.0
+    trades.coefficient[0, 0] = 3.0
+    settings = AccountConfig(capital=150.0, sizing="fixed", fixed_amount=100.0)
+    closes, dates = np.full((4, 3), 10.0), np.datetime64("2020-01-01") + np.arange(4)
+    accounts = trade_accounts(trades, closes, dates, trading, settings)
+    assert accounts.shares[0, 0].tolist() == [10.0, 5.0, 0.0]
+    table = accounts.table(0, ("A", "B", "C"))
+    assert table["symbol"].tolist() == ["C", "A"]
+    assert table["decision"].nunique() == 1

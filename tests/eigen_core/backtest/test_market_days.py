@@ -40,9 +40,9 @@ def played(
     return trades, known, trade_accounts(trades, closes, dates, config.trading, config.account)
 
 
-@pytest.mark.parametrize("observe", [True, False])
-def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool) -> None:
-    config = small_config(trading={"observe_portfolio": observe})
+@pytest.mark.parametrize(("observe", "purchases"), [(True, 1), (False, 1), (True, 3), (False, 2)])
+def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, purchases: int) -> None:
+    config = small_config(trading={"observe_portfolio": observe, "purchases_per_day": purchases})
     panel = random_panel(config)
     start, days = 60, config.trading.trading_days
     # Settlement follows the last decision, so that all trades end inside the span.
@@ -51,11 +51,15 @@ def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool) ->
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
     evaluator = Evaluator(network, Prices.of_panel(panel, CPU), config, CPU)
     summary = evaluator.roll_out(weights, np.full((AGENTS, 1), start)).summary
-    np.testing.assert_array_equal(trades.asset[:, :days] >= 0, summary.bought.numpy())
-    made = summary.bought.numpy()
-    offsets = trades.exit_day[:, :days] - np.arange(days)
-    np.testing.assert_array_equal(offsets[made], summary.exit_offset.numpy()[made])
-    assert made.any()
+    decided = trades.asset[:, :days] >= 0
+    offsets = np.where(decided, trades.exit_day[:, :days] - np.arange(days)[:, None], 0)
+    # In the order of columns: an order of a day that buys nothing leaves a gap in the summary alone.
+    for found, expected in ((trades.asset[:, :days], summary.asset), (offsets, summary.exit_offset)):
+        np.testing.assert_array_equal(
+            np.take_along_axis(found, trades.asset[:, :days].argsort(axis=2, kind="stable"), axis=2),
+            expected.gather(2, summary.asset.argsort(dim=2, stable=True)).numpy(),
+        )
+    assert decided.all(axis=2).any()
 
 
 def test_the_time_that_agents_see_begins_again_within_what_they_were_trained_on() -> None:
@@ -71,7 +75,7 @@ def test_an_ensemble_trades_one_portfolio() -> None:
     config = small_config()
     panel = random_panel(config)
     trades, _, accounts = played(panel, config, range(20, 80), ensemble=True)
-    assert trades.asset.shape == (1, 60)
+    assert trades.asset.shape == (1, 60, 1)
     assert len(accounts.equity) == 1
 
 
@@ -116,7 +120,7 @@ def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: s
     fill = ["next_open", "next_close", "same_close"][seed]
     encoder = ["filter_bank", "tcn", "filter_bank"][seed]
     config = small_config(
-        trading={"fill": fill, "min_target": 0.01, "max_target": 0.2},
+        trading={"fill": fill, "min_target": 0.01, "max_target": 0.2, "purchases_per_day": 2 - seed % 2},
         network={"encoder": encoder},
         account={"shares": "whole"} if seed == 1 else {},
     )
@@ -149,8 +153,9 @@ def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: s
             np.testing.assert_array_equal(other_curve[name].equity[:until], curve.equity[:until], err_msg=name)
 
 
-def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts() -> None:
-    config = small_config(trading={"loss_multiplier": 1.0})
+@pytest.mark.parametrize("purchases", [1, 3])
+def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts(purchases: int) -> None:
+    config = small_config(trading={"loss_multiplier": 1.0, "purchases_per_day": purchases})
     panel = random_panel(config)
     trading, start = config.trading, 60
     trades, _, accounts = played(panel, config, range(start, start + trading.episode_days))
@@ -164,7 +169,8 @@ def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts() -> None
     made = accounts.shares > 0.0
     made[:, trading.trading_days :] = False
     # Each trade takes this share of the capital, if what was gained before is not invested again.
-    share = trades.coefficient / (trading.max_coefficient or 1.0) / trading.holding_days
+    full = (trading.max_coefficient or 1.0) * trading.holding_days * purchases
+    share = trades.coefficient / full
     gain = np.divide(accounts.gain, accounts.paid, out=np.zeros_like(share), where=made)
-    percent = (summary.reward.numpy() + penalties) / (trading.max_coefficient or 1.0) / trading.holding_days
-    np.testing.assert_allclose(100.0 * (share * gain).sum(axis=1), percent, rtol=1e-9, atol=1e-9)
+    percent = (summary.reward.numpy() + penalties) / full
+    np.testing.assert_allclose(100.0 * (share * gain).sum(axis=(1, 2)), percent, rtol=1e-9, atol=1e-9)

@@ -75,6 +75,13 @@ def test_groups_and_threads_change_no_bit(encoder: str, twin: bool, observe: boo
         assert bits(threads, **sections) == expected
 
 
+def test_with_several_purchases_a_day_groups_and_threads_change_no_bit() -> None:
+    several = kind("filter_bank", twin=False, observe=True)
+    several["trading"] = several["trading"] | {"purchases_per_day": 4}
+    expected = bits(1, **several)
+    assert bits(2, **several | {"population": {"group_size": 2}}) == expected
+
+
 @pytest.mark.parametrize(("encoder", "learner"), [("tcn", "ddpg"), *(("filter_bank", name) for name in LEARNERS)])
 @pytest.mark.thorough
 def test_sixteen_agents_in_groups_of_any_size(encoder: str, learner: str) -> None:

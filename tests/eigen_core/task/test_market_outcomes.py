@@ -45,7 +45,7 @@ def test_the_table_equals_trades_that_are_played_one_by_one(trading: dict[str, A
     assert torch.equal(known, bought)
     assert 0 < int(bought.sum()) < len(cells)
     torch.testing.assert_close(table.rewards[row, asset, level][bought].double(), rewards[bought], rtol=1e-6, atol=1e-6)
-    blocked = summary.exit_offset[:, 0][bought] / task._config.trading.holding_days
+    blocked = summary.exit_offset[:, 0, 0][bought] / task._config.trading.holding_days
     torch.testing.assert_close(table.shares[row, asset, level][bought].double(), blocked.double(), rtol=1e-3, atol=0.0)
 
 

@@ -9,6 +9,7 @@ import torch
 from trading_cases import SlowEpisode, prices_of, random_panel
 
 from eigen_core.config import TradingConfig
+from eigen_core.market import Panel
 from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.whole_episodes import trade_whole_episodes
 
@@ -41,6 +42,9 @@ CASES += [
     (24, {"max_coefficient": None, "observe_portfolio": False, "cost_bps": 0.0, "slippage_bps": 0.0}),
     (25, {"max_coefficient": None, "fill": "same_close", "credit": "realized", "buy_threshold": 1.7}),
     (26, {"cost_bps": 80.0, "slippage_bps": 60.0, "loss_multiplier": 1.0, "credit": "marked", "min_target": 0.02}),
+    *((30 + index, {"purchases_per_day": 3, "fill": fill}) for index, fill in enumerate(FILLS)),
+    (33, {"purchases_per_day": ASSETS + 2, "credit": "marked", "buy_threshold": 0.0}),
+    (34, {"purchases_per_day": 2, "credit": "realized", "fill": "same_close", "idle_penalty": 3.0}),
     (27, {"trading_days": 1, "settlement_days": 20, "idle_penalty": 0.0, "no_trade_penalty": 5.0}),
 ]
 
@@ -49,12 +53,38 @@ CASES += [
 def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str, Any]) -> None:
     trading = TradingConfig(**rules)
     panel = random_panel(seed, DAYS, ASSETS)
-    prices = prices_of(panel)
     steps = trading.episode_days
     first_days = np.random.default_rng(seed).integers(0, DAYS - steps + 1, EPISODES)
     first_days[:2] = DAYS - steps, 0
-    coefficients, targets = random_actions(seed, EPISODES, steps, ASSETS)
+    assert len(_trades_of_equal_forms(panel, trading, first_days, seed)) > EPISODES / 2
 
+
+def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day() -> None:
+    several = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        assets, holding = int(random.integers(1, 9)), int(random.integers(1, 7))
+        rules: dict[str, Any] = {
+            "purchases_per_day": int(random.integers(2, 6)),
+            "trading_days": int(random.integers(1, 16)),
+            "holding_days": holding,
+            "settlement_days": holding,
+            "fill": random.choice(FILLS).item(),
+            "credit": random.choice(CREDITS).item(),
+            "buy_threshold": float(random.choice([0.0, 1.0])),
+            "min_target": 0.02,
+        }
+        trading = TradingConfig(**rules)
+        first_days = random.integers(0, 60 - trading.episode_days + 1, 3)
+        table = _trades_of_equal_forms(random_panel(seed, 60, assets), trading, first_days, seed)
+        several += int(table.duplicated(["episode", "decision_day"]).sum())
+    assert several > 300
+
+
+def _trades_of_equal_forms(panel: Panel, trading: TradingConfig, first_days: np.ndarray, seed: int) -> pd.DataFrame:
+    """All trades, once both forms have been found to equal the obvious one."""
+    prices, steps, episodes = prices_of(panel), trading.episode_days, len(first_days)
+    coefficients, targets = random_actions(seed, episodes, steps, panel.assets)
     environment = TradingEnvironment(prices, trading, record_trades=True)
     environment.reset(torch.tensor(first_days))
     rewards, portfolios = [], []
@@ -75,9 +105,8 @@ def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str,
 
     slow = [
         SlowEpisode(panel, trading, int(first_days[index])).run(coefficients[index], targets[index])
-        for index in range(EPISODES)
+        for index in range(episodes)
     ]
-    assert sum(len(episode.trades) for episode in slow) > EPISODES / 2
     slow_rewards = np.array([episode.rewards for episode in slow])
     tolerance = 1e-9 * np.maximum(1.0, np.abs(slow_rewards))
     for fast in (np.stack(rewards, axis=1), whole_rewards.numpy()):
@@ -92,6 +121,7 @@ def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str,
         assert ((summary.win_rate >= 0) & (summary.win_rate <= 1)).all()
     _assert_portfolios_equal(np.stack(portfolios, axis=1), slow)
     _assert_trades_equal(table, slow)
+    return table
 
 
 def _assert_portfolios_equal(portfolios: np.ndarray, slow: list[SlowEpisode]) -> None:
@@ -104,9 +134,16 @@ def _assert_portfolios_equal(portfolios: np.ndarray, slow: list[SlowEpisode]) ->
 
 def _assert_trades_equal(table: pd.DataFrame, slow: list[SlowEpisode]) -> None:
     expected = pd.DataFrame(
-        [{"episode": index, **trade} for index, episode in enumerate(slow) for trade in episode.trades]
-    )
-    expected = expected.sort_values(["episode", "decision_day"], ignore_index=True)[list(table.columns)]
+        [{"episode": index, **trade} for index, episode in enumerate(slow) for trade in episode.trades],
+        columns=["fees", *table.columns],
+    ).drop(columns="fees")
+    # Of equal coefficients of a day, which come in the order of precedence.
+    expected = expected.sort_values(["episode", "decision_day", "asset"], ignore_index=True)
+    falling = table.groupby(["episode", "decision_day"])["coefficient"].diff().fillna(0.0) <= 0.0
+    assert falling.all()
+    decisions = ["episode", "decision_day"]
+    assert table[decisions].to_numpy().tolist() == expected[decisions].to_numpy().tolist()
+    table = table.sort_values(["episode", "decision_day", "asset"], ignore_index=True)
     pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-12, check_column_type=False)
 
 

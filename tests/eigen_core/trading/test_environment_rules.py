@@ -159,10 +159,13 @@ def scribble_after(prices: Prices, day: int, seed: int) -> Prices:
     step=st.integers(0, 32),
     fill=st.sampled_from(["next_open", "next_close", "same_close"]),
     credit=st.sampled_from(["realized", "marked", "decision"]),
+    purchases=st.integers(1, 3),
 )
-def test_nothing_up_to_a_day_depends_on_later_prices(seed: int, step: int, fill: Fill, credit: Credit) -> None:
+def test_nothing_up_to_a_day_depends_on_later_prices(
+    seed: int, step: int, fill: Fill, credit: Credit, purchases: int
+) -> None:
     """Agents act on what they observe; observations, orders, fills and rewards up to a day ignore all later prices."""
-    trading = TradingConfig(fill=fill, credit=credit, **SMALL)
+    trading = TradingConfig(fill=fill, credit=credit, purchases_per_day=purchases, **SMALL)
     before = prices_of(random_panel(seed, 60, 4))
     first_days = torch.tensor([7, 7])
     day = 7 + step
@@ -201,17 +204,24 @@ def test_nothing_up_to_a_day_depends_on_later_prices(seed: int, step: int, fill:
         assert torch.equal(seen[0]["rewards"], seen[1]["rewards"])
 
 
+@pytest.mark.parametrize("purchases", [1, 5])
 @pytest.mark.parametrize("credit", ["decision", "realized", "marked"])
-def test_an_episode_does_not_depend_on_its_neighbours(credit: Credit) -> None:
-    trading = TradingConfig(credit=credit, **SMALL)
+def test_an_episode_does_not_depend_on_its_neighbours(credit: Credit, purchases: int) -> None:
+    trading = TradingConfig(credit=credit, purchases_per_day=purchases, **SMALL)
     prices = prices_of(random_panel(5, 200, 33))
     first_days = torch.arange(0, 160, 7)
-    coefficients, targets = random_actions(5, len(first_days), 33, 33)
+    coefficients, targets = actions = random_actions(5, len(first_days), 33, 33)
     environment = TradingEnvironment(prices, trading)
     together = play(environment, first_days, coefficients, targets)
     account = vars(environment.summary())
+    whole, _ = trade_whole_episodes(prices, trading, first_days, coefficients, targets)
     for group in (1, 5):
         rewards, accounts = [], []
+        at_once = [
+            trade_whole_episodes(prices, trading, first_days[at : at + group], *(a[at : at + group] for a in actions))[0]
+            for at in range(0, len(first_days), group)
+        ]
+        assert torch.equal(whole, torch.cat(at_once))
         for at in range(0, len(first_days), group):
             part = slice(at, at + group)
             rewards.append(play(environment, first_days[part], coefficients[part], targets[part]))
@@ -275,10 +285,33 @@ def test_no_column_is_favoured_where_coefficients_are_equal(among: list[int], ap
     wanted[:, among] = 2.0
     asset, coefficient = choose_assets(prices_of(panel), TradingConfig(), torch.arange(panel.days), wanted)
     assert (coefficient == 2.0).all()
-    counts = np.bincount(asset, minlength=7)
+    counts = np.bincount(asset[:, 0], minlength=7)
     share = 1.0 / len(among)
     assert set(np.flatnonzero(counts)) == set(among)
     assert (np.abs(counts[among] / panel.days - share) < 4.0 * np.sqrt(share * (1.0 - share) / panel.days)).all()
+
+
+def test_no_column_is_favoured_where_some_of_equals_are_bought() -> None:
+    """Each of 5 columns is among the three on three days of five, each pair of places by itself as often."""
+    close = np.full((2_000, 7), 10.0)
+    panel = panel_of(close, close, close)
+    wanted = torch.full((panel.days, 7), 1.0)
+    wanted[:, 2:] = 2.0
+    trading = TradingConfig(purchases_per_day=3)
+    asset, coefficient = choose_assets(prices_of(panel), trading, torch.arange(panel.days), wanted)
+    assert (coefficient == 2.0).all()
+    assert all(len(set(chosen)) == 3 for chosen in asset.tolist())
+    for place in range(3):
+        counts = np.bincount(asset[:, place], minlength=7)[2:]
+        assert (np.abs(counts / panel.days - 0.2) < 4.0 * np.sqrt(0.2 * 0.8 / panel.days)).all()
+
+
+def test_where_there_are_fewer_assets_than_purchases_the_rest_is_nothing() -> None:
+    close = np.full((5, 3), 10.0)
+    close[:, 1] = np.nan
+    trading = TradingConfig(purchases_per_day=4, buy_threshold=0.0)
+    _, coefficient = choose_assets(prices_of(panel_of(close, close, close)), trading, torch.arange(5), torch.ones(5, 3))
+    assert coefficient.tolist() == [[1.0, 1.0, -1.0, -1.0]] * 5
 
 
 def test_classic_bookkeeping_takes_the_first_of_equals() -> None:

@@ -82,7 +82,8 @@ def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
     _, summary = trade_whole_episodes(prices, trading, starts, coefficients, targets)
     market = market_gains(prices, trading)
     days = starts.unsqueeze(1) + torch.arange(trading.trading_days)
-    sums = excess_sums(summary.gain - market[days, summary.exit_offset], summary.bought, trading.holding_days)
+    excess = summary.gain - market[days.unsqueeze(2), summary.exit_offset]
+    sums = excess_sums(excess.squeeze(2), summary.bought.squeeze(2), trading.holding_days)
     found = excess_of({name: values.numpy() for name, values in sums.items()})
     assert found is not None
     assert abs(found.mean) < 3.0 * found.standard_error

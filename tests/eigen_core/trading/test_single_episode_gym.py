@@ -28,8 +28,9 @@ def test_gymnasium_accepts_it(trading: dict[str, Any]) -> None:
     check_env(environment, skip_render_check=True)
 
 
-def test_it_equals_the_environment() -> None:
-    config, panel = small_config(), random_panel(4, 300, 6)
+@pytest.mark.parametrize("purchases", [1, 3])
+def test_it_equals_the_environment(purchases: int) -> None:
+    config, panel = small_config({"purchases_per_day": purchases}), random_panel(4, 300, 6)
     environment = SingleEpisodeEnv(panel, config)
     observation, info = environment.reset(options={"first_day": 30})
     assert info == {"day": 30}

@@ -106,7 +106,7 @@ class SlowEpisode:
     trades: list[SlowTrade] = field(default_factory=list)
     idle_days: int = 0
     held: dict[int, Position] = field(default_factory=dict)
-    ordered: tuple[int, float, float] | None = None
+    ordered: list[tuple[int, float, float]] = field(default_factory=list)
 
     def close_known(self, day: int, asset: int) -> float:
         while math.isnan(self.panel.close[day, asset]):
@@ -131,16 +131,14 @@ class SlowEpisode:
         entry = self.market_price(price, +1)
         self.held[asset] = Position(decision, fill, at_open, entry, entry * (1 + order[1]), order[0])
 
-    def fill_order(self, day: int) -> None:
-        if self.ordered is None:
-            return
-        asset, coefficient, target = self.ordered
-        self.ordered = None
-        first, close = float(self.panel.open[day, asset]), float(self.panel.close[day, asset])
-        if self.trading.fill == "next_open" and not math.isnan(first):
-            self.buy(asset, first, day - 1, day, (coefficient, target), at_open=True)
-        elif not math.isnan(close):
-            self.buy(asset, close, day - 1, day, (coefficient, target), at_open=False)
+    def fill_orders(self, day: int) -> None:
+        for asset, coefficient, target in self.ordered:
+            first, close = float(self.panel.open[day, asset]), float(self.panel.close[day, asset])
+            if self.trading.fill == "next_open" and not math.isnan(first):
+                self.buy(asset, first, day - 1, day, (coefficient, target), at_open=True)
+            elif not math.isnan(close):
+                self.buy(asset, close, day - 1, day, (coefficient, target), at_open=False)
+        self.ordered = []
 
     def close_positions(self, day: int) -> None:
         for asset in sorted(self.held):
@@ -203,24 +201,24 @@ class SlowEpisode:
         return seen
 
     def decide(self, day: int, coefficients: Array, targets: Array) -> None:
-        best, best_coefficient = None, -math.inf
         precedence = precedence_of(self.panel.dates[day : day + 1], self.panel.assets)[0]
-        for asset in np.argsort(-precedence.astype(object)).tolist():
+        wanted = []
+        for asset in range(self.panel.assets):
             if math.isnan(self.panel.close[day, asset]):
                 continue
             coefficient = max(float(coefficients[asset]), 0.0)
             if self.trading.max_coefficient is not None:
                 coefficient = min(coefficient, self.trading.max_coefficient)
-            if coefficient > best_coefficient:
-                best, best_coefficient = asset, coefficient
-        if best is None or best_coefficient < self.trading.buy_threshold or best in self.held:
-            return
-        target = min(max(float(targets[best]), self.trading.min_target), self.trading.max_target)
-        if self.trading.fill == "same_close":
-            price = float(self.panel.close[day, best])
-            self.buy(best, price, day, day, (best_coefficient, target), at_open=False)
-        else:
-            self.ordered = (best, best_coefficient, target)
+            wanted.append((coefficient, int(precedence[asset]), asset))
+        for coefficient, _, asset in sorted(wanted, reverse=True)[: self.trading.purchases_per_day]:
+            if coefficient < self.trading.buy_threshold or asset in self.held:
+                continue
+            target = min(max(float(targets[asset]), self.trading.min_target), self.trading.max_target)
+            if self.trading.fill == "same_close":
+                price = float(self.panel.close[day, asset])
+                self.buy(asset, price, day, day, (coefficient, target), at_open=False)
+            else:
+                self.ordered.append((asset, coefficient, target))
 
     def run(self, coefficients: Array, targets: Array) -> "SlowEpisode":
         """Trade with actions `[T, assets]`."""
@@ -229,7 +227,7 @@ class SlowEpisode:
         for step in range(last + 1):
             day = self.first_day + step
             self.rewards.append(0.0)
-            self.fill_order(day)
+            self.fill_orders(day)
             self.close_positions(day)
             self.portfolios.append(self.observe(day))
             if step < trading.trading_days:
