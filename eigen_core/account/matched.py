@@ -38,7 +38,7 @@ def matched_traders(
         seed: of the run.
         key: whom they are matched to.
 
-    For each decision of a day that became a trade of the agent's, a trader buys an asset drawn from those that are tradable
+    For each trade of the agent a trader buys, on the day of its decision, an asset drawn from those that are tradable
     that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. It
     sells at the last known close of the day of the agent's sale. Agents that buy the same asset on the same day have
     traders that buy the same asset, if both may: accounts of agents that trade alike vary as much together as those of

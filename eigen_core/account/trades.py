@@ -21,8 +21,8 @@ Indices = NDArray[np.int64]
 class DecidedTrades:
     """The trades that each trader decides on, without their sizes; `[traders, days, K]` of a span.
 
-    K is `trading.purchases_per_day`; those of a day are in the order in which the cash pays for them. As the market does not react, the end of a trade is known from the prices; an account uses it on the day of the
-    exit, not before.
+    K is `trading.purchases_per_day`; those of a day are in the order in which the cash pays for them. As the market
+    does not react, the end of a trade is known from the prices; an account uses it on the day of the exit, not before.
 
     Attributes:
         asset: int64, what a decision of the day buys; -1: nothing.
@@ -83,7 +83,7 @@ class TradedAccounts(Accounts):
 
     @property
     def gain(self) -> Values:
-        """Gain of each trade, float64 `[traders, days, K]` (money): what is still held counts at its last known close."""
+        """Gain of each trade, float64 `[traders, days, K]` (money): what is held counts at its last known close."""
         held = (self.shares > 0.0) & (self.trades.exit_day >= len(self.dates))
         worth = self.shares * self.last_close[np.maximum(self.trades.asset, 0)]
         return self.received - self.paid + np.where(held, worth, 0.0)

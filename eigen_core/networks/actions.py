@@ -33,8 +33,8 @@ class AssetActions:
             actions scaled to their range, float32 `[..., assets, values]`, and the portfolio state, float32 `[...,
             assets, portfolio values]`, None where it is not observed.
         taken: returns actions before they are squashed, float32 `[..., assets, values]`, that take of the assets which
-            are not held those whose margins are highest, if they are positive, in a setting. From margins, float32 `[...,
-            assets]`, settings as shares of their range, of the same shape, and the portfolio state. None: none
+            are not held those whose margins are highest, if they are positive, in a setting. From margins, float32
+            `[..., assets]`, settings as shares of their range, of the same shape, and the portfolio state. None: none
             is taken whole.
         taken_at_once: most assets that one decision takes.
         enough: the preference from which on an asset is taken, if it is among so many.

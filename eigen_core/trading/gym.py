@@ -26,8 +26,7 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
     time in the episode. The last two are zero if `trading.observe_portfolio` is false. The observation after the last
     step repeats the last day's window.
 
-    Action, float32 `[assets, 2]` in natural units: coefficient and sale target (a fraction) of each asset. Of those with
-    the highest coefficients `trading.purchases_per_day` may be bought.
+    Action, float32 `[assets, 2]` in natural units: coefficient and sale target (a fraction) of each asset.
 
     The info of each step has `day`; that of the last also the account of the episode: `trades`, `wins`, `losses`,
     `win_rate`, `idle_days`, `fees`, `reward`. The episode's end is its horizon, which agents see: `terminated`.

@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("acting")
     closes().to_csv(folder / "prices.csv")
     market = {"data": str(folder / "prices.csv")}
-    trained(folder / "runs", of=1, market=market, trading={"buy_threshold": 0.0})
+    trained(folder / "runs", of=1, market=market, trading={"buy_threshold": 0.0, "purchases_per_day": 2})
     return folder
 
 
@@ -146,7 +146,8 @@ def test_corrected_prices_are_named_by_symbol_and_day(store: Path, tmp_path: Pat
 
 def test_orders_of_another_size_are_named(store: Path, tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
-    [order] = [one for one in acted(store, tmp_path, date_of(360)).next.orders if one.side == "buy"]
+    order, other = (one for one in acted(store, tmp_path, date_of(360)).next.orders if one.side == "buy")
+    assert order.symbol != other.symbol
     kept = json.loads(path.read_text())
     kept["days"][date_of(360)][0]["money"] *= 1.01
     path.write_text(json.dumps(kept))

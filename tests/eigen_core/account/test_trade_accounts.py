@@ -71,7 +71,9 @@ def one_trade(**changes: Any) -> DecidedTrades:
     """One trade, decided on the first of four days, bought at 10 on the second and sold at 12 on the third."""
     values = {"asset": 0, "exit_day": 2, "entry": 10.0, "exit": 12.0, "target": 13.0, "coefficient": 3.0}
     flags = {"at_target": False, "at_open": True}
-    columns: dict[str, Any] = {name: np.full((1, 4, 1), value) for name, value in {**values, **flags, **changes}.items()}
+    columns: dict[str, Any] = {
+        name: np.full((1, 4, 1), value) for name, value in {**values, **flags, **changes}.items()
+    }
     columns["asset"][:, 1:] = -1
     return DecidedTrades(**columns)
 

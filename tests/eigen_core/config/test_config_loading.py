@@ -157,6 +157,14 @@ def test_a_bad_setting_is_refused_in_at_most_two_sentences(assignment: str, part
     assert len(re.findall(r"[.?](?:\s|$)", message)) <= 2
 
 
+def test_the_replaced_system_buys_one_asset_a_day() -> None:
+    several = ["trading.purchases_per_day=3"]
+    assert load_config("quickstart", several).trading.purchases_per_day == 3
+    with pytest.raises(InputError, match=r"buys one asset a day: use 1, or bookkeeping exact"):
+        load_config("eigen2-classic", several)
+    assert load_config("eigen2-classic", [*several, "trading.bookkeeping=exact"]).trading.purchases_per_day == 3
+
+
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(InputError, match="seed is given twice"):
         load_config(None, ["seed=1", "seed=1"])

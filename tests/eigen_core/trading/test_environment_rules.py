@@ -210,23 +210,21 @@ def test_an_episode_does_not_depend_on_its_neighbours(credit: Credit, purchases:
     trading = TradingConfig(credit=credit, purchases_per_day=purchases, **SMALL)
     prices = prices_of(random_panel(5, 200, 33))
     first_days = torch.arange(0, 160, 7)
-    coefficients, targets = actions = random_actions(5, len(first_days), 33, 33)
+    coefficients, targets = random_actions(5, len(first_days), 33, 33)
     environment = TradingEnvironment(prices, trading)
     together = play(environment, first_days, coefficients, targets)
     account = vars(environment.summary())
     whole, _ = trade_whole_episodes(prices, trading, first_days, coefficients, targets)
     for group in (1, 5):
-        rewards, accounts = [], []
-        at_once = [
-            trade_whole_episodes(prices, trading, first_days[at : at + group], *(a[at : at + group] for a in actions))[0]
-            for at in range(0, len(first_days), group)
-        ]
-        assert torch.equal(whole, torch.cat(at_once))
+        rewards, accounts, at_once = [], [], []
         for at in range(0, len(first_days), group):
             part = slice(at, at + group)
+            arguments = (first_days[part], coefficients[part], targets[part])
+            at_once.append(trade_whole_episodes(prices, trading, *arguments)[0])
             rewards.append(play(environment, first_days[part], coefficients[part], targets[part]))
             accounts.append(vars(environment.summary()))
         assert torch.equal(together, torch.cat(rewards))
+        assert torch.equal(whole, torch.cat(at_once))
         for name, values in account.items():
             assert torch.equal(values, torch.cat([part[name] for part in accounts])), name
 
