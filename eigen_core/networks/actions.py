@@ -36,8 +36,6 @@ class AssetActions:
             are not held those whose margins are highest, if they are positive, in a setting. From margins, float32
             `[..., assets]`, settings as shares of their range, of the same shape, and the portfolio state. None: none
             is taken whole.
-        taken_at_once: most assets that one decision takes.
-        enough: the preference from which on an asset is taken, if it is among so many.
     """
 
     box: Box
@@ -45,8 +43,6 @@ class AssetActions:
     time_values: int
     preference: Callable[[Tensor, Tensor | None], Tensor]
     taken: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
-    taken_at_once: int = 1
-    enough: float = -math.inf
 
     @property
     def values(self) -> int:
@@ -67,7 +63,6 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
     box = Box((0.0, trading.min_target), (highest, trading.max_target), device)
     threshold = _raw_coefficient(trading.buy_threshold, highest)
-    bought_from = trading.buy_threshold / (1.0 if math.isinf(highest) else highest)
 
     def taken(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
         if portfolio is not None:
@@ -79,11 +74,10 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
         box,
         PORTFOLIO_VALUES if observes else 0,
         EPISODE_TIME_VALUES if observes else 0,
-        # The highest coefficients are what will be bought.
+        # The highest coefficient is what will be bought first. If several are bought, a selection of all of them alike
+        # would have no slope by which one is preferred to another.
         lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., 0],  # noqa: ARG005 - of the portfolio task
         taken,
-        trading.purchases_per_day,
-        _SELECTION_SHARPNESS * bought_from,
     )
 
 

@@ -214,8 +214,6 @@ class AgentNetwork:
             scaled = self.actions.scaled(actions)
             parts.append(scaled)
             sharp = self.actions.preference(scaled, portfolio).masked_fill(~tradable, _MASKED)
-            if self.actions.taken_at_once > 1:
-                sharp = _evened(sharp, self.actions.taken_at_once, self.actions.enough)
             pools.insert(0, _softmax(sharp))
         if portfolio is not None:
             parts.append(portfolio)
@@ -230,15 +228,6 @@ class AgentNetwork:
         hidden = torch.relu(linear(parameters, f"{name}.hidden", hidden))
         pooled = (pooling @ hidden).flatten(2)
         return linear(parameters, f"{name}.value", torch.relu(linear(parameters, f"{name}.pooled", pooled)))[..., 0]
-
-
-def _evened(scores: Tensor, number: int, enough: float) -> Tensor:
-    """Return scores of which the highest, up to `number` that are at least `enough`, weigh the same in a softmax.
-
-    They are bounded by the last of these; where none is `enough`, all stay as they are.
-    """
-    last = scores.detach().topk(min(number, scores.shape[-1])).values[..., -1:]
-    return scores.clamp(max=last.clamp_min(enough))
 
 
 def _softmax(scores: Tensor) -> Tensor:

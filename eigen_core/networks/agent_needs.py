@@ -156,13 +156,11 @@ class AgentNeeds:
         actor, critics = self.actor(agents, batch), self.heads.critics
         plain = inputs + max(3 * actor.hidden, 2 * actor.hidden + actor.product)
         remembered = 2 * critics * actor.hidden
-        # What an asset is preferred by, which is remembered where actions have a gradient and it has a bound.
-        preferred = SINGLE * cells if self.actions.taken_at_once > 1 else 0
         return Operation(
             SINGLE * critics * agents * batch,
             plain=plain,
             forward=remembered - 2 * actor.hidden + plain,
             remembered=remembered,
             backward=max(remembered + inputs, 2 * inputs) + 2 * actor.hidden,
-            to_inputs=remembered + 2 * actor.hidden + preferred,
+            to_inputs=remembered + 2 * actor.hidden,
         )

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from eigen_core.learners import learner_class
 from eigen_core.networks import AgentNetwork, Heads
-from eigen_core.networks.agent import _evened
 from eigen_core.population import initial_weights
 
 CPU = torch.device("cpu")
@@ -94,41 +93,6 @@ def test_the_value_of_an_action_listens_to_what_will_be_bought() -> None:
     portfolio, episode_time = torch.zeros(5, 1, 6, 4), torch.zeros(1, 2)
     first = network.values(critic, market, portfolio, episode_time, actions)
     assert not torch.allclose(first, network.values(critic, market, portfolio, episode_time, other))
-
-
-def test_as_many_assets_are_preferred_alike_as_may_be_bought() -> None:
-    scores = torch.tensor([[0.1, 0.9, 0.5, 0.7, 0.0], [0.2, 0.2, 0.9, 0.2, 0.1]]).requires_grad_()
-
-    def shares(number: int, enough: float) -> Tensor:
-        return torch.softmax(30.0 * _evened(scores, number, enough), -1)
-
-    def close(found: Tensor, expected: list[float]) -> None:
-        torch.testing.assert_close(found, torch.tensor(expected) / sum(expected), rtol=0.0, atol=0.01)
-
-    assert torch.equal(shares(1, 0.0), torch.softmax(30.0 * scores, -1))
-    assert torch.equal(shares(3, 1.0), torch.softmax(30.0 * scores, -1))
-    close(shares(3, 0.0)[0], [0.0, 1.0, 1.0, 1.0, 0.0])
-    close(shares(3, 0.6)[0], [0.0, 1.0, 0.05, 1.0, 0.0])
-    close(shares(9, 0.0)[0], [1.0, 1.0, 1.0, 1.0, 1.0])
-    close(shares(2, 0.0)[1], [1.0, 1.0, 1.0, 1.0, 0.05])
-    (slope,) = torch.autograd.grad(shares(3, 0.0)[0, 2], scores)
-    assert slope[0, 2] > 0.0
-
-
-def test_the_value_listens_to_all_that_will_be_bought() -> None:
-    """With a second purchase the value changes far more where the second asset by rank is another."""
-    changes = []
-    for purchases in (1, 2):
-        network, weights = network_and_weights(trading={"purchases_per_day": purchases})
-        critic, _ = split(network, weights)
-        market = network.encode_block(critic, 30, 1)
-        actions = torch.zeros(5, 1, 6, 2)
-        actions[:, :, 2, 0], actions[:, :, 3, 0] = 3.0, 2.0
-        other = actions[:, :, [0, 3, 2, 1, 4, 5]]
-        seen = (torch.zeros(5, 1, 6, 4), torch.zeros(1, 2))
-        first, second = (network.values(critic, market, *seen, action) for action in (actions, other))
-        changes.append(float((first - second).detach().abs().mean()))
-    assert changes[1] > 1.5 * changes[0]
 
 
 def test_without_an_observed_portfolio_nothing_depends_on_the_episode_time() -> None:
