@@ -10,8 +10,8 @@ from eigen_core.account.trades import DecidedTrades
 from eigen_core.config import TradingConfig
 from eigen_core.trading import Prices, TradingEnvironment
 
-Decide = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""From a day of the span and portfolios `[traders, assets, 4]` to coefficients and sale targets `[traders, assets]`."""
+Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
+"""From a day of the span and portfolios `[traders, assets, 4]` to the arguments of `TradingEnvironment.step`."""
 
 
 def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:

@@ -22,7 +22,7 @@ def play_days(
         config: of the run.
         weights: float32 `[agents, parameters]`.
         span: days of the panel; a whole window lies before the first decision.
-        ensemble: the agents trade together, one portfolio by the means of their coefficients and sale targets.
+        ensemble: the agents trade together, one portfolio by the means of their actions.
 
     The time in the episode that agents see begins again after every `trading.trading_days` days, so that they see
     nothing that they were not trained on.
@@ -33,7 +33,7 @@ def play_days(
     times = episode_times(trading, weights.device)
     prepared = torch.empty(0)
 
-    def decide(step: int, portfolios: Tensor) -> tuple[Tensor, Tensor]:
+    def decide(step: int, portfolios: Tensor) -> tuple[Tensor, ...]:
         nonlocal prepared
         row = step % trading.trading_days
         if row == 0:
@@ -44,6 +44,6 @@ def play_days(
         actions = network.policy(actor, prepared[:, row : row + 1], seen).play(None).actions[:, 0]
         if ensemble:
             actions = actions.mean(dim=0, keepdim=True)
-        return actions[..., 0], actions[..., 1]
+        return actions.unbind(-1)
 
     return trade_day_by_day(known, trading, len(span), 1 if ensemble else agents, decide)

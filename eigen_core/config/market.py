@@ -89,8 +89,11 @@ class TradingConfig(Section):
     buy_threshold: NonNegative = 1.0
     """An asset is bought only if its coefficient reaches this."""
     purchases_per_day: Count = 1
-    """Assets that may be bought on a day: those with the highest coefficients, without another in place of one that is
-    held already. 1 with classic bookkeeping."""
+    """Assets that may be bought on a day: those with the highest rank, without another in place of one that is held
+    already. 1 with classic bookkeeping."""
+    rank: Literal["coefficient", "separate"] = "coefficient"
+    """What ranks the assets of a day: their coefficients, or a third value that agents give each asset, so that its
+    coefficient says only whether it is bought, and how much; `coefficient` with classic bookkeeping."""
     max_coefficient: Positive | None = 3.0
     """Bound of the coefficient, which is a position's size; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10
@@ -138,6 +141,11 @@ class TradingConfig(Section):
         if self.min_target > self.max_target:
             raise ValueError(
                 f"trading.min_target {self.min_target:g} is above trading.max_target {self.max_target:g}: swap them"
+            )
+        if self.bookkeeping == "classic" and self.rank == "separate":
+            raise ValueError(
+                "trading.rank separate is not a rule of the replaced system, which trading.bookkeeping classic keeps "
+                "to and which ranks by coefficient: use rank coefficient, or bookkeeping exact"
             )
         if self.bookkeeping == "classic" and self.purchases_per_day > 1:
             raise ValueError(

@@ -56,27 +56,33 @@ class AssetActions:
 
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return coefficient and sale target, and the portfolio as `TradingEnvironment.portfolio` gives it."""
+    """Return coefficient, sale target and, if `trading.rank` is `separate`, rank.
+
+    What is observed is the portfolio as `TradingEnvironment.portfolio` gives it.
+    """
     # Here, because it must come before the first computation, which is that of the box.
     compute_with(config.instructions)
     trading, observes = config.trading, config.trading.observe_portfolio
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
-    box = Box((0.0, trading.min_target), (highest, trading.max_target), device)
+    ranks = trading.rank == "separate"
+    ranked_by = 2 if ranks else 0
+    box = Box((0.0, trading.min_target, *[0.0] * ranks), (highest, trading.max_target, *[1.0] * ranks), device)
     threshold = _raw_coefficient(trading.buy_threshold, highest)
 
     def taken(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
         if portfolio is not None:
             margin = margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_WHAT_IS_HELD)
         raw = threshold + margin + _UP_TO_FULL_SIZE * (margin > 0.0)
-        return torch.stack([raw, box.raw((2.0 * share - 1.0) * _WITHIN_THE_BOUNDS)], dim=-1)
+        parts = [raw, box.raw((2.0 * share - 1.0) * _WITHIN_THE_BOUNDS)]
+        return torch.stack([*parts, margin] if ranks else parts, dim=-1)
 
     return AssetActions(
         box,
         PORTFOLIO_VALUES if observes else 0,
         EPISODE_TIME_VALUES if observes else 0,
-        # The highest coefficient is what will be bought first. If several are bought, a selection of all of them alike
-        # would have no slope by which one is preferred to another.
-        lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., 0],  # noqa: ARG005 - of the portfolio task
+        # The highest rank is what will be bought first. If several are bought, a selection of all of them alike would
+        # have no slope by which one is preferred to another.
+        lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., ranked_by],  # noqa: ARG005 - of the portfolio task
         taken,
     )
 

@@ -56,7 +56,7 @@ class Evaluator:
         Args:
             weights: float32 `[agents, parameters]`.
             starts: first day of each episode, `[agents, slices]`.
-            noise: what the policy plays with, float32 `[agents, slices, days, assets, 2]`; None: none.
+            noise: what the policy plays with, float32 `[agents, slices, days, assets, values]`; None: none.
             record: keep the transitions.
         """
         first_days = torch.tensor(starts, device=self._device).flatten()
@@ -81,7 +81,7 @@ class Evaluator:
             dtype=torch.float16,
             device=self._device,
         )
-        stored = torch.empty((episodes if record else 0, days, assets, 2), device=self._device)
+        stored = torch.empty((episodes if record else 0, days, assets, self._network.box.values), device=self._device)
         rewards = torch.empty((episodes, self._trading.episode_days), dtype=torch.float64, device=self._device)
         for step in range(days):
             portfolio = environment.portfolio()
@@ -91,8 +91,7 @@ class Evaluator:
             if record:
                 portfolios[:, step] = portfolio
                 stored[:, step] = played.stored.flatten(0, 1)
-            flat = played.actions.flatten(0, 1)
-            rewards[:, step] = environment.step(flat[..., 0], flat[..., 1])
+            rewards[:, step] = environment.step(*played.actions.flatten(0, 1).unbind(-1))
         nothing = torch.zeros((episodes, assets), device=self._device)
         for step in range(days, self._trading.episode_days):
             rewards[:, step] = environment.step(nothing, nothing)
@@ -107,8 +106,8 @@ class Evaluator:
         agents, slices, days, assets, _ = prepared.shape
         policy = self._network.policy(actor, prepared.flatten(1, 2), None)
         played = policy.play(None if noise is None else noise.flatten(1, 2))
-        taken, stored = (part.reshape(agents * slices, days, assets, 2) for part in played)
-        rewards, summary = trade_whole_episodes(self.prices, self._trading, first_days, taken[..., 0], taken[..., 1])
+        taken, stored = (part.reshape(agents * slices, days, assets, -1) for part in played)
+        rewards, summary = trade_whole_episodes(self.prices, self._trading, first_days, *taken.unbind(-1))
         batch = None
         if record:
             nothing_seen = torch.empty((len(first_days), days, assets, 0), dtype=torch.float16, device=self._device)

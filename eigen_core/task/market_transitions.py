@@ -47,7 +47,7 @@ class EpisodeBatch:
     Attributes:
         first_days: int64 `[episodes]`, day of each episode's first step.
         portfolios: float16 `[episodes, days, assets, values]`, before the decision; no values if not observed.
-        actions: float32 `[episodes, days, assets, 2]`, as the policy stores them.
+        actions: float32 `[episodes, days, assets, values]`, as the policy stores them.
         rewards: float32 `[episodes, days]`; see `stored_rewards`.
     """
 
@@ -66,7 +66,7 @@ class TransitionBatch:
         episode_steps: int64, the decision's step in the episode.
         steps: int64, how many steps the transition spans; the next observation is as many days later.
         portfolios, next_portfolios: float32 `[agents, batch, assets, values]`.
-        actions: float32 `[agents, batch, assets, 2]`.
+        actions: float32 `[agents, batch, assets, values]`.
         rewards: float32 `[agents, batch, most steps]`; zeros after the last step.
         terminal: bool, the episode ends with the last step.
     """

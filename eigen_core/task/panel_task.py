@@ -223,7 +223,7 @@ class PanelTask(ABC):
         return MarketEncoding(market, observations.portfolio, observations.episode_time)
 
     def policy(self, actor: Parameters, encoding: MarketEncoding) -> SquashedGaussian:
-        """Return the policy over coefficient and sale target of each asset: float32 `[agents, batch, assets, 2]`."""
+        """Return the policy over the values of each asset's action: float32 `[agents, batch, assets, values]`."""
         prepared = self.network.prepare_actor(actor, encoding.market, encoding.episode_time)
         return self.network.policy(actor, prepared, encoding.portfolio)
 

@@ -74,13 +74,21 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
     return first_days
 
 
+def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
+    """Raise `ValueError` if a part of the actions has another shape."""
+    parts = {"coefficients": coefficients, "targets": targets} | ({} if ranks is None else {"ranks": ranks})
+    for name, values in parts.items():
+        if values.shape != shape:
+            raise ValueError(f"{name} must be {list(shape)}, not {list(values.shape)}.")
+
+
 class TradingEnvironment:
     """E episodes in step, over A assets, each its own portfolio.
 
     Episode e starts at day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) the agent decides after the close of
     day t = f + s. On steps before `trading.trading_days` each of the `trading.purchases_per_day` tradable assets with
-    the highest coefficients (`choose_assets`) is ordered if its coefficient reaches `trading.buy_threshold` and it is
-    not held; there is no other choice in place of one that is. `resolve_orders` says how an order fills and closes. An
+    the highest ranks (`choose_assets`) is ordered if its coefficient reaches `trading.buy_threshold` and it is not
+    held; there is no other choice in place of one that is. `resolve_orders` says how an order fills and closes. An
     asset may be bought again on the day it closed.
 
     Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`.
@@ -162,13 +170,15 @@ class TradingEnvironment:
         return seen
 
     @torch.no_grad()
-    def step(self, coefficients: Tensor, targets: Tensor) -> Tensor:
+    def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> Tensor:
         """Decide on the day `days` and move to the next.
 
         Args:
             coefficients: any float dtype `[E, A]`, clipped to 0 and `trading.max_coefficient`.
             targets: any float dtype `[E, A]`, sale targets as fractions, clipped to `trading.min_target` and
                 `trading.max_target`.
+            ranks: any float dtype `[E, A]`, clipped to 0 and 1, of which the highest are bought; None: the
+                coefficients are the ranks.
 
         Returns:
             Rewards of the step, float64 `[E]`.
@@ -181,18 +191,14 @@ class TradingEnvironment:
         if self.done:
             raise RuntimeError("The episodes are over: call reset before the next step.")
         shape = (len(self._first_days), self.prices.assets)
-        if coefficients.shape != shape or targets.shape != shape:
-            raise ValueError(
-                f"coefficients and targets must be {list(shape)}, "
-                f"not {list(coefficients.shape)} and {list(targets.shape)}."
-            )
+        check_actions(shape, coefficients, targets, ranks)
         step = self._step_index
         rewards = self._book_open_positions()
         exit_step = self._state[_EXIT_STEP, :, :-1]
         held = exit_step > step
         active = (exit_step >= step if self.trading.bookkeeping == "classic" else held).any(dim=1)
         if step < self.trading.trading_days:
-            orders = place_orders(self.prices, self.trading, self._days, coefficients, targets)
+            orders = place_orders(self.prices, self.trading, self._days, coefficients, targets, ranks)
             bought = orders.placed & ~held.gather(1, orders.asset)
             rewards = rewards + self._open(orders, bought)
             if fill_offset(self.trading) == 0:
@@ -221,7 +227,7 @@ class TradingEnvironment:
         return self._summary
 
     def trades(self) -> pd.DataFrame:
-        """Return all trades of the episodes, one a row, ordered by episode, decision and coefficient.
+        """Return all trades of the episodes, one a row, ordered by episode, decision and rank.
 
         Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
         slippage included), target (price of its sale before the last day), coefficient, gain (net, a fraction), value

@@ -26,7 +26,8 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
     time in the episode. The last two are zero if `trading.observe_portfolio` is false. The observation after the last
     step repeats the last day's window.
 
-    Action, float32 `[assets, 2]` in natural units: coefficient and sale target (a fraction) of each asset.
+    Action, float32 `[assets, 2]` in natural units: coefficient and sale target (a fraction) of each asset; if
+    `trading.rank` is `separate`, `[assets, 3]` with its rank, from 0 to 1.
 
     The info of each step has `day`; that of the last also the account of the episode: `trades`, `wins`, `losses`,
     `win_rate`, `idle_days`, `fees`, `reward`. The episode's end is its horizon, which agents see: `terminated`.
@@ -48,9 +49,10 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
             }
         )
         limit = infinity if config.trading.max_coefficient is None else config.trading.max_coefficient
-        low = np.array([0.0, config.trading.min_target], dtype=np.float32)
-        high = np.array([limit, config.trading.max_target], dtype=np.float32)
-        shape = (panel.assets, 2)
+        ranks = config.trading.rank == "separate"
+        low = np.array([0.0, config.trading.min_target, *[0.0] * ranks], dtype=np.float32)
+        high = np.array([limit, config.trading.max_target, *[1.0] * ranks], dtype=np.float32)
+        shape = (panel.assets, len(low))
         self.action_space = spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), shape, np.float32)
 
     def reset(
@@ -88,7 +90,7 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
         if np.shape(action) != shape:
             raise ValueError(f"an action must have the shape {shape}, not {np.shape(action)}.")
         values = torch.as_tensor(np.asarray(action, dtype=np.float64)).unsqueeze(0)
-        reward = float(self._environment.step(values[..., 0], values[..., 1]))
+        reward = float(self._environment.step(*values.unbind(-1)))
         info: dict[str, Any] = {"day": self._day()}
         if self._environment.done:
             account = self._environment.summary()

@@ -37,8 +37,8 @@ class Trades:
 class Orders:
     """The orders that decisions ask for, and how they would fill and close.
 
-    The last dimension has the K = `trading.purchases_per_day` orders of a decision, that of the highest coefficient
-    first. Where `placed` is false, only the first three have a meaning.
+    The last dimension has the K = `trading.purchases_per_day` orders of a decision, that of the highest rank first.
+    Where `placed` is false, only the first three have a meaning.
 
     Attributes:
         asset: int64 `[..., K]`, the asset; those of a decision's placed orders are different.
@@ -80,8 +80,10 @@ def fill_offset(trading: TradingConfig) -> int:
     return 0 if trading.fill == "same_close" else 1
 
 
-def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-    """Choose the assets that each decision is about: the tradable ones with the highest coefficients.
+def choose_assets(
+    prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, ranks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Choose the assets that each decision is about: the tradable ones with the highest ranks.
 
     Of equals the one with the highest `Prices.precedence` comes first, so that no column is favoured. With classic
     bookkeeping the first column of equals does, and assets that are not tradable take part.
@@ -91,30 +93,41 @@ def choose_assets(prices: Prices, trading: TradingConfig, days: Tensor, coeffici
         trading: the rules.
         days: int64 `[...]`, day of the decision, made after its close.
         coefficients: any float dtype `[..., assets]`, clipped to 0 and `trading.max_coefficient`.
+        ranks: any float dtype `[..., assets]`, clipped to 0 and 1; None: the coefficients are. Not with classic
+            bookkeeping.
 
     Returns:
-        K = `trading.purchases_per_day` assets, int64 `[..., K]`, the highest coefficient first, and their coefficients,
-        float64 `[..., K]`: -1 if no more assets take part, not a number if the coefficient of any asset that does is
-        not a number, so that it cannot go unseen.
+        K = `trading.purchases_per_day` assets, int64 `[..., K]`, the highest rank first, and their coefficients,
+        float64 `[..., K]`: -1 if no more assets take part, not a number if the rank of any asset that does is not a
+        number, so that it cannot go unseen.
     """
     bounded = coefficients.to(torch.float64).clamp(min=0.0, max=trading.max_coefficient)
     if trading.bookkeeping == "classic":
         best, asset = bounded.max(dim=-1, keepdim=True)
         return asset, best
-    bounded = torch.where(prices.tradable[days], bounded, -1.0)
+    ranked = bounded if ranks is None else ranks.to(torch.float64).clamp(min=0.0, max=1.0)
+    ranked = torch.where(prices.tradable[days], ranked, -1.0)
     lowest = torch.iinfo(torch.int64).min
     assets: list[Tensor] = []
     highest: list[Tensor] = []
     for _ in range(trading.purchases_per_day):
         if assets:
-            bounded.scatter_(-1, assets[-1], -1.0)
-        highest.append(bounded.amax(dim=-1, keepdim=True))
-        first = torch.where(bounded == highest[-1], prices.precedence[days], lowest).argmax(dim=-1, keepdim=True)
+            ranked.scatter_(-1, assets[-1], -1.0)
+        highest.append(ranked.amax(dim=-1, keepdim=True))
+        first = torch.where(ranked == highest[-1], prices.precedence[days], lowest).argmax(dim=-1, keepdim=True)
         assets.append(first)
-    return torch.cat(assets, dim=-1), torch.cat(highest, dim=-1)
+    asset, rank = torch.cat(assets, dim=-1), torch.cat(highest, dim=-1)
+    return asset, rank if ranks is None else torch.where(rank >= 0.0, bounded.gather(-1, asset), rank)
 
 
-def place_orders(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, targets: Tensor) -> Orders:
+def place_orders(
+    prices: Prices,
+    trading: TradingConfig,
+    days: Tensor,
+    coefficients: Tensor,
+    targets: Tensor,
+    ranks: Tensor | None = None,
+) -> Orders:
     """Turn decisions into orders and resolve them; whether the asset is already held is left to the caller.
 
     Args:
@@ -123,8 +136,9 @@ def place_orders(prices: Prices, trading: TradingConfig, days: Tensor, coefficie
         days: int64 `[...]`, days of the decisions.
         coefficients: any float dtype `[..., assets]`.
         targets: any float dtype `[..., assets]`, sale targets as fractions of the entry price.
+        ranks: as in `choose_assets`.
     """
-    asset, coefficient = choose_assets(prices, trading, days, coefficients)
+    asset, coefficient = choose_assets(prices, trading, days, coefficients, ranks)
     target = targets.gather(-1, asset).to(torch.float64)
     days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.environment import check_first_days
+from eigen_core.trading.environment import check_actions, check_first_days
 from eigen_core.trading.orders import (
     Orders,
     combine_orders,
@@ -23,7 +23,12 @@ _CELLS_AT_A_TIME = 2**20
 
 @torch.no_grad()
 def trade_whole_episodes(
-    prices: Prices, trading: TradingConfig, first_days: Tensor, coefficients: Tensor, targets: Tensor
+    prices: Prices,
+    trading: TradingConfig,
+    first_days: Tensor,
+    coefficients: Tensor,
+    targets: Tensor,
+    ranks: Tensor | None = None,
 ) -> tuple[Tensor, EpisodeSummary]:
     """Trade E episodes of T = `trading.episode_days` days whose actions are all known beforehand.
 
@@ -35,7 +40,7 @@ def trade_whole_episodes(
         trading: the rules.
         first_days: int64 `[E]`.
         coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; those of later days do not count.
-        targets: the same.
+        targets, ranks: the same; ranks as in `TradingEnvironment.step`.
 
     Returns:
         Rewards, float64 `[E, T]`, and the account of the episodes.
@@ -48,13 +53,11 @@ def trade_whole_episodes(
     first_days = check_first_days(prices, trading, first_days)
     decisions = trading.trading_days
     shape = (len(first_days), max(decisions, *coefficients.shape[1:2]), prices.assets)
-    if coefficients.shape != shape or targets.shape != shape:
-        raise ValueError(
-            f"coefficients and targets must be {list(shape)}, not {list(coefficients.shape)} and {list(targets.shape)}."
-        )
+    check_actions(shape, coefficients, targets, ranks)
     steps = torch.arange(decisions, device=first_days.device)
     days = first_days.unsqueeze(1) + steps
-    orders = _place_all(prices, trading, days, coefficients[:, :decisions], targets[:, :decisions])
+    actions = [coefficients, targets] if ranks is None else [coefficients, targets, ranks]
+    orders = _place_all(prices, trading, days, [values[:, :decisions] for values in actions])
     bought = _leave_out_held(orders, steps, prices.assets)
     rewards = _book(prices, trading, days, orders, bought)
     idle = ~_active(trading, orders, bought)
@@ -68,11 +71,11 @@ def episodes_at_once(cells: int) -> int:
     return max(1, _CELLS_AT_A_TIME // cells)
 
 
-def _place_all(prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, targets: Tensor) -> Orders:
+def _place_all(prices: Prices, trading: TradingConfig, days: Tensor, actions: list[Tensor]) -> Orders:
     """Place the orders of all decisions, some episodes at a time."""
-    episodes = episodes_at_once(coefficients[0].numel())
+    episodes = episodes_at_once(actions[0][0].numel())
     parts = [slice(start, start + episodes) for start in range(0, len(days), episodes)]
-    orders = [place_orders(prices, trading, days[part], coefficients[part], targets[part]) for part in parts]
+    orders = [place_orders(prices, trading, days[part], *(values[part] for values in actions)) for part in parts]
     return combine_orders(orders, torch.cat)
 
 

@@ -40,9 +40,10 @@ def played(
     return trades, known, trade_accounts(trades, closes, dates, config.trading, config.account)
 
 
+@pytest.mark.parametrize("rank", ["coefficient", "separate"])
 @pytest.mark.parametrize(("observe", "purchases"), [(True, 1), (False, 1), (True, 3), (False, 2)])
-def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, purchases: int) -> None:
-    config = small_config(trading={"observe_portfolio": observe, "purchases_per_day": purchases})
+def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, purchases: int, rank: str) -> None:
+    config = small_config(trading={"observe_portfolio": observe, "purchases_per_day": purchases, "rank": rank})
     panel = random_panel(config)
     start, days = 60, config.trading.trading_days
     # Settlement follows the last decision, so that all trades end inside the span.
@@ -119,8 +120,9 @@ def without_future(table: pd.DataFrame, day: np.datetime64, how: str, seed: int)
 def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: str, seed: int) -> None:
     fill = ["next_open", "next_close", "same_close"][seed]
     encoder = ["filter_bank", "tcn", "filter_bank"][seed]
+    rank = "separate" if how == "shuffled" else "coefficient"
     config = small_config(
-        trading={"fill": fill, "min_target": 0.01, "max_target": 0.2, "purchases_per_day": 2 - seed % 2},
+        trading={"fill": fill, "min_target": 0.01, "max_target": 0.2, "purchases_per_day": 2 - seed % 2, "rank": rank},
         network={"encoder": encoder},
         account={"shares": "whole"} if seed == 1 else {},
     )

@@ -157,7 +157,9 @@ def test_a_bad_setting_is_refused_in_at_most_two_sentences(assignment: str, part
     assert len(re.findall(r"[.?](?:\s|$)", message)) <= 2
 
 
-def test_the_replaced_system_buys_one_asset_a_day() -> None:
+def test_the_replaced_system_buys_one_asset_a_day_by_its_coefficient() -> None:
+    with pytest.raises(InputError, match=r"ranks by coefficient: use rank coefficient"):
+        load_config("eigen2-classic", ["trading.rank=separate"])
     several = ["trading.purchases_per_day=3"]
     assert load_config("quickstart", several).trading.purchases_per_day == 3
     with pytest.raises(InputError, match=r"buys one asset a day: use 1, or bookkeeping exact"):

@@ -75,9 +75,11 @@ def test_groups_and_threads_change_no_bit(encoder: str, twin: bool, observe: boo
         assert bits(threads, **sections) == expected
 
 
-def test_with_several_purchases_a_day_groups_and_threads_change_no_bit() -> None:
+@pytest.mark.parametrize(("rank", "learner"), [("coefficient", "ddpg"), ("separate", "sac")])
+def test_with_several_purchases_a_day_groups_and_threads_change_no_bit(rank: str, learner: str) -> None:
     several = kind("filter_bank", twin=False, observe=True)
-    several["trading"] = several["trading"] | {"purchases_per_day": 4}
+    several["trading"] = several["trading"] | {"purchases_per_day": 4, "rank": rank}
+    several["learner"] = several["learner"] | {"algorithm": learner}
     expected = bits(1, **several)
     assert bits(2, **several | {"population": {"group_size": 2}}) == expected
 

@@ -42,6 +42,16 @@ def test_mean_and_spread_follow_the_best_of_what_is_known() -> None:
     assert (parameters["actor.selectivity"] == 0.5).all()
 
 
+def test_the_rank_of_what_is_taken_is_its_margin() -> None:
+    actions = market_actions(small_config(trading={"rank": "separate"}), CPU)
+    assert actions.taken is not None
+    margin, share = torch.tensor([-2.0, 0.4, 0.01, 1.5]), torch.zeros(4)
+    held = torch.zeros(4, 4)
+    held[3, 0] = 1.0
+    ranks = actions.box.actions(actions.taken(margin, share, held))[:, 2]
+    assert ranks.argsort(descending=True).tolist() == [1, 2, 0, 3]
+
+
 @pytest.mark.parametrize("highest", [3.0, None])
 def test_what_has_a_margin_reaches_the_threshold_and_is_ranked_by_it(highest: float | None) -> None:
     config = small_config(trading={"max_coefficient": highest})

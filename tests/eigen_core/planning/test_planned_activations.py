@@ -55,9 +55,10 @@ _CASES: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ),
     ("five purchases a day", ("trading.purchases_per_day=5",), _NARROW),
     ("twelve purchases a day", ("trading.purchases_per_day=12", "evaluation.fitness_slices=16"), _ALL_TRADED),
+    ("a rank of its own", ("trading.rank=separate",), _NARROW),
     (
         "twelve purchases a day, nothing observed",
-        ("trading.purchases_per_day=12", "trading.observe_portfolio=false"),
+        ("trading.purchases_per_day=12", "trading.observe_portfolio=false", "trading.rank=separate"),
         _ALL_TRADED,
     ),
     ("odd widths", ("network.embedding=12", "network.queries=3", "network.head_width=48"), _NARROW),

@@ -59,7 +59,8 @@ def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str,
     assert len(_trades_of_equal_forms(panel, trading, first_days, seed)) > EPISODES / 2
 
 
-def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day() -> None:
+@pytest.mark.parametrize("ranked", [False, True])
+def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day(ranked: bool) -> None:
     several = 0
     for seed in range(200):
         random = np.random.default_rng(seed)
@@ -76,15 +77,20 @@ def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day() ->
         }
         trading = TradingConfig(**rules)
         first_days = random.integers(0, 60 - trading.episode_days + 1, 3)
-        table = _trades_of_equal_forms(random_panel(seed, 60, assets), trading, first_days, seed)
+        table = _trades_of_equal_forms(random_panel(seed, 60, assets), trading, first_days, seed, ranked=ranked)
         several += int(table.duplicated(["episode", "decision_day"]).sum())
     assert several > 300
 
 
-def _trades_of_equal_forms(panel: Panel, trading: TradingConfig, first_days: np.ndarray, seed: int) -> pd.DataFrame:
+def _trades_of_equal_forms(
+    panel: Panel, trading: TradingConfig, first_days: np.ndarray, seed: int, *, ranked: bool = False
+) -> pd.DataFrame:
     """All trades, once both forms have been found to equal the obvious one."""
     prices, steps, episodes = prices_of(panel), trading.episode_days, len(first_days)
-    coefficients, targets = random_actions(seed, episodes, steps, panel.assets)
+    actions = list(random_actions(seed, episodes, steps, panel.assets))
+    if ranked:
+        # With equals, and some outside of their bounds.
+        actions.append(np.random.default_rng(seed).uniform(-0.1, 1.1, actions[0].shape).round(1))
     environment = TradingEnvironment(prices, trading, record_trades=True)
     environment.reset(torch.tensor(first_days))
     rewards, portfolios = [], []
@@ -92,19 +98,17 @@ def _trades_of_equal_forms(panel: Panel, trading: TradingConfig, first_days: np.
         assert environment.step_index == step
         assert environment.days.tolist() == (first_days + step).tolist()
         portfolios.append(environment.portfolio().numpy())
-        rewards.append(
-            environment.step(torch.tensor(coefficients[:, step]), torch.tensor(targets[:, step])).numpy().copy()
-        )
+        rewards.append(environment.step(*(torch.tensor(values[:, step]) for values in actions)).numpy().copy())
     assert environment.done
     assert not environment.portfolio().any()
     account = environment.summary()
     table = environment.trades()
     whole_rewards, whole_account = trade_whole_episodes(
-        prices, trading, torch.tensor(first_days), torch.tensor(coefficients), torch.tensor(targets)
+        prices, trading, torch.tensor(first_days), *(torch.tensor(values) for values in actions)
     )
 
     slow = [
-        SlowEpisode(panel, trading, int(first_days[index])).run(coefficients[index], targets[index])
+        SlowEpisode(panel, trading, int(first_days[index])).run(*(values[index] for values in actions))
         for index in range(episodes)
     ]
     slow_rewards = np.array([episode.rewards for episode in slow])
@@ -121,6 +125,8 @@ def _trades_of_equal_forms(panel: Panel, trading: TradingConfig, first_days: np.
         assert ((summary.win_rate >= 0) & (summary.win_rate <= 1)).all()
     _assert_portfolios_equal(np.stack(portfolios, axis=1), slow)
     _assert_trades_equal(table, slow)
+    falling = table.groupby(["episode", "decision_day"])["coefficient"].diff().fillna(0.0) <= 0.0
+    assert falling.all() or ranked
     return table
 
 
@@ -139,8 +145,6 @@ def _assert_trades_equal(table: pd.DataFrame, slow: list[SlowEpisode]) -> None:
     ).drop(columns="fees")
     # Of equal coefficients of a day, which come in the order of precedence.
     expected = expected.sort_values(["episode", "decision_day", "asset"], ignore_index=True)
-    falling = table.groupby(["episode", "decision_day"])["coefficient"].diff().fillna(0.0) <= 0.0
-    assert falling.all()
     decisions = ["episode", "decision_day"]
     assert table[decisions].to_numpy().tolist() == expected[decisions].to_numpy().tolist()
     table = table.sort_values(["episode", "decision_day", "asset"], ignore_index=True)

@@ -304,6 +304,31 @@ def test_no_column_is_favoured_where_some_of_equals_are_bought() -> None:
         assert (np.abs(counts / panel.days - 0.2) < 4.0 * np.sqrt(0.2 * 0.8 / panel.days)).all()
 
 
+def test_what_is_ranked_highest_is_bought_only_if_its_coefficient_is_enough() -> None:
+    close = np.full((8, 4), 10.0)
+    prices = prices_of(panel_of(close, close, close))
+    trading = TradingConfig(trading_days=2, settlement_days=2, holding_days=2)
+    environment = TradingEnvironment(prices, trading, record_trades=True)
+    environment.reset(torch.tensor([1]))
+    ranks = torch.tensor([[0.2, 0.9, 0.3, 0.1]])
+    targets = torch.full((1, 4), 0.2)
+    environment.step(torch.tensor([[3.0, 0.9, 2.0, 3.0]]), targets, ranks)
+    environment.step(torch.tensor([[3.0, 1.5, 2.0, 3.0]]), targets, ranks)
+    for _ in range(2):
+        environment.step(targets, targets, ranks)
+    table = environment.trades()
+    assert table[["decision_day", "asset", "coefficient"]].to_numpy().tolist() == [[2.0, 1.0, 1.5]]
+
+
+def test_a_rank_that_is_not_a_number_is_named() -> None:
+    prices, trading = prices_of(random_panel(6, 100, 5)), TradingConfig(**SMALL)
+    coefficients, targets = random_actions(6, 1, 33, 5)
+    ranks = torch.full_like(coefficients, 0.5)
+    ranks[0, 3] = torch.nan
+    with pytest.raises(FloatingPointError, match="network has diverged"):
+        trade_whole_episodes(prices, trading, torch.tensor([40]), coefficients, targets, ranks)
+
+
 def test_where_there_are_fewer_assets_than_purchases_the_rest_is_nothing() -> None:
     close = np.full((5, 3), 10.0)
     close[:, 1] = np.nan

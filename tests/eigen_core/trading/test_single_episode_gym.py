@@ -22,15 +22,19 @@ def small_config(trading: dict[str, Any] | None = None) -> Config:
 
 # Boxes without bounds are what the observations and, in the classic rules, the coefficients are.
 @pytest.mark.filterwarnings("ignore:.*Box (observation|action) space .* is -?infinity.*:UserWarning")
-@pytest.mark.parametrize("trading", [{}, {"max_coefficient": None, "observe_portfolio": False, "fill": "same_close"}])
+@pytest.mark.parametrize(
+    "trading", [{"rank": "separate"}, {"max_coefficient": None, "observe_portfolio": False, "fill": "same_close"}]
+)
 def test_gymnasium_accepts_it(trading: dict[str, Any]) -> None:
     environment = SingleEpisodeEnv(random_panel(4, 300, 6), small_config(trading))
     check_env(environment, skip_render_check=True)
 
 
-@pytest.mark.parametrize("purchases", [1, 3])
-def test_it_equals_the_environment(purchases: int) -> None:
-    config, panel = small_config({"purchases_per_day": purchases}), random_panel(4, 300, 6)
+@pytest.mark.parametrize(
+    ("trading", "values"), [({}, 2), ({"purchases_per_day": 3}, 2), ({"rank": "separate", "purchases_per_day": 2}, 3)]
+)
+def test_it_equals_the_environment(trading: dict[str, Any], values: int) -> None:
+    config, panel = small_config(trading), random_panel(4, 300, 6)
     environment = SingleEpisodeEnv(panel, config)
     observation, info = environment.reset(options={"first_day": 30})
     assert info == {"day": 30}
@@ -43,10 +47,9 @@ def test_it_equals_the_environment(purchases: int) -> None:
         np.testing.assert_array_equal(observation["window"], panel.features[26 + step : 31 + step])
         np.testing.assert_array_equal(observation["portfolio"], many.portfolio()[0])
         np.testing.assert_allclose(observation["episode_time"], [step / steps, float(step < 20)], rtol=1e-6)
-        action = random.uniform(0.0, 2.0, (6, 2)).astype(np.float32)
+        action = random.uniform(0.0, 2.0, (6, values)).astype(np.float32)
         observation, reward, terminated, truncated, info = environment.step(action)
-        values = torch.tensor(action).unsqueeze(0)
-        assert reward == float(many.step(values[..., 0], values[..., 1]))
+        assert reward == float(many.step(*torch.tensor(action).unsqueeze(0).unbind(-1)))
         assert (terminated, truncated) == (step == steps - 1, False)
     account = many.summary()
     assert account.trades > 0

@@ -200,7 +200,7 @@ class SlowEpisode:
             seen.append([1.0, age, min(max(gain, -5.0), 5.0), min(position.coefficient / unit, 65_504.0)])
         return seen
 
-    def decide(self, day: int, coefficients: Array, targets: Array) -> None:
+    def decide(self, day: int, coefficients: Array, targets: Array, ranks: Array | None) -> None:
         precedence = precedence_of(self.panel.dates[day : day + 1], self.panel.assets)[0]
         wanted = []
         for asset in range(self.panel.assets):
@@ -209,8 +209,9 @@ class SlowEpisode:
             coefficient = max(float(coefficients[asset]), 0.0)
             if self.trading.max_coefficient is not None:
                 coefficient = min(coefficient, self.trading.max_coefficient)
-            wanted.append((coefficient, int(precedence[asset]), asset))
-        for coefficient, _, asset in sorted(wanted, reverse=True)[: self.trading.purchases_per_day]:
+            rank = coefficient if ranks is None else min(max(float(ranks[asset]), 0.0), 1.0)
+            wanted.append((rank, int(precedence[asset]), asset, coefficient))
+        for _, _, asset, coefficient in sorted(wanted, reverse=True)[: self.trading.purchases_per_day]:
             if coefficient < self.trading.buy_threshold or asset in self.held:
                 continue
             target = min(max(float(targets[asset]), self.trading.min_target), self.trading.max_target)
@@ -220,7 +221,7 @@ class SlowEpisode:
             else:
                 self.ordered.append((asset, coefficient, target))
 
-    def run(self, coefficients: Array, targets: Array) -> "SlowEpisode":
+    def run(self, coefficients: Array, targets: Array, ranks: Array | None = None) -> "SlowEpisode":
         """Trade with actions `[T, assets]`."""
         trading = self.trading
         last = trading.trading_days + trading.settlement_days - 1
@@ -231,7 +232,7 @@ class SlowEpisode:
             self.close_positions(day)
             self.portfolios.append(self.observe(day))
             if step < trading.trading_days:
-                self.decide(day, coefficients[step], targets[step])
+                self.decide(day, coefficients[step], targets[step], None if ranks is None else ranks[step])
             self.mark_positions(day)
             if not self.held:
                 self.idle_days += 1
