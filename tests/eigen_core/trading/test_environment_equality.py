@@ -59,8 +59,8 @@ def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str,
     assert len(_trades_of_equal_forms(panel, trading, first_days, seed)) > EPISODES / 2
 
 
-@pytest.mark.parametrize("ranked", [False, True])
-def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day(ranked: bool) -> None:
+def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day() -> None:
+    """On every other market the agent ranks the assets by a value of its own."""
     several = 0
     for seed in range(200):
         random = np.random.default_rng(seed)
@@ -77,7 +77,7 @@ def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day(rank
         }
         trading = TradingConfig(**rules)
         first_days = random.integers(0, 60 - trading.episode_days + 1, 3)
-        table = _trades_of_equal_forms(random_panel(seed, 60, assets), trading, first_days, seed, ranked=ranked)
+        table = _trades_of_equal_forms(random_panel(seed, 60, assets), trading, first_days, seed, ranked=seed % 2 == 1)
         several += int(table.duplicated(["episode", "decision_day"]).sum())
     assert several > 300
 
