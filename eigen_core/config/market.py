@@ -88,7 +88,7 @@ class TradingConfig(Section):
     """A position closes at the latest this many days after its decision (days)."""
     buy_threshold: NonNegative = 1.0
     """An asset is bought only if its coefficient reaches this."""
-    purchases_per_day: Count = 1
+    purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
     """Assets that may be bought on a day: those with the highest rank, without another in place of one that is held
     already. 1 with classic bookkeeping."""
     rank: Literal["coefficient", "separate"] = "coefficient"
