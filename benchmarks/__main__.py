@@ -34,8 +34,20 @@ BENCHMARKS = (
     "watcher",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-ALL_SECTIONS = (*BENCHMARKS, "soak", "kill", "stop", "limits", "fuzz", "control", "trust", "learning", "learningfinal")
-"""All sections of the file of results; the last nine are each written by a module of their own."""
+ALL_SECTIONS = (
+    *BENCHMARKS,
+    "soak",
+    "kill",
+    "stop",
+    "limits",
+    "fuzz",
+    "control",
+    "trust",
+    "learning",
+    "learningfinal",
+    "learningportfolio",
+)
+"""All sections of the file of results; the last ten are each written by a module of their own."""
 
 
 class _Benchmark(Protocol):

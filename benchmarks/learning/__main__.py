@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks.learning.bench import make_missing, write
+from benchmarks.learning.bench import PARTS, make_missing, write
 from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.methods import METHODS
 from benchmarks.learning.trial import run_trial, trial_config
@@ -31,14 +31,16 @@ def main() -> None:
     bench = commands.add_parser("bench", help="make the trials that are missing; write table and picture")
     bench.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
     bench.add_argument("--final", action="store_true", help="the markets that nothing was tuned on")
+    bench.add_argument("--portfolio", action="store_true", help="portfolios, on markets that nothing was tuned on")
     bench.add_argument("--out", type=Path, default=Path("learning-bench"), help="folder of the trials")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
         if arguments.command == "bench":
+            part = PARTS["portfolio" if arguments.portfolio else "final" if arguments.final else "tuning"]
             with display_on(Console(stderr=True)) as display, progress_to(display):
-                make_missing(arguments.out, arguments.final, arguments.minutes)
-            write(arguments.out, arguments.final)
+                make_missing(arguments.out, part, arguments.minutes)
+            write(arguments.out, part)
         else:
             config = trial_config(
                 arguments.market, arguments.seed, arguments.method, arguments.settings, arguments.generations

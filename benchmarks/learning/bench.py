@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.learning.kept import Trial, TrialFound
-from benchmarks.learning.methods import METHODS
+from benchmarks.learning.methods import MARKET_METHODS, PORTFOLIO_METHODS
 from benchmarks.learning.table import Case, draw, section_of
 from benchmarks.results import RESULTS, keep
 from eigen_core.errors import InputError
@@ -25,26 +26,66 @@ FINAL_CASES: tuple[tuple[Case, ...], ...] = (
 SEEDS = range(1, 6)
 FINAL_SEEDS = range(9_301, 9_306)
 """Seeds of markets that no setting was chosen on."""
-_FOLDER = Path(__file__).parent
+PORTFOLIO_CASES: tuple[tuple[Case, ...], ...] = (
+    tuple((market, edge) for market in ("isolated_factor", "factor") for edge in (0.3, 0.1, 0.05)),
+    (("noise", 0.0),),
+)
+PORTFOLIO_SEEDS = range(9_401, 9_406)
+"""Seeds of markets that no setting of the preset portfolio was chosen on."""
 
 
-def planned(final: bool) -> Iterator[Trial]:
-    """All trials of the bench, or of its final part, in the order in which they are made."""
-    for cases in FINAL_CASES if final else CASES:
-        for seed in FINAL_SEEDS if final else SEEDS:
-            for market, edge in cases:
-                for method in METHODS:
-                    yield Trial(market, edge, method, seed)
+@dataclass(frozen=True)
+class Part:
+    """A part of the bench.
+
+    Attributes:
+        section: its name in the file of results, and that of its picture.
+        title: of the section.
+        cases: markets and edges; see `CASES`.
+        seeds: of each.
+        methods: by which is learned.
+    """
+
+    section: str
+    title: str
+    cases: tuple[tuple[Case, ...], ...]
+    seeds: range
+    methods: tuple[str, ...]
+
+    def planned(self) -> Iterator[Trial]:
+        """All trials, in the order in which they are made."""
+        for cases in self.cases:
+            for seed in self.seeds:
+                for market, edge in cases:
+                    for method in self.methods:
+                        yield Trial(market, edge, method, seed)
 
 
-def make_missing(folder: Path, final: bool, minutes: float) -> None:
+_UNTUNED = ", on markets that nothing was tuned on"
+PARTS = {
+    "tuning": Part("learning", "What is found of a known edge", CASES, SEEDS, tuple(MARKET_METHODS)),
+    "final": Part(
+        "learningfinal", f"What is found of a known edge{_UNTUNED}", FINAL_CASES, FINAL_SEEDS, tuple(MARKET_METHODS)
+    ),
+    "portfolio": Part(
+        "learningportfolio",
+        f"What portfolios find of a known edge{_UNTUNED}",
+        PORTFOLIO_CASES,
+        PORTFOLIO_SEEDS,
+        tuple(PORTFOLIO_METHODS),
+    ),
+}
+"""By the name that the command line has."""
+
+
+def make_missing(folder: Path, part: Part, minutes: float) -> None:
     """Make trials that are missing; none is begun after so many minutes.
 
     Raises:
         InputError: a kept trial cannot be read, or one cannot be written.
     """
     began = time.monotonic()
-    trials = list(planned(final))
+    trials = list(part.planned())
     for done, trial in enumerate(trials):
         if trial.kept(folder) is None:
             if time.monotonic() - began > 60.0 * minutes:
@@ -53,23 +94,20 @@ def make_missing(folder: Path, final: bool, minutes: float) -> None:
         report_progress("trials", done + 1, len(trials))
 
 
-def write(folder: Path, final: bool, results: Path = RESULTS) -> None:
+def write(folder: Path, part: Part, results: Path = RESULTS) -> None:
     """Write the table and the picture of the trials that were made.
 
     Raises:
         InputError: none was made, or one cannot be read.
     """
     found: dict[Case, dict[str, list[TrialFound]]] = {}
-    for trial in planned(final):
+    for trial in part.planned():
         kept = trial.kept(folder)
         if kept is not None:
             found.setdefault((trial.market, trial.edge), {}).setdefault(trial.method, []).append(kept)
     if not found:
         raise InputError(f"There is no trial in {folder} yet: allow some minutes with --minutes.")
-    name = "learningfinal" if final else "learning"
-    title = "What is found of a known edge"
-    if final:
-        title += ", on markets that nothing was tuned on"
-    picture = results.parent / "learning" / f"{name}.png"
-    draw(found, picture, title)
-    keep({name: section_of(found, len(list(planned(final))), title, picture.name)}, ALL_SECTIONS, results)
+    picture = results.parent / "learning" / f"{part.section}.png"
+    draw(found, picture, part.title)
+    section = section_of(found, len(list(part.planned())), part.title, picture.name)
+    keep({part.section: section}, ALL_SECTIONS, results)

@@ -12,7 +12,8 @@ class Method:
 
     Attributes:
         settings: over the preset's, as `key=value`.
-        generations: how many take about as many processor seconds as 10 of the preset's own.
+        generations: of the methods of the market, how many take about as many processor seconds as 10 of the preset's
+            own. Those of a portfolio are not made equal: the direct one takes as many as its preset.
     """
 
     settings: tuple[str, ...] = ()
@@ -35,17 +36,32 @@ DIRECT = (
     "task=portfolio",
     *_settings_of(
         "portfolio",
-        *("trading", "network", "population", "exploration", "replay", "learner", "evolution", "evaluation"),
+        *(
+            "trading",
+            "portfolio",
+            "network",
+            "population",
+            "exploration",
+            "replay",
+            "learner",
+            "evolution",
+            "evaluation",
+        ),
     ),
 )
-METHODS = {
+MARKET_METHODS = {
     "both": Method(),
     "counterfactual": Method(COUNTERFACTUAL),
     "n_step": Method(("learner.n_step=5",)),
-    "portfolio_direct": Method(DIRECT, generations=int(preset_values("portfolio")["generations"])),
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
-    "portfolio": Method(("task=portfolio",)),
 }
-"""By name. `both` is the preset: gradients (DDPG) and evolution; methods of a portfolio play the task `portfolio`,
-the direct one with its preset's own network and population."""
+"""Those of the market, by name. `both` is the preset: gradients (DDPG) and evolution."""
+PORTFOLIO_METHODS = {
+    "portfolio_direct": Method(DIRECT, generations=int(preset_values("portfolio")["generations"])),
+    "portfolio_ddpg": Method(("task=portfolio",)),
+    "portfolio_ppo": Method(("task=portfolio", *_settings_of("ppo", "replay", "learner"))),
+}
+"""Those of the task `portfolio`, by name: the direct one with its preset's own network and population, the others with
+quickstart's. Counterfactual learning plays the task `market` alone."""
+METHODS = MARKET_METHODS | PORTFOLIO_METHODS

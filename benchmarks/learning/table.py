@@ -33,7 +33,8 @@ _METHOD = (
     "has a market of its own, with 95 % bootstrap intervals. Excess: of a champion's trade over the mean of all assets "
     "bought on the same day; of portfolios, which are judged by it, of a year's growth over equal weights, the "
     "oracle's being that which softmax weights of the signal expect on such markets. CPU "
-    "seconds: of training, median; generations are such that methods take about as many."
+    "seconds: of training, median; generations are such that methods of the market take about as many, which is not so "
+    "of those of portfolios."
 )
 _PANELS_IN_A_ROW = 3
 Case = tuple[str, float]

@@ -16,3 +16,6 @@ class PortfolioConfig(Section):
     max_score: Annotated[float, Field(gt=0.0, le=20.0)] = 5.0
     """Bound of an asset's score; cash has the score 0. With long positions only, a weight is the larger than another by
     the exponential of the difference of their scores."""
+    initial_speed: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Speed of an agent whose weights are 0, around which agents begin: the share of the way to a new score that is
+    gone in a day. A slow one turns little over before anything is learned."""

@@ -76,8 +76,12 @@ def _random_play(state: TrainingState, agents: slice) -> tuple[torch.Tensor, tor
     for agent in range(agents.start, agents.stop):
         generator = keyed_generator(state.config.seed, state.generation + 1, "evaluate", agent, "random actions")
         fractions = torch.from_numpy(generator.uniform(-1.0, 1.0, shape)).float().clamp_(-_LARGEST, _LARGEST)
-        # Without weights an actor plays the middle of the range, with a standard deviation of 1 if it has one.
-        rows.append(fractions / 2.0 if state.heads.spread == "none" else state.task.box.raw(fractions))
+        # Without weights an actor plays what its box begins with, with a standard deviation of 1 if it has one.
+        deterministic, box = state.heads.spread == "none", state.task.box
+        drawn = fractions / 2.0 if deterministic else box.raw(fractions)
+        if box.offset is not None:
+            drawn = drawn - (box.initial - 0.5 if deterministic else box.offset).cpu()
+        rows.append(drawn)
     weights = state.population.weights[agents]
     return weights.new_zeros(()).expand_as(weights), torch.stack(rows).to(state.device)
 

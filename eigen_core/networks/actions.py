@@ -113,6 +113,5 @@ def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
         scores = most * portfolio[..., 0]
         return scores + scaled[..., 1] * (wanted - scores)
 
-    return AssetActions(
-        Box((-most, 0.0), (most, 1.0), device), 1 if config.trading.observe_portfolio else 0, 0, reached
-    )
+    box = Box((-most, 0.0), (most, 1.0), device, initial=(0.5, config.portfolio.initial_speed))
+    return AssetActions(box, 1 if config.trading.observe_portfolio else 0, 0, reached)

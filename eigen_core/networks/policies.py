@@ -66,14 +66,22 @@ class Box:
         high: upper bounds; infinite: there is none.
         device: where actions are computed.
         steepness: 0.5 gives the logistic function, 1 gives tanh.
+        initial: what is played without weights, as a fraction of each value's range; None: the middle.
 
     Attributes:
         values: of an action.
         low, high: the bounds, float32 `[values]`.
+        initial: what is played without weights, as a fraction of each value's range, float32 `[values]`.
+        offset: what actors add to their outputs before they are squashed, float32 `[values]`; None: nothing.
     """
 
     def __init__(
-        self, low: Sequence[float], high: Sequence[float], device: torch.device, steepness: float = 0.5
+        self,
+        low: Sequence[float],
+        high: Sequence[float],
+        device: torch.device,
+        steepness: float = 0.5,
+        initial: Sequence[float] | None = None,
     ) -> None:
         lows, highs = (torch.tensor(bounds, dtype=torch.float64) for bounds in (low, high))
         unbounded = highs.isinf()
@@ -82,6 +90,9 @@ class Box:
         self._range = (highs - lows).masked_fill(unbounded, 1.0).float().to(device)
         self._unbounded = unbounded.to(device) if bool(unbounded.any()) else None
         self._steepness = steepness
+        fractions = torch.tensor(initial or [0.5] * self.values, dtype=torch.float64)
+        self.initial = fractions.float().to(device)
+        self.offset = self.raw(2.0 * fractions - 1.0).float().to(device) if bool((fractions != 0.5).any()) else None
 
     def actions(self, raw: Tensor) -> Tensor:
         """Squash numbers `[..., values]` to actions in natural units."""
@@ -245,10 +256,12 @@ def policy_of(parameters: Parameters, name: str, hidden: Tensor, box: Box, heads
     """Return the policy of a Gaussian actor whose last layer is `name`, for float32 `[agents, ..., inputs]`."""
     outputs = linear(parameters, name, hidden)
     if heads.spread == "none":
-        return SquashedGaussian(outputs, None, box)
+        return SquashedGaussian(outputs if box.offset is None else outputs + box.offset, None, box)
     if heads.spread == "observed":
         mean, log_std = outputs.chunk(2, dim=-1)
     else:
         mean, free = outputs, parameters[f"{name}.log_std"]
         log_std = free.reshape(len(free), *[1] * (outputs.ndim - 2), -1).expand_as(outputs)
+    if box.offset is not None:
+        mean = mean + box.offset
     return SquashedGaussian(mean, log_std.clamp(_LOWEST_LOG_STD, _HIGHEST_LOG_STD), box)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.learning import bench, kept
-from benchmarks.learning.bench import make_missing, planned, write
+from benchmarks.learning import kept
+from benchmarks.learning.bench import PARTS, Part, make_missing, write
 from benchmarks.learning.kept import Trial
 from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.methods import METHODS
@@ -15,6 +15,8 @@ from benchmarks.results import RESULTS
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
+
+PART = Part("learning", "A title", ((("plain", 0.3), ("noise", 0.0)),), range(1, 3), tuple(METHODS))
 
 
 @pytest.fixture
@@ -37,31 +39,29 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
         }
 
     monkeypatch.setattr(kept, "run_trial", run_trial)
-    monkeypatch.setattr(bench, "CASES", ((("plain", 0.3), ("noise", 0.0)),))
-    monkeypatch.setattr(bench, "SEEDS", range(1, 3))
     return calls
 
 
 def test_every_trial_is_made_once(tmp_path: Path, made: list[tuple[str, float, int]]) -> None:
-    make_missing(tmp_path, final=False, minutes=1.0)
-    assert len(made) == len(list(planned(final=False))) == len(list(tmp_path.iterdir()))
-    make_missing(tmp_path, final=False, minutes=1.0)
+    make_missing(tmp_path, part=PART, minutes=1.0)
+    assert len(made) == len(list(PART.planned())) == len(list(tmp_path.iterdir()))
+    make_missing(tmp_path, part=PART, minutes=1.0)
     assert len(made) == len(list(tmp_path.iterdir()))
 
 
 def test_no_trial_is_begun_after_the_time_allowed(tmp_path: Path, made: list[tuple[str, float, int]]) -> None:
-    make_missing(tmp_path, final=False, minutes=-1.0)
+    make_missing(tmp_path, part=PART, minutes=-1.0)
     assert not made
     with pytest.raises(InputError, match="There is no trial in"):
-        write(tmp_path, final=False, results=tmp_path / "RESULTS.md")
+        write(tmp_path, part=PART, results=tmp_path / "RESULTS.md")
 
 
 @pytest.mark.usefixtures("made")
 def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
     results = tmp_path / "benchmarks" / "RESULTS.md"
     (results.parent / "learning").mkdir(parents=True)
-    make_missing(tmp_path / "trials", final=False, minutes=1.0)
-    write(tmp_path / "trials", final=False, results=results)
+    make_missing(tmp_path / "trials", part=PART, minutes=1.0)
+    write(tmp_path / "trials", part=PART, results=results)
     text = results.read_text()
     assert "| plain | 0.3 | both | 2 | 82 [81, 82] | 60 [60, 60] | 90 [90, 90] | 0.50 [0.50, 0.50] | - | 20 |" in text
     assert "| noise | 0 | both | 2 | - | - | - | 0.50 [0.50, 0.50] | 0 of 2 | 20 |" in text
@@ -72,8 +72,8 @@ def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("made")
 def test_how_many_trials_are_missing_is_said(tmp_path: Path) -> None:
-    make_missing(tmp_path, final=False, minutes=1.0)
-    found = next(planned(final=False)).kept(tmp_path)
+    make_missing(tmp_path, part=PART, minutes=1.0)
+    found = next(PART.planned()).kept(tmp_path)
     assert found is not None
     section = section_of({("plain", 0.3): {"both": [found]}}, planned=3, title="", picture="")
     assert section.remarks[0] == "Made so far: 1 of 3 trials."
@@ -82,14 +82,14 @@ def test_how_many_trials_are_missing_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("made")
 def test_a_file_that_holds_no_trial_is_named(tmp_path: Path) -> None:
-    first = next(planned(final=False))
+    first = next(PART.planned())
     first.path(tmp_path).write_text("{}")
     with pytest.raises(InputError, match=f"{first.path(tmp_path).name} holds no trial: remove it"):
-        make_missing(tmp_path, final=False, minutes=1.0)
+        make_missing(tmp_path, part=PART, minutes=1.0)
 
 
-def test_trials_of_both_parts_are_different() -> None:
-    trials = [*planned(final=False), *planned(final=True)]
+def test_trials_of_all_parts_are_different() -> None:
+    trials = [trial for part in PARTS.values() for trial in part.planned()]
     assert len({trial.path(Path()) for trial in trials}) == len(trials)
 
 
@@ -114,7 +114,7 @@ def test_the_direct_method_is_the_preset_portfolio_on_the_days_of_the_market() -
     preset = load_config("portfolio", given)
     config = Trial("factor", 0.3, "portfolio_direct", 1).config
     assert config.generations == preset.generations
-    for section in ("network", "population", "exploration", "replay", "evolution", "evaluation"):
+    for section in ("portfolio", "network", "population", "exploration", "replay", "evolution", "evaluation"):
         assert getattr(config, section) == getattr(preset, section)
     # The task does not read the former, nor the learner the latter.
     assert config.trading.model_copy(update={"loss_multiplier": preset.trading.loss_multiplier}) == preset.trading

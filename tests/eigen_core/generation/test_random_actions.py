@@ -23,10 +23,11 @@ ENDLESS: dict[str, Any] = {
     "exploration": {"random_steps": 91},
 }
 MARKET: dict[str, Any] = {"exploration": {"random_steps": 171}}
+PORTFOLIO: dict[str, Any] = {**MARKET, "task": "portfolio", "portfolio": {"initial_speed": 0.1}}
 
 
 def begin(config: Config) -> TrainingState:
-    content = random_panel(config) if config.task == "market" else open_data(config).content
+    content = random_panel(config) if config.task in ("market", "portfolio") else open_data(config).content
     return start_training(config, content)
 
 
@@ -40,7 +41,7 @@ def drawn(state: TrainingState, generation: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("algorithm", OFF_POLICY)
-@pytest.mark.parametrize("sections", [ENDLESS, MARKET], ids=["gym", "market"])
+@pytest.mark.parametrize("sections", [ENDLESS, MARKET, PORTFOLIO], ids=["gym", "market", "portfolio"])
 def test_as_many_generations_as_it_takes_are_played_at_random(sections: dict[str, Any], algorithm: str) -> None:
     state = begin(small_config(**sections, learner={"algorithm": algorithm}))
     for generation in range(1, 4):

@@ -35,7 +35,10 @@ _SMALL = (
 )
 _TCN = ("network.encoder=tcn", "learner.block_days=80")
 _COUNTERFACTUAL = ("learner.algorithm=counterfactual", "learner.accumulation_steps=2")
-_DIRECT = ("task=portfolio", "learner.algorithm=direct", "learner.stretch_days=100")
+_DIRECT = (
+    *("task=portfolio", "learner.algorithm=direct", "learner.stretch_days=100"),
+    "portfolio.initial_speed=0.1",
+)
 _NARROW = (8, 24)
 _ALL_TRADED = (16, 0)
 

@@ -39,7 +39,7 @@ def begin(config: Config) -> TrainingState:
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None:
-    sections: dict[str, Any] = {"learner": {"algorithm": learner}, "portfolio": {"short": 0.3}}
+    sections: dict[str, Any] = {"learner": {"algorithm": learner}, "portfolio": {"short": 0.3, "initial_speed": 0.2}}
     states = [advance(begin(portfolio_config(population={"group_size": size}, **sections)), 2) for size in (0, 1, 2)]
     contents = [content_of(state) for state in states]
     assert contents[0] == contents[1] == contents[2]
@@ -70,6 +70,17 @@ def test_rewards_are_those_of_the_weights_that_agents_decide_on(observe: bool) -
         np.testing.assert_allclose(rollout.rewards[:, episode], growth.sum(-1), atol=1e-4)
         np.testing.assert_allclose(rollout.counts["turnover"].reshape(3, 2)[:, episode], turnover.sum(-1), atol=1e-4)
         np.testing.assert_allclose(task.growth(rows, start, len(days))[0].detach(), growth, atol=1e-3)
+
+
+@pytest.mark.parametrize("heads", [Heads(), Heads(spread="free"), Heads(spread="observed")])
+def test_agents_without_weights_play_the_initial_speed(heads: Heads) -> None:
+    config = portfolio_config(portfolio={"initial_speed": 0.1})
+    network = PortfolioTask(config, random_panel(config), CPU, heads).network
+    critic, actor = (layout.views(torch.zeros(2, layout.size)) for layout in network.layouts)
+    prepared = network.prepare_actor(actor, network.encode_block(critic, 30, 5), torch.zeros(1, 0))
+    played = network.policy(actor, prepared, torch.zeros(*prepared.shape[:-1], 1)).mode
+    np.testing.assert_allclose(played[..., 0], 0.0, atol=1e-5)
+    np.testing.assert_allclose(played[..., 1], 0.1, rtol=1e-5)
 
 
 def test_an_episode_needs_the_fills_after_its_last_decision() -> None:
