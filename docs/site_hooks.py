@@ -27,6 +27,7 @@ OUTSIDE = (
     "benchmarks/learning/leak.png",
     "benchmarks/learning/learning.png",
     "benchmarks/learning/learningfinal.png",
+    "benchmarks/learning/learningportfolio.png",
     "benchmarks/trust.png",
     "benchmarks/memoryplan.png",
     "benchmarks/soak.png",
