@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from benchmarks.results import Section
 from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.days import prices_of_span
-from eigen_core.account.matched import excess_of_trades, matched_traders
+from eigen_core.account.excess import excess_of_trades
+from eigen_core.account.matched import matched_traders
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel
 from eigen_core.randomness import keyed_generator
@@ -23,7 +24,9 @@ _FIRST, _EVERY = 300, 520
 _TRADERS = 8
 _DRAWS = 200
 _SKILLS = (0.0, 0.05, 0.1, 0.2, 0.3)
+_RISKY = 1.5
 _SELECTIVE = 2.0
+_RULES = ((5, None), (5, _SELECTIVE), (20, None), (20, _SELECTIVE))
 
 Values = NDArray[np.float64]
 
@@ -43,26 +46,29 @@ class _Year:
 
 def run() -> Section:
     """Judge traders of each skill, those that buy every day and those that wait for a strong signal."""
-    config = Config()
-    panel, _ = build_panel(config)
-    years = [_year(panel, config, first) for first in range(_FIRST, panel.days - _DAYS, _EVERY)]
     rows = []
-    for skill in _SKILLS:
-        row = [f"{skill:g}"]
-        for threshold in (None, _SELECTIVE):
+    for holding, threshold in _RULES:
+        rules = {"trading": {"holding_days": holding, "settlement_days": holding}}
+        config = Config.model_validate(rules)
+        panel, _ = build_panel(config)
+        years = [_year(panel, config, first) for first in range(_FIRST, panel.days - _DAYS, _EVERY)]
+        row = [f"{holding} days, {'every day' if threshold is None else 'selective'}"]
+        for skill in (None, *_SKILLS):
             verdicts = [verdict for year in years for verdict in _judged(year, config, skill, threshold)]
             claimed = sum(verdict.claim == "skill" for verdict in verdicts)
-            row += [f"{claimed} of {len(verdicts)}", f"{claimed / len(verdicts):.1%}"]
+            row.append(f"{claimed} of {len(verdicts)}")
         rows.append(row)
     return Section(
         title="Claims of skill, of traders whose skill is known",
         method=(
-            f"On each of {len(years)} years of the bundled prices {_TRADERS} traders see a signal whose correlation "
-            "with what an asset gains over the holding time is given, new every day. They buy the free asset with the "
-            f"highest signal, every day, or only if it is above {_SELECTIVE:g} standard deviations. Each is judged by "
-            f"its excess and by {_DRAWS} matched random traders."
+            f"On years of the bundled prices, {_EVERY} days apart, {_TRADERS} traders each see a signal whose "
+            "correlation with what an asset gains over the holding time is given, new every day. They buy the free "
+            f"asset with the highest signal, every day, or only if it is above {_SELECTIVE:g} standard deviations. "
+            "Traders that prefer risky assets know nothing: their signal is normal noise and "
+            f"{_RISKY:g} times the standardised beta. Each is judged by its excess and by {_DRAWS} matched random "
+            "traders."
         ),
-        columns=("correlation", "every day", "claimed", "selective", "claimed"),
+        columns=("held, buys", "prefer risky assets", *(f"correlation {skill:g}" for skill in _SKILLS)),
         rows=rows,
         remarks=(
             "Who buys one of 20 assets every day and holds each for 20 days holds nearly all of them, whatever the "
@@ -83,10 +89,11 @@ def _year(panel: Panel, config: Config, first: int) -> _Year:
     return _Year(known, dates, entries, closes, closes[last] / entries - 1.0, market, beta)
 
 
-def _judged(year: _Year, config: Config, skill: float, threshold: float | None) -> Iterator[Verdict]:
+def _judged(year: _Year, config: Config, skill: float | None, threshold: float | None) -> Iterator[Verdict]:
     for trader in range(_TRADERS):
         key = f"{year.dates[0]} {trader} {skill}"
-        trades = _trade(year, config, skill, threshold, keyed_generator(0, "claims", key, "signal"))
+        signal = _signal(year, skill, keyed_generator(0, "claims", key, "signal"))
+        trades = _trade(year, config, signal, threshold)
         if (trades.asset >= 0).sum() < 2:
             continue
         account = trade_accounts(trades, year.closes[:_DAYS], year.dates, config.trading, config.account)
@@ -95,6 +102,7 @@ def _judged(year: _Year, config: Config, skill: float, threshold: float | None) 
             for group in matched_traders(trades, year.known, config.trading, _DRAWS, 0, key)
         ]
         capital = config.account.capital
+        excess, alpha = excess_of_trades(trades, year.known, config.trading)
         yield judge(
             Evidence(
                 returns=account.curve(0).returns,
@@ -102,24 +110,31 @@ def _judged(year: _Year, config: Config, skill: float, threshold: float | None) 
                 baskets=("all assets",),
                 total_return=float(account.equity[0, -1] / capital - 1.0),
                 matched_returns=np.concatenate(matched) / capital - 1.0,
-                excess=excess_of_trades(trades, year.known, config.trading),
+                excess=excess,
+                alpha=alpha,
                 holding_days=config.trading.holding_days,
             )
         )
 
 
-def _trade(
-    year: _Year, config: Config, skill: float, threshold: float | None, generator: np.random.Generator
-) -> DecidedTrades:
-    """Return the trades of a trader who sees a signal of so much skill."""
-    trading = config.trading
+def _signal(year: _Year, skill: float | None, generator: np.random.Generator) -> Values:
+    """Return a signal of so much skill, or of a preference for risky assets (None): `[days - 1, assets]`."""
     gains = year.gains[:-1]
-    known = ~np.isnan(gains)
+    noise = generator.standard_normal(gains.shape)
+    if skill is None:
+        preferred: Values = noise + _RISKY * (year.beta - year.beta.mean()) / year.beta.std()
+        return preferred
     centred = gains - np.nanmean(gains, axis=1, keepdims=True)
-    scores = np.where(known, centred / np.nanstd(gains, axis=1, keepdims=True), 0.0)
-    signal = skill * scores + np.sqrt(1.0 - skill**2) * generator.standard_normal(scores.shape)
+    scores = np.where(np.isnan(gains), 0.0, centred / np.nanstd(gains, axis=1, keepdims=True))
+    signal: Values = skill * scores + np.sqrt(1.0 - skill**2) * noise
+    return signal
+
+
+def _trade(year: _Year, config: Config, signal: Values, threshold: float | None) -> DecidedTrades:
+    """Return the trades of a trader who sees the signal."""
+    trading, known = config.trading, ~np.isnan(year.gains[:-1])
     trades = DecidedTrades.none(1, _DAYS)
-    free_from = np.zeros(scores.shape[1], dtype=np.int64)
+    free_from = np.zeros(signal.shape[1], dtype=np.int64)
     for day in range(_DAYS - 1):
         free = known[day] & (free_from <= day)
         # Who waits for a strong signal buys nothing where the strongest is of an asset held already.

@@ -84,6 +84,7 @@ def _judged(panel: Panel, config: Config, scores: Values, key: str) -> Iterator[
                 total_return=float(played.curve.equity[-1] / played.curve.capital - 1.0),
                 matched_returns=played.matched.total_returns,
                 excess=played.excess,
+                alpha=played.alpha,
                 holding_days=played.holding_days,
                 active_share=played.active_share,
             )

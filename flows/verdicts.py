@@ -92,6 +92,7 @@ def verdict_on(
             total_return=float(curve.equity[-1] / curve.capital - 1.0),
             matched_returns=played.matched.total_returns,
             excess=played.excess,
+            alpha=played.alpha,
             holding_days=played.holding_days,
             looks=looks,
             looked_at=looked_at,

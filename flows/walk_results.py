@@ -99,6 +99,11 @@ class WalkResult:
         """What was gained beyond the market; folds are independent, seeds of a fold as if they were the same."""
         return pooled([[played.excess for played in self.of_seed(seed)] for seed in self.walk.all_seeds])
 
+    @cached_property
+    def alpha(self) -> Excess | None:
+        """What of the excess the market's own gain does not explain; pooled as the excess is."""
+        return pooled([[played.alpha for played in self.of_seed(seed)] for seed in self.walk.all_seeds])
+
     @property
     def benchmark(self) -> str:
         """The baseline that figures and alpha are against."""
@@ -141,6 +146,7 @@ class WalkResult:
                 total_return=self.figures.total_return,
                 matched_returns=self.matched_returns,
                 excess=self.excess,
+                alpha=self.alpha,
                 holding_days=first.holding_days,
                 looks=max(one.played.looks.count for one in self.played),
                 risk_free=daily_rate(account.risk_free, account.periods_per_year),

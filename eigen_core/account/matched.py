@@ -1,4 +1,4 @@
-"""Random traders matched to an agent, and what its trades gained beyond the market.
+"""Random traders matched to an agent.
 
 A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, held as long; only the
 assets are drawn at random. The market's own move, and how often and how long one is invested, earn both the same.
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.randomness import keyed_generator
-from eigen_core.records import Excess
-from eigen_core.trading import Prices, entry_prices, excess_of, excess_sums, market_gains
-from eigen_core.trading.orders import BASIS_POINTS, fill_offset, net_gain
+from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading.orders import BASIS_POINTS, fill_offset
 
 Values = NDArray[np.float64]
 
@@ -151,26 +150,3 @@ def play_matched_traders(
 def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
     """Return the settings of one of several accounts that share the capital equally."""
     return settings.model_copy(update={"capital": settings.capital / agents})
-
-
-def _net_gains(trades: DecidedTrades, trading: TradingConfig) -> Values:
-    gains: Values = net_gain(trading, torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
-    return gains
-
-
-def excess_of_trades(trades: DecidedTrades, known: Prices, trading: TradingConfig) -> Excess | None:
-    """Return the mean of what trades gained beyond all assets that could be bought that day, and its standard error.
-
-    Args:
-        trades: of one or more agents, `[agents, days, K]`. What is decided on one day counts together in the error.
-        known: prices of the span, as `prices_of_span` returns them.
-        trading: the rules.
-
-    Both are held as long; see `market_gains` and `excess_of`. None with fewer than two trades.
-    """
-    made, day = trades.asset >= 0, np.arange(trades.asset.shape[1])[:, None]
-    market = market_gains(known, trading).cpu().numpy()[day, np.where(made, trades.exit_day - day, 0)]
-    excess = np.where(made, _net_gains(trades, trading) - market, 0.0).sum(axis=2).sum(axis=0, keepdims=True)
-    number = made.sum(axis=2).sum(axis=0, keepdims=True)
-    sums = excess_sums(torch.tensor(excess), torch.tensor(number), trading.holding_days)
-    return excess_of({name: values.numpy() for name, values in sums.items()})

@@ -33,6 +33,7 @@ class PlayedSpan:
             began with.
         matched: what matched random traders earned.
         excess: what was gained beyond the market; None with too little to tell.
+        alpha: what of the excess the market's own gain does not explain; None with too little to tell.
         holding_days: longest time from a decision to its exit; 1 where what is judged are days.
         baskets: baselines that hold all assets; figures and alpha are against the first.
         weights: share of the equity in each asset at each close, a row a day, a column a symbol, and what is left is
@@ -47,6 +48,7 @@ class PlayedSpan:
     baselines: Mapping[str, EquityCurve]
     matched: MatchedTraders
     excess: Excess | None
+    alpha: Excess | None
     holding_days: int
     baskets: tuple[str, ...] = ("equal_weight", "rebalanced")
     weights: pd.DataFrame | None = None

@@ -11,7 +11,8 @@ from torch import Tensor
 from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
-from eigen_core.account.matched import excess_of_trades, play_matched_traders, share_of_capital
+from eigen_core.account.excess import excess_of_trades
+from eigen_core.account.matched import play_matched_traders, share_of_capital
 from eigen_core.backtest.days import play_days
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.orders import next_orders
@@ -53,6 +54,7 @@ class MarketBacktest:
         initial = initial_weights(self._network.layouts, size, config.seed, self._device)
         began = trade_accounts(self._decided(initial, known, span), closes, dates, config.trading, config.account)
         rules = baseline_curves(self._prices, self._dates, config, span)
+        excess, alpha = excess_of_trades(decided, known, config.trading)
         return PlayedSpan(
             curve=accounts.together(),
             trades=trades.sort_values("decision", kind="stable", ignore_index=True),
@@ -60,7 +62,8 @@ class MarketBacktest:
             one_portfolio=ensemble,
             baselines={**rules, "initial_population": began.together(1.0 / size)},
             matched=play_matched_traders(decided, known, dates, config, draws, key),
-            excess=excess_of_trades(decided, known, config.trading),
+            excess=excess,
+            alpha=alpha,
             holding_days=config.trading.holding_days,
         )
 

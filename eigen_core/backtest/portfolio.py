@@ -10,6 +10,7 @@ from torch import Tensor
 from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.equity import EquityCurve, Values
+from eigen_core.account.excess import alpha_of_days
 from eigen_core.account.matched import share_of_capital
 from eigen_core.account.permuted import active_share, play_permuted_weights
 from eigen_core.account.weights import WeightsAccounts, weights_accounts
@@ -138,6 +139,7 @@ class PortfolioMarket:
             baselines={**rules, "initial_population": initial},
             matched=play_permuted_weights(weights, *known, config, draws, key),
             excess=excess_of_days(returns, market, config.account.periods_per_year),
+            alpha=alpha_of_days(curve.returns, equal.returns, config.account.periods_per_year),
             holding_days=1,
             baskets=("rebalanced", "equal_weight"),
             weights=held,

@@ -12,8 +12,8 @@ from scipy.stats import t as student
 from eigen_core.records import Excess
 from eigen_core.units import change, count, percent, ratio
 from eigen_core.verdict.statistics import (
-    alpha_pvalue,
     corrected,
+    daily_alpha,
     deflated_sharpe,
     overfitting_probability,
     sharpe_interval,
@@ -44,6 +44,7 @@ class Evidence:
         total_return: of its account over the span.
         matched_returns: total returns of random traders matched to the agent, float64 `[draws]`.
         excess: what it gained beyond the market; None with too little to tell.
+        alpha: what of the excess the market's own gain does not explain; None with too little to tell.
         holding_days: longest time from a decision to its exit; trades that overlap are not independent. 1: what is
             judged are days.
         looks: results on these days among which this one was chosen, itself included.
@@ -63,6 +64,7 @@ class Evidence:
     total_return: float
     matched_returns: Values
     excess: Excess | None
+    alpha: Excess | None
     holding_days: int
     looks: int = 1
     looked_at: Sequence[float] = ()
@@ -86,7 +88,7 @@ class Verdict:
         spa_pvalue: probability of such a lead over the best baseline by luck.
         matched_pvalue: probability that a matched random trader earns as much, after so many looks.
         excess_pvalue: probability of such an excess by luck, after so many looks.
-        alpha_pvalue: probability of such a return beyond what the basket's explains by luck, after so many looks.
+        alpha_pvalue: probability of such an alpha of the excess by luck, after so many looks.
         overfitting: probability that the agent chosen is below the median on other days.
         basket_correlation: greatest correlation of the daily returns with a basket of all assets.
         smallest_edge: excess (%, of what `Evidence.excess` is of) that would have been claimed in 80 % of trials.
@@ -112,22 +114,21 @@ def judge(evidence: Evidence) -> Verdict:
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
     the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many
-    degrees of freedom as there are holding times in the span, less one); and so is its alpha on the first basket of all
-    assets, where there is one: a preference for risky assets earns more than the market while that rises. Otherwise
-    none is shown where the agent is the basket (a portfolio of weights: at least 90 % of it are equal weight; else by
-    `BASKET`), where its alpha is not positive, or where it gained no more than the
-    market or the median of the matched random traders; what is left is undecided.
+    degrees of freedom as there are holding times in the span, less one); and so is the excess's alpha: a preference for
+    risky assets earns more than the market while that rises. Otherwise none is shown where the agent is the basket (a
+    portfolio of weights: at least 90 % of it are equal weight; else by `BASKET`), or where it gained no more than the
+    market or the median of the matched random traders; what is left is undecided. Whatever else holds, no skill is
+    shown where the account's daily returns, with all costs paid, have no positive alpha on the first basket.
     """
     looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
     draws = evidence.matched_returns
     matched = corrected((1.0 + (draws >= evidence.total_return).sum()) / (1.0 + len(draws)), looks)
     freedom = max(len(daily) / evidence.holding_days - 1.0, 1.0)
     excess_pvalue, smallest = _excess(evidence.excess, freedom, looks)
+    alpha_pvalue, _ = _excess(evidence.alpha, freedom, looks)
     correlation = _basket_correlation(evidence)
-    single_alpha = _alpha(evidence, daily)
-    alpha = None if single_alpha is None else corrected(single_alpha, looks)
-    pvalues = [matched, 1.0 if excess_pvalue is None else excess_pvalue, 0.0 if alpha is None else alpha]
-    lost = single_alpha is not None and single_alpha >= 0.5
+    pvalues = [matched, *(1.0 if pvalue is None else pvalue for pvalue in (excess_pvalue, alpha_pvalue))]
+    lost = _lost(evidence, daily)
     basket = _basket(evidence, correlation)
     claim: Claim = "none" if lost else _claim(evidence, max(pvalues), basket)
     interval, year = sharpe_interval(daily, evidence.seed), evidence.periods_per_year**0.5
@@ -141,7 +142,7 @@ def judge(evidence: Evidence) -> Verdict:
         spa_pvalue=superiority(evidence.returns, evidence.baselines, evidence.seed),
         matched_pvalue=matched,
         excess_pvalue=excess_pvalue,
-        alpha_pvalue=alpha,
+        alpha_pvalue=alpha_pvalue,
         overfitting=None if evidence.candidates is None else overfitting_probability(evidence.candidates),
         basket_correlation=correlation,
         smallest_edge=smallest,
@@ -164,13 +165,13 @@ def corrected_significance(looks: int) -> float:
     return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
 
 
-def _alpha(evidence: Evidence, daily: Values) -> float | None:
-    """Return the p-value of alpha at one look; 1 where it is undefined beside a basket, None without a basket."""
+def _lost(evidence: Evidence, daily: Values) -> bool:
+    """Return whether the account earned no more than its part in the moves of the first basket, if there is one."""
     baskets = [name for name in evidence.baskets if name in evidence.baselines]
     if not baskets:
-        return None
-    found = alpha_pvalue(daily, evidence.baselines[baskets[0]] - evidence.risk_free)
-    return 1.0 if found is None else found
+        return False
+    alpha = daily_alpha(daily, evidence.baselines[baskets[0]] - evidence.risk_free)
+    return alpha is None or alpha <= 0.0
 
 
 def _claim(evidence: Evidence, pvalue: float, basket: str) -> Claim:
@@ -212,7 +213,7 @@ def _edge(evidence: Evidence, smallest: float | None) -> str:
         return f"after so many looks {len(evidence.matched_returns):,} random traders are too few to show any edge"
     if smallest is None or evidence.excess is None:
         return "no edge could have been shown"
-    return f"the smallest edge that this run could have shown is {change(smallest)} % a {evidence.excess.per}"
+    return f"the smallest edge that could have been shown is {change(smallest)} % a {evidence.excess.per}"
 
 
 def _missing(pvalues: Sequence[float], evidence: Evidence, smallest: float | None) -> str:
@@ -222,7 +223,7 @@ def _missing(pvalues: Sequence[float], evidence: Evidence, smallest: float | Non
     """
     *others, alpha = pvalues
     if max(others) <= SIGNIFICANCE < alpha:
-        return f"by luck alone, what its part in the market's moves leaves has a probability of {percent(alpha)}"
+        return f"by luck alone, the excess that the market's moves do not explain has a probability of {percent(alpha)}"
     return _edge(evidence, smallest)
 
 

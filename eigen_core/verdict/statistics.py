@@ -6,13 +6,10 @@ from itertools import combinations
 import numpy as np
 from arch.bootstrap import SPA, IIDBootstrap, StationaryBootstrap, optimal_block_length
 from numpy.typing import NDArray
-from scipy.stats import t as student
-from scipy.stats import trim_mean
+from scipy.stats import linregress, trim_mean
 from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_ratio
-from statsmodels.regression.linear_model import OLS
 
 from eigen_core.randomness import keyed_generator
-from eigen_core.trading.excess import newey_west_lags
 
 Values = NDArray[np.float64]
 
@@ -76,24 +73,14 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
     return probability if np.isfinite(probability) else None
 
 
-def alpha_pvalue(excess: Values, market: Values) -> float | None:
-    """Return the probability of such an alpha by luck (one-sided); None where it is undefined.
+def daily_alpha(excess: Values, market: Values) -> float | None:
+    """Return the intercept of a day's excess returns on the market's, float64 `[days]` each (Jensen 1968).
 
-    Alpha is the intercept of the returns on the market's (Jensen 1968), with the error of Newey and West 1987 over
-    `newey_west_lags`.
-
-    Args:
-        excess: a day's excess returns, float64 `[days]`.
-        market: those of the market, float64 `[days]`.
+    None where there are too few days, or the market does not move.
     """
-    if len(excess) < _FEWEST or min(excess.std(), market.std()) <= _ROUNDING:
+    if len(excess) < _FEWEST or market.std() <= _ROUNDING:
         return None
-    lags = newey_west_lags(len(excess))
-    fitted = OLS(excess, np.column_stack([np.ones(len(market)), market])).fit(
-        cov_type="HAC", cov_kwds={"maxlags": lags}, use_t=True
-    )
-    error = float(fitted.bse[0])
-    return float(student.sf(fitted.params[0] / error, fitted.df_resid)) if error > _ROUNDING else None
+    return float(linregress(market, excess).intercept)
 
 
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:

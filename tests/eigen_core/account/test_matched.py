@@ -6,7 +6,8 @@ import torch
 from trading_cases import prices_of, random_panel
 
 from eigen_core.account.days import prices_of_span, trade_day_by_day
-from eigen_core.account.matched import excess_of_trades, matched_traders, play_matched_traders
+from eigen_core.account.excess import excess_of_trades
+from eigen_core.account.matched import matched_traders, play_matched_traders
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import Prices, entry_prices
@@ -74,7 +75,7 @@ def test_where_all_assets_are_alike_random_traders_earn_what_the_agent_does() ->
     matched = play_matched_traders(trades, known, DATES, CONFIG, 25, "champion")
     accounts = trade_accounts(trades, known.last_close[: len(SPAN)].numpy(), DATES, CONFIG.trading, CONFIG.account)
     assert matched.total_returns == pytest.approx(accounts.equity[0, -1] / accounts.capital - 1.0, abs=1e-12)
-    excess = excess_of_trades(trades, known, CONFIG.trading)
+    excess, _ = excess_of_trades(trades, known, CONFIG.trading)
     assert excess is not None
     assert excess.mean == pytest.approx(0.0, abs=1e-9)
 
@@ -86,17 +87,6 @@ def test_the_quantile_is_the_share_of_traders_that_earned_less() -> None:
     assert matched.quantile_of(third) == pytest.approx(0.25)
     assert matched.quantile_of(10.0) == 1.0
     assert play_matched_traders(trades, known, DATES, CONFIG, 0, "champion").quantile_of(0.0) is None
-
-
-def test_what_agents_decide_on_one_day_counts_together_in_the_error_of_the_excess() -> None:
-    trades, known = agents_trades(1)
-    twice = DecidedTrades(**{name: np.concatenate([values, values]) for name, values in vars(trades).items()})
-    one, two = (excess_of_trades(held, known, CONFIG.trading) for held in (trades, twice))
-    assert one is not None
-    assert two is not None
-    assert two.trades == 2 * one.trades
-    assert two.mean == pytest.approx(one.mean)
-    assert two.standard_error == pytest.approx(one.standard_error)
 
 
 def test_agents_that_trade_alike_are_matched_alike() -> None:
