@@ -19,7 +19,7 @@ from eigen_core.units import percent
 from eigen_core.verdict.claim import POWER, SIGNIFICANCE
 from flows.cli.display import display_on
 from flows.cli.trust import COLUMNS, rows_of
-from flows.trust import EDGES, Trust, TrustTrials, with_trial_settings
+from flows.trust import EDGES, TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
 
 _PLOT = Path(__file__).with_suffix(".png")
 _GOAL = "The goal is at most 5 claims on 100 markets of noise, and an edge of 0.1 found in 80 % of the trials."
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("trust-bench"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    trials = TrustTrials(load_config(None, with_trial_settings(["device=cpu"])), arguments.out)
+    trials = TrustTrials(load_config(TRIAL_PRESET, with_trial_settings(["device=cpu"])), arguments.out)
     console = Console()
     with display_on(Console(stderr=True)) as display, progress_to(display):
         noise = trials.run(arguments.trials, ())

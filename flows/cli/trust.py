@@ -49,10 +49,11 @@ def trust(
     wanted = edges_in(edges)
     from eigen_core.progress import progress_to
     from flows.cli.display import display_on
-    from flows.trust import TrustTrials, trust_document, with_trial_settings
+    from flows.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
 
     chosen = [] if generations is None else [f"generations={generations}"]
-    config = config_of(preset, None, seed, with_trial_settings([*chosen, *(assignments or ())]), data, None, "cpu")
+    settings = with_trial_settings([*chosen, *(assignments or ())])
+    config = config_of(preset or TRIAL_PRESET, None, seed, settings, data, None, "cpu")
     console = Console(stderr=True)
 
     def made(trial: "Trial", done: int, of: int) -> None:
