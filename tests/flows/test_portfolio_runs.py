@@ -118,11 +118,11 @@ def test_a_walk_of_portfolios_joins_accounts_and_weights_of_its_folds(
 @pytest.mark.thorough
 def test_trials_of_the_verdict_are_made_with_portfolios(tmp_path: Path) -> None:
     small = [
-        *("task=portfolio", "generations=1", "population.size=2", "market.window=8", "trading.trading_days=20"),
+        *("generations=1", "population.size=2", "market.window=8", "trading.trading_days=20"),
         *("evaluation.slices=1", "evaluation.lowest=1", "learner.gradient_steps=1"),
     ]
     settings = [part for setting in small for part in ("--set", setting)]
-    given = ["trust", "us5", "--trials", "1", "--edges", "0.3", "--out", str(tmp_path), "--json", *settings]
+    given = ["trust", "us5", "--preset", "portfolio", "--trials", "1", "--edges", "0.3", "--out", str(tmp_path), "--json", *settings]
     found = CliRunner().invoke(app, given)
     assert found.exit_code == 0, found.output
     trust = json.loads(found.stdout)

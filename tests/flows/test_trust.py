@@ -14,6 +14,7 @@ _SMALL = (
     "generations=1",
     "population.size=2",
     "market.window=8",
+    "network.scales=[1,5]",
     "trading.trading_days=20",
     "evaluation.slices=1",
     "evaluation.lowest=1",
