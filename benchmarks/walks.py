@@ -22,8 +22,6 @@ from eigen_core.trading.planted import FEATURE, planted_signal
 
 _IMAGES = Path(__file__).parents[1] / "docs" / "images"
 _FOLDS = 8
-_RULES = ("trading.holding_days=5", "trading.settlement_days=5")
-"""Positions so short that agents can choose among the 20 assets; held for 20 days, all are bought."""
 
 
 def write_planted_prices(config: Config, edge: float, path: Path) -> None:
@@ -62,8 +60,8 @@ def main() -> None:
     parser.add_argument("--edge", type=float, default=0.1, help="information coefficient of the planted column")
     parser.add_argument("--preset", default="counterfactual")
     arguments = parser.parse_args()
-    config = load_config(arguments.preset, ["device=cpu", *_RULES])
-    options = ["--preset", arguments.preset, "--device", "cpu", *(part for rule in _RULES for part in ("--set", rule))]
+    config = load_config(arguments.preset, ["device=cpu"])
+    options = ["--preset", arguments.preset, "--device", "cpu"]
     with TemporaryDirectory() as bare, TemporaryDirectory() as planted:
         print(walk_picture("years", Path(bare), options, _IMAGES / "walk.png"), flush=True)
         prices = Path(planted) / "planted.csv"
