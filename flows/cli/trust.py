@@ -19,7 +19,7 @@ TRUST_EXAMPLES = """[bold]Examples[/]
 
   eigen trust
   eigen trust prices.csv --trials 40 --edges 0.05,0.1,0.15
-  eigen trust prices.csv --set trading.holding_days=20 --generations 25 --out trust-mine
+  eigen trust prices.csv --preset quickstart --set market.holdout_days=251 --out trust-mine
 
 Each trial trains a small run in memory and judges its champion as `eigen backtest` does. Finished trials are kept in
 the folder: run the same command again to continue, with more trials or edges if you like.

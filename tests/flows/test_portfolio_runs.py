@@ -122,8 +122,8 @@ def test_trials_of_the_verdict_are_made_with_portfolios(tmp_path: Path) -> None:
         *("evaluation.slices=1", "evaluation.lowest=1", "learner.gradient_steps=1"),
     ]
     settings = [part for setting in small for part in ("--set", setting)]
-    given = ["trust", "us5", "--preset", "portfolio", "--trials", "1", "--edges", "0.3", "--out", str(tmp_path), "--json", *settings]
-    found = CliRunner().invoke(app, given)
+    given = ["trust", "us5", "--preset", "portfolio", "--trials", "1", "--edges", "0.3", "--out", str(tmp_path)]
+    found = CliRunner().invoke(app, [*given, "--json", *settings])
     assert found.exit_code == 0, found.output
     trust = json.loads(found.stdout)
     assert (trust["false_alarms"]["trials"], trust["power"][0]["trials"]) == (1, 1)
