@@ -14,7 +14,10 @@ from eigen_core.trading import Prices, entry_prices
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)
-CONFIG = Config(trading={"holding_days": 8, "min_target": 0.02, "max_target": 0.1}, account={"interest": 0.02})
+CONFIG = Config(
+    trading={"holding_days": 8, "settlement_days": 8, "min_target": 0.02, "max_target": 0.1},
+    account={"interest": 0.02},
+)
 DATES = PANEL.dates[SPAN.start : SPAN.stop]
 
 

@@ -24,6 +24,7 @@ from eigen_core.task import open_data
 
 CPU = torch.device("cpu")
 AGENTS, EPISODES = 3, 2
+GENERATIONS = 25
 LEARNER: dict[str, Any] = {
     "algorithm": "ppo",
     "epochs": 3,
@@ -47,8 +48,12 @@ class Case:
     """Agents and what they have played; all of an agent's steps are one minibatch unless a test has more."""
 
     def __init__(self, **learner: Any) -> None:
-        evaluation = {"slices": EPISODES, "lowest": 1}
-        self.config = small_config(learner={**LEARNER, **learner}, population={"size": AGENTS}, evaluation=evaluation)
+        self.config = small_config(
+            generations=GENERATIONS,
+            learner={**LEARNER, **learner},
+            population={"size": AGENTS},
+            evaluation={"slices": EPISODES, "lowest": 1},
+        )
         self.task = PointerTask(self.config, None, CPU, PpoLearner.heads(self.config))
         self.learner = PpoLearner(self.config, self.task)
         layouts = (self.task.critic_layout, self.task.actor_layout)
@@ -161,7 +166,7 @@ def test_learning_equals_a_plain_agents() -> None:
     assert clipped_once
 
 
-@pytest.mark.parametrize(("generation", "left"), [(1, 1.0), (2, 0.96), (25, 0.04), (26, 0.0)])
+@pytest.mark.parametrize(("generation", "left"), [(1, 1.0), (2, 0.96), (GENERATIONS, 0.04), (GENERATIONS + 1, 0.0)])
 def test_annealing_lowers_the_learning_rates_to_zero_over_the_generations(generation: int, left: float) -> None:
     rates = {name: left * LEARNER[name] for name in ("actor_learning_rate", "critic_learning_rate")}
     annealed, expected = Case(anneal=True), Case(**rates)
