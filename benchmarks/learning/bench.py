@@ -24,13 +24,11 @@ FINAL_CASES: tuple[tuple[Case, ...], ...] = (
     (("isolated", 0.3), ("isolated", 0.1)),
 )
 SEEDS = range(1, 6)
+FINAL_METHODS = tuple(name for name in MARKET_METHODS if name != "n_step")
 FINAL_SEEDS = range(9_301, 9_306)
 """Seeds of markets that no setting was chosen on."""
-PORTFOLIO_CASES: tuple[tuple[Case, ...], ...] = (
-    tuple((market, edge) for market in ("isolated_factor", "factor") for edge in (0.3, 0.1, 0.05)),
-    (("noise", 0.0),),
-)
-PORTFOLIO_SEEDS = range(9_401, 9_406)
+PORTFOLIO_EDGES = (0.3, 0.1, 0.05)
+PORTFOLIO_SEEDS = range(9_501, 9_506)
 """Seeds of markets that no setting of the preset portfolio was chosen on."""
 
 
@@ -41,38 +39,50 @@ class Part:
     Attributes:
         section: its name in the file of results, and that of its picture.
         title: of the section.
-        cases: markets and edges; see `CASES`.
+        groups: markets and edges, and the methods by which each is learned; those of a group are made on all seeds
+            before the next group.
         seeds: of each.
-        methods: by which is learned.
     """
 
     section: str
     title: str
-    cases: tuple[tuple[Case, ...], ...]
+    groups: tuple[tuple[tuple[Case, ...], tuple[str, ...]], ...]
     seeds: range
-    methods: tuple[str, ...]
 
     def planned(self) -> Iterator[Trial]:
         """All trials, in the order in which they are made."""
-        for cases in self.cases:
+        for cases, methods in self.groups:
             for seed in self.seeds:
                 for market, edge in cases:
-                    for method in self.methods:
+                    for method in methods:
                         yield Trial(market, edge, method, seed)
 
 
 _UNTUNED = ", on markets that nothing was tuned on"
 PARTS = {
-    "tuning": Part("learning", "What is found of a known edge", CASES, SEEDS, tuple(MARKET_METHODS)),
+    "tuning": Part(
+        "learning",
+        "What is found of a known edge",
+        tuple((cases, tuple(MARKET_METHODS)) for cases in CASES),
+        SEEDS,
+    ),
     "final": Part(
-        "learningfinal", f"What is found of a known edge{_UNTUNED}", FINAL_CASES, FINAL_SEEDS, tuple(MARKET_METHODS)
+        "learningfinal",
+        f"What is found of a known edge{_UNTUNED}",
+        tuple((cases, FINAL_METHODS) for cases in FINAL_CASES),
+        FINAL_SEEDS,
     ),
     "portfolio": Part(
         "learningportfolio",
         f"What portfolios find of a known edge{_UNTUNED}",
-        PORTFOLIO_CASES,
+        (
+            (tuple(("isolated_factor_5", edge) for edge in PORTFOLIO_EDGES), tuple(PORTFOLIO_METHODS)),
+            (
+                (("noise", 0.0), *((name, edge) for name in ("isolated_factor", "factor") for edge in PORTFOLIO_EDGES)),
+                ("portfolio_direct",),
+            ),
+        ),
         PORTFOLIO_SEEDS,
-        tuple(PORTFOLIO_METHODS),
     ),
 }
 """By the name that the command line has."""

@@ -30,6 +30,7 @@ class TrialFound(BaseModel):
     share: dict[str, float | None]
     score: dict[str, float]
     excess: float | None
+    oracle_excess: float | None = None
     claim: Claim | None
     cpu_s: float
 

@@ -186,6 +186,7 @@ MARKETS = {
         _isolated,
         factor=True,
     ),
+    "isolated_factor_5": MarketKind("the same; held 5 days", _isolated, holding_days=5, factor=True),
     "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
     "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _remembered, holding_days=5),

@@ -57,11 +57,14 @@ MARKET_METHODS = {
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
 }
 """Those of the market, by name. `both` is the preset: gradients (DDPG) and evolution."""
+_DIRECT_GENERATIONS = int(preset_values("portfolio")["generations"])
 PORTFOLIO_METHODS = {
-    "portfolio_direct": Method(DIRECT, generations=int(preset_values("portfolio")["generations"])),
+    "portfolio_direct": Method(DIRECT, _DIRECT_GENERATIONS),
+    "portfolio_restarts": Method((*DIRECT, "evolution.enabled=false"), _DIRECT_GENERATIONS),
     "portfolio_ddpg": Method(("task=portfolio",)),
     "portfolio_ppo": Method(("task=portfolio", *_settings_of("ppo", "replay", "learner"))),
 }
-"""Those of the task `portfolio`, by name: the direct one with its preset's own network and population, the others with
-quickstart's. Counterfactual learning plays the task `market` alone."""
+"""Those of the task `portfolio`, by name: the direct one with its preset's own network and population, the same without
+evolution, so that its agents are restarts of the gradient alone, and the others with quickstart's network and
+population. Counterfactual learning plays the task `market` alone."""
 METHODS = MARKET_METHODS | PORTFOLIO_METHODS

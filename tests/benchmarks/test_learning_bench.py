@@ -16,7 +16,7 @@ from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 
-PART = Part("learning", "A title", ((("plain", 0.3), ("noise", 0.0)),), range(1, 3), tuple(METHODS))
+PART = Part("learning", "A title", (((("plain", 0.3), ("noise", 0.0)), tuple(METHODS)),), range(1, 3))
 
 
 @pytest.fixture

@@ -34,7 +34,9 @@ def coefficient(values: np.ndarray, name: str, market: KnownMarket) -> float:
     return float((one * other).mean())
 
 
-@pytest.mark.parametrize("name", ["plain", "isolated_factor", "unblocked", "factor", "memory", "regimes"])
+@pytest.mark.parametrize(
+    "name", ["plain", "isolated_factor", "isolated_factor_5", "unblocked", "factor", "memory", "regimes"]
+)
 def test_the_signal_has_the_stated_information_coefficient(name: str) -> None:
     market = made(name)
     assert market.edge == _EDGE
