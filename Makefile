@@ -58,7 +58,6 @@ bench-trust: setup
 
 bench-learning: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench --final
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench --portfolio
 
 soak: setup

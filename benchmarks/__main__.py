@@ -44,10 +44,9 @@ ALL_SECTIONS = (
     "control",
     "trust",
     "learning",
-    "learningfinal",
     "learningportfolio",
 )
-"""All sections of the file of results; the last ten are each written by a module of their own."""
+"""All sections of the file of results; the last nine are each written by a module of their own."""
 
 
 class _Benchmark(Protocol):

@@ -26,7 +26,6 @@ OUTSIDE = (
     "benchmarks/RESULTS.md",
     "benchmarks/learning/leak.png",
     "benchmarks/learning/learning.png",
-    "benchmarks/learning/learningfinal.png",
     "benchmarks/learning/learningportfolio.png",
     "benchmarks/trust.png",
     "benchmarks/memoryplan.png",

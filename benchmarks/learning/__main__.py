@@ -30,14 +30,13 @@ def main() -> None:
     trial.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     bench = commands.add_parser("bench", help="make the trials that are missing; write table and picture")
     bench.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
-    bench.add_argument("--final", action="store_true", help="the markets that nothing was tuned on")
-    bench.add_argument("--portfolio", action="store_true", help="portfolios, on markets that nothing was tuned on")
+    bench.add_argument("--portfolio", action="store_true", help="portfolios, not trades")
     bench.add_argument("--out", type=Path, default=Path("learning-bench"), help="folder of the trials")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     try:
         if arguments.command == "bench":
-            part = PARTS["portfolio" if arguments.portfolio else "final" if arguments.final else "tuning"]
+            part = PARTS["portfolio" if arguments.portfolio else "market"]
             with display_on(Console(stderr=True)) as display, progress_to(display):
                 make_missing(arguments.out, part, arguments.minutes)
             write(arguments.out, part)

@@ -14,22 +14,15 @@ from eigen_core.errors import InputError
 from eigen_core.progress import report_progress
 
 CASES: tuple[tuple[Case, ...], ...] = (
-    (("plain", 0.3), ("plain", 0.1), ("factor", 0.15), ("noise", 0.0)),
-    (("isolated", 0.3), ("isolated", 0.1), ("unblocked", 0.1), ("memory", 0.3), ("leader", 0.3), ("regimes", 0.3)),
-    (("plain", 1.0), ("plain", 0.15), ("plain", 0.05)),
+    (("plain", 0.3), ("factor", 0.15), ("plain", 0.1), ("memory", 0.3), ("noise", 0.0)),
+    (("isolated", 0.3), ("isolated_factor", 0.15), ("isolated", 0.1)),
+    (("unblocked", 0.1), ("leader", 0.3), ("regimes", 0.3), ("plain", 1.0), ("plain", 0.15), ("plain", 0.05)),
 )
 """Markets and edges; those of a line are made on all seeds before the next line. An edge of 1 is a leak."""
-FINAL_CASES: tuple[tuple[Case, ...], ...] = (
-    (("plain", 0.3), ("factor", 0.15), ("plain", 0.1), ("memory", 0.3), ("noise", 0.0)),
-    (("isolated", 0.3), ("isolated", 0.1)),
-)
-SEEDS = range(1, 6)
-FINAL_METHODS = tuple(name for name in MARKET_METHODS if name != "n_step")
-FINAL_SEEDS = range(9_301, 9_306)
-"""Seeds of markets that no setting was chosen on."""
-PORTFOLIO_EDGES = (0.3, 0.1, 0.05)
+MARKET_SEEDS = range(9_301, 9_306)
+_PORTFOLIO_EDGES = (0.3, 0.1, 0.05)
 PORTFOLIO_SEEDS = range(9_501, 9_506)
-"""Seeds of markets that no setting of the preset portfolio was chosen on."""
+"""Seeds of markets that no setting was chosen on, as are those of `MARKET_SEEDS`."""
 
 
 @dataclass(frozen=True)
@@ -58,27 +51,23 @@ class Part:
                         yield Trial(market, edge, method, seed)
 
 
-_UNTUNED = ", on markets that nothing was tuned on"
 PARTS = {
-    "tuning": Part(
+    "market": Part(
         "learning",
         "What is found of a known edge",
         tuple((cases, tuple(MARKET_METHODS)) for cases in CASES),
-        SEEDS,
-    ),
-    "final": Part(
-        "learningfinal",
-        f"What is found of a known edge{_UNTUNED}",
-        tuple((cases, FINAL_METHODS) for cases in FINAL_CASES),
-        FINAL_SEEDS,
+        MARKET_SEEDS,
     ),
     "portfolio": Part(
         "learningportfolio",
-        f"What portfolios find of a known edge{_UNTUNED}",
+        "What portfolios find of a known edge",
         (
-            (tuple(("isolated_factor_5", edge) for edge in PORTFOLIO_EDGES), tuple(PORTFOLIO_METHODS)),
+            (tuple(("isolated_factor_5", edge) for edge in _PORTFOLIO_EDGES), tuple(PORTFOLIO_METHODS)),
             (
-                (("noise", 0.0), *((name, edge) for name in ("isolated_factor", "factor") for edge in PORTFOLIO_EDGES)),
+                (
+                    ("noise", 0.0),
+                    *((name, edge) for name in ("isolated_factor", "factor") for edge in _PORTFOLIO_EDGES),
+                ),
                 ("portfolio_direct",),
             ),
         ),

@@ -52,7 +52,6 @@ DIRECT = (
 MARKET_METHODS = {
     "both": Method(),
     "counterfactual": Method(COUNTERFACTUAL),
-    "n_step": Method(("learner.n_step=5",)),
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
 }
