@@ -1,4 +1,4 @@
-"""Presets: small YAML files that override the defaults."""
+"""Presets: small YAML files that override the defaults, or (`extends`) what another preset makes of them."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -25,7 +25,9 @@ def preset_values(name: str) -> dict[str, Any]:
 @cache
 def _overrides(name: str) -> dict[str, Any]:
     # The form in Prefect's pages asks for each setting of each preset.
-    return parse_preset((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    values = parse_preset((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    base = values.pop("extends", None)
+    return values if base is None else merge(_overrides(base), values)
 
 
 def parse_preset(text: str) -> dict[str, Any]:

@@ -23,6 +23,15 @@ def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:
         assert values == expected
 
 
+@pytest.mark.parametrize("name", ["counterfactual", "ppo"])
+def test_a_preset_may_override_another(name: str) -> None:
+    values, base = flatten(preset_values(name)), flatten(preset_values("quickstart"))
+    assert "extends" not in values
+    assert base.keys() <= values.keys()
+    assert values["trading.holding_days"] == base["trading.holding_days"]
+    assert values["learner.algorithm"] == name
+
+
 def test_without_anything_the_configuration_is_the_models_default() -> None:
     assert load_config() == Config()
 
