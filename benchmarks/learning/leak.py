@@ -40,7 +40,7 @@ def trial_config(learning: Learning, credit: Credit, seed: int) -> Config:
         "seed": seed,
         "device": "cpu",
         "market": {"window": 2},
-        "trading": {"credit": credit, "loss_multiplier": 10.0},
+        "trading": {"credit": credit, "loss_multiplier": 10.0, "holding_days": 20, "settlement_days": 20},
         "network": {"scales": [1]},
         "replay": {"capacity": 150_000},
         "learner": {"gradient_steps": 32},
