@@ -141,13 +141,14 @@ def _corrections(then: Mapping[str, Mapping[str, KnownPrices]], panel: Panel) ->
     return tuple(_correction(symbol, days) for symbol, days in changed.items())
 
 
+def _ratio(before: float | None, after: float | None) -> float:
+    return after / before if before and after else float("nan")
+
+
 def _correction(symbol: str, days: Sequence[tuple[str, KnownPrices, KnownPrices]]) -> Correction:
     _, one, other = days[0]
     place = next(place for place in (_CLOSE, 0, 1) if not _is_same(one[place], other[place]))
-    ratios = [
-        now[_CLOSE] / then[_CLOSE] if now[_CLOSE] and then[_CLOSE] else float("nan")  # type: ignore[operator]
-        for _, then, now in days
-    ]
+    ratios = [_ratio(then[_CLOSE], now[_CLOSE]) for _, then, now in days]
     alike = bool(np.allclose(ratios, ratios[0], rtol=_SAME_FACTOR, atol=0.0)) and not _is_same(ratios[0], 1.0)
     factor = float(np.median(ratios)) if alike and len(days) > 1 else None
     return Correction(symbol, tuple(date for date, _, _ in days), _NAMES[place], one[place], other[place], factor)
