@@ -21,7 +21,7 @@ CASES: tuple[tuple[Case, ...], ...] = (
 """Markets and edges; those of a line are made on all seeds before the next line. An edge of 1 is a leak."""
 MARKET_SEEDS = range(9_301, 9_306)
 _PORTFOLIO_EDGES = (0.3, 0.1, 0.05)
-PORTFOLIO_SEEDS = range(9_501, 9_506)
+PORTFOLIO_SEEDS = range(9_601, 9_606)
 """Seeds of markets that no setting was chosen on, as are those of `MARKET_SEEDS`."""
 
 
