@@ -180,13 +180,13 @@ class MarketKind:
 
 MARKETS = {
     "plain": MarketKind("a feature knows; assets have nothing in common; held 20 days"),
-    "isolated": MarketKind("the same, beside two features of noise instead of the usual ones", _isolated),
+    "isolated": MarketKind("as `plain`, but beside two features of noise instead of the usual ones", _isolated),
     "isolated_factor": MarketKind(
         "beside two features of noise instead of the usual ones; half of an asset's moves are the market's",
         _isolated,
         factor=True,
     ),
-    "isolated_factor_5": MarketKind("the same; held 5 days", _isolated, holding_days=5, factor=True),
+    "isolated_factor_5": MarketKind("as `isolated_factor`; held 5 days", _isolated, holding_days=5, factor=True),
     "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
     "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _remembered, holding_days=5),

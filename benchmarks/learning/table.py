@@ -115,7 +115,7 @@ def draw(found: Found, path: Path, title: str) -> None:
     rows = -(-len(found) // _PANELS_IN_A_ROW)
     methods = max(len(methods) for methods in found.values())
     height = 1.3 + rows * (0.9 + 0.26 * methods)
-    story = "Percent of the oracle's holdout reward: seeds, interquartile mean, 95 % interval. Dotted: the oracle."
+    story = "Champions in percent of what an oracle earns: seeds, interquartile mean, 95 % interval. Dotted: oracle."
     with figure_file(path, title, story, (11.0, height)) as figure:
         grid = figure.add_gridspec(
             rows, _PANELS_IN_A_ROW, left=0.13, right=0.98, top=1.0 - 1.0 / height, bottom=0.5 / height,
