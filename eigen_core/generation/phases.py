@@ -7,26 +7,20 @@ again and leaves what it would have left; a phase that has committed returns its
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from eigen_core.checkpoint import tensors_sha256
 from eigen_core.evaluation import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.evolution import Champion, Ended
-from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.generation.diversity import policy_distance
+from eigen_core.generation.groups import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.generation.undo import population_to_learn
-from eigen_core.learners import LearningPlan
-from eigen_core.population import Population, agent_groups
-from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess, GenerationRecord
 from eigen_core.reporting.ancestry import ancestors_after
 from eigen_core.task import Rollout
-
-# Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
-_LARGEST = 1.0 - 2.0**-20
 
 
 def training_slices(state: TrainingState) -> NDArray[np.int64]:
@@ -53,65 +47,32 @@ def validation_slices(state: TrainingState) -> NDArray[np.int64]:
     return spread_starts(state.task.validation_starts, state.config.evaluation.validation_slices)
 
 
-def _exploration_noise(state: TrainingState, agents: slice) -> torch.Tensor:
-    config = state.config
-    shape = state.task.noise_shape(config.evaluation.slices)
-    rows = []
-    for agent in range(agents.start, agents.stop):
-        generator = keyed_generator(config.seed, state.generation + 1, "evaluate", agent, "noise")
-        rows.append(generator.standard_normal(shape, dtype=np.float32))
-    noise = torch.tensor(np.stack(rows), device=state.device)
-    # A stochastic policy has a spread of its own.
-    if state.heads.spread != "none":
-        return noise
-    factors = state.population.genes.get(NOISE_FACTOR)
-    noise.mul_(state.noise_scale)
-    return noise if factors is None else noise.mul_(factors[agents].reshape(-1, *[1] * len(shape)))
-
-
-def _random_play(state: TrainingState, agents: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weights and noise that play actions drawn uniformly from their range."""
-    shape = state.task.noise_shape(state.config.evaluation.slices)
-    rows = []
-    for agent in range(agents.start, agents.stop):
-        generator = keyed_generator(state.config.seed, state.generation + 1, "evaluate", agent, "random actions")
-        fractions = torch.from_numpy(generator.uniform(-1.0, 1.0, shape)).float().clamp_(-_LARGEST, _LARGEST)
-        # Without weights an actor plays what its box begins with, with a standard deviation of 1 if it has one.
-        deterministic, box = state.heads.spread == "none", state.task.box
-        drawn = fractions / 2.0 if deterministic else box.raw(fractions)
-        if box.offset is not None:
-            drawn = drawn - (box.initial - 0.5 if deterministic else box.offset).cpu()
-        rows.append(drawn)
-    weights = state.population.weights[agents]
-    return weights.new_zeros(()).expand_as(weights), torch.stack(rows).to(state.device)
-
-
 def evaluate(state: TrainingState) -> EvaluationResult:
     """Play every agent's training and validation episodes; commit transitions, fitness and champion."""
     if state.evaluated is not None:
         return state.evaluated
-    config, generation = state.config, state.generation + 1
     state.task.state = state.task_state
-    starts, fixed = training_slices(state), np.concatenate([fitness_slices(state), validation_slices(state)])
-    groups = agent_groups(state.population.size, config.population.group_size)
-    trained, judged = [], []
-    random = state.replay.written < config.exploration.random_steps
-    for index, agents in enumerate(groups):
-        weights = state.population.weights[agents]
-        playing, noise = _random_play(state, agents) if random else (weights, _exploration_noise(state, agents))
-        trained.append(state.task.roll_out(playing, starts[agents], noise, record=True))
-        judged.append(state.task.roll_out(weights, np.tile(fixed, (len(weights), 1))))
-        report_progress("evaluate", index + 1, len(groups))
-    rows = _joined([rollout.transitions for rollout in trained if rollout.transitions is not None])
-    noisy, still = (np.concatenate([rollout.rewards for rollout in played]) for played in (trained, judged))
-    fitness, validations, scores = _judged(state, None if random else noisy, still)
+    random = state.replay.written < state.config.exploration.random_steps
+    episodes = Episodes(
+        generation=state.generation + 1,
+        first_agent=0,
+        training=training_slices(state),
+        fixed=np.concatenate([fitness_slices(state), validation_slices(state)]),
+        noise_scale=state.noise_scale,
+        random=random,
+        task_state=state.task_state,
+    )
+    played = state.executor.play(state.population, episodes)
+    rows = played.training.transitions
+    assert rows is not None
+    fitness, validations, scores = _judged(state, None if random else played.training.rewards, played.fixed.rewards)
     result = EvaluationResult(
-        generation=generation,
+        generation=episodes.generation,
         fitness=fitness,
         validations=validations,
         scores=scores,
-        statistics=state.task.statistics(trained),
-        excess=_excess_of(state, int(np.argmax(scores)), groups, judged),
+        statistics=state.task.statistics([played.training]),
+        excess=_excess_of(state, int(np.argmax(scores)), played.fixed),
         task_state=state.task.state_after(rows),
     )
     champion = _champion_after(state, result)
@@ -148,15 +109,9 @@ def _judged(
     return fitness, validations, scores
 
 
-def _excess_of(state: TrainingState, agent: int, groups: list[slice], rollouts: list[Rollout]) -> Excess | None:
-    """What an agent's trades gained beyond the market in its validation episodes, given the rollouts of its group."""
-    group = next(index for index, agents in enumerate(groups) if agent < agents.stop)
-    first = state.config.evaluation.fitness_slices
-    return state.task.excess([rollouts[group].of_agent(agent - groups[group].start, first)])
-
-
-def _joined(parts: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+def _excess_of(state: TrainingState, agent: int, fixed: Rollout) -> Excess | None:
+    """What an agent's trades gained beyond the market in its validation episodes, given those without noise of all."""
+    return state.task.excess([fixed.of_agent(agent, state.config.evaluation.fitness_slices)])
 
 
 def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
@@ -189,39 +144,18 @@ def train(state: TrainingState) -> dict[str, float] | None:
         state.commit(learned=(generation, None))
         return None
     with population_to_learn(state) as (population, groups):
-        statistics = _learn(state, population, groups, plan)
+        curves = state.executor.learn(population, groups, plan, state.replay)
+        statistics = {"gradient_steps": plan.gradient_steps, **_means(curves)}
+        if not bool(population.weights.isfinite().all()):
+            raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")
         state.commit(population=population, learned=(generation, statistics), half_learned=False)
     return statistics
 
 
-def _learn(state: TrainingState, population: Population, groups: list[slice], plan: LearningPlan) -> dict[str, float]:
-    """Let the agents of the state learn, a group at a time, and put what they become into `population`."""
-    total, done = len(groups) * plan.gradient_steps, 0
-
-    def count_step() -> None:
-        nonlocal done
-        done += 1
-        report_progress("train", done, total)
-
-    def learn(agents: slice) -> dict[str, torch.Tensor]:
-        # A group of all agents is the copy itself: no memory for a second one.
-        group = population if agents == slice(0, population.size) else state.population.rows(agents)
-        learned = state.learner.learn(group, plan.rows(agents), state.replay, count_step)
-        if learned.group is not population:
-            population.put(agents, learned.group)
-        return learned.curves
-
-    curves = [learn(agents) for agents in groups]
-    statistics = _means({name: torch.cat([group[name] for group in curves]).numpy() for name in curves[0]})
-    if not bool(population.weights.isfinite().all()):
-        raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")
-    return {"gradient_steps": plan.gradient_steps, **statistics}
-
-
-def _means(curves: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+def _means(curves: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the mean of each curve, values that are missing left out; 0 where all are."""
     means = {}
-    for name, curve in curves.items():
+    for name, curve in ((name, values.numpy()) for name, values in curves.items()):
         if np.isinf(curve).any():
             raise FloatingPointError(
                 f"learning diverged: {name} is not finite. Lower the learning rates or reward_scale."

@@ -13,11 +13,10 @@ from eigen_core.arithmetic import warn_of_arithmetic
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, method_class
-from eigen_core.learners import learner_class
+from eigen_core.generation.groups import AgentComputer, Executor
 from eigen_core.population import Population, initial_weights
 from eigen_core.records import Excess, GenerationRecord, RecordLog, Telemetry
 from eigen_core.replay import Replay
-from eigen_core.task import task_class
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,7 @@ class TrainingState:
     Attributes:
         generation: last completed generation; 0 at the start.
         heads: what the learner needs of the networks.
+        executor: computes the agents; this process, unless another is set.
         population, replay, champion, method_state, noise_scale, task_state: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
@@ -88,11 +88,10 @@ class TrainingState:
     def __init__(self, config: Config, content: Any) -> None:  # noqa: ANN401 - the task's own
         self.config = config
         self.device = resolve_device(config.device)
-        learner = learner_class(config.learner)
-        self.heads = learner.heads(config)
-        self.task = task_class(config)(config, content, self.device, self.heads)
+        computer = AgentComputer(config, content, self.device)
+        self.heads, self.task, self.learner = computer.heads, computer.task, computer.learner
+        self.executor: Executor = computer
         warn_of_arithmetic(self.device, config.instructions)
-        self.learner = learner(config, self.task)
         method = method_class(config.evolution)
         self.method = method(config, self.task.critic_layout.size, self.learner.new_agents)
         self.generation = 0

@@ -55,6 +55,14 @@ class Rollout:
     counts: Mapping[str, NDArray[np.float64]]
     transitions: Mapping[str, Tensor] | None
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Rollout]") -> "Rollout":
+        """What consecutive agents did in their episodes, given it of each group of them; transitions are copied."""
+        recorded = [part.transitions for part in parts if part.transitions is not None]
+        transitions = {name: torch.cat([rows[name] for rows in recorded]) for name in recorded[0]} if recorded else None
+        counts = {name: np.concatenate([part.counts[name] for part in parts]) for name in parts[0].counts}
+        return cls(np.concatenate([part.rewards for part in parts]), counts, transitions)
+
     def of_agent(self, agent: int, first: int = 0) -> "Rollout":
         """Return what one agent of the group did from its episode `first` on, without its transitions."""
         episodes = self.rewards.shape[1]

@@ -1,0 +1,173 @@
+"""What is computed for agents without knowing the others: playing their episodes, and learning.
+
+This is what can be done in another process. An executor decides where; the bits do not depend on it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.evolution.interface import NOISE_FACTOR
+from eigen_core.learners import LearningPlan, learner_class
+from eigen_core.population import Population, agent_groups
+from eigen_core.progress import report_progress
+from eigen_core.randomness import keyed_generator
+from eigen_core.replay import Replay
+from eigen_core.task import Rollout, task_class
+
+# Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
+_LARGEST = 1.0 - 2.0**-20
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What consecutive agents play in the evaluate phase of a generation.
+
+    Attributes:
+        generation: the generation.
+        first_agent: index of the first agent in the population.
+        training: start of each agent's training episodes, int64 `[agents, slices]`.
+        fixed: start of the episodes without noise that all agents play, int64 `[slices]`.
+        noise_scale: standard deviation of the exploration noise.
+        random: training episodes are played with random actions.
+        task_state: what the task knows before them.
+    """
+
+    generation: int
+    first_agent: int
+    training: NDArray[np.int64]
+    fixed: NDArray[np.int64]
+    noise_scale: float
+    random: bool
+    task_state: Mapping[str, Tensor]
+
+    def rows(self, agents: slice) -> "Episodes":
+        """Those of consecutive agents."""
+        return replace(self, training=self.training[agents], first_agent=self.first_agent + agents.start)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What agents did: in training episodes, which are recorded, and in those without noise."""
+
+    training: Rollout
+    fixed: Rollout
+
+    @classmethod
+    def joined(cls, parts: Sequence["Played"]) -> "Played":
+        """What consecutive agents did, given it of each group of them."""
+        return cls(Rollout.joined([part.training for part in parts]), Rollout.joined([part.fixed for part in parts]))
+
+
+class Executor(Protocol):
+    """Computes agents somewhere. What comes out for an agent does not depend on where, nor on the agents beside it."""
+
+    def play(self, population: Population, episodes: Episodes) -> Played:
+        """Play the episodes of all agents of a population."""
+
+    def learn(
+        self, population: Population, groups: Sequence[slice], plan: LearningPlan, replay: Replay
+    ) -> dict[str, Tensor]:
+        """Let agents learn.
+
+        Args:
+            population: is written to; what a failure leaves in it has no meaning.
+            groups: consecutive agents, that learn together where they learn in this process.
+            plan: of the whole population.
+            replay: what they learn from.
+
+        Returns:
+            Each of the learner's curves, float64 `[agents that learn, gradient steps]` on the host.
+        """
+
+
+class AgentComputer:
+    """Computes agents of a run in this process, a group at a time. Implements `Executor`.
+
+    Args:
+        config: the run.
+        content: what the task is built from.
+        device: where everything is computed.
+    """
+
+    def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
+        self.config = config
+        self.device = device
+        learner = learner_class(config.learner)
+        self.heads = learner.heads(config)
+        self.task = task_class(config)(config, content, device, self.heads)
+        self.learner = learner(config, self.task)
+
+    def play(self, population: Population, episodes: Episodes) -> Played:
+        """Play the episodes of all agents of a population, or of consecutive ones; see `Executor.play`."""
+        self.task.state = episodes.task_state
+        groups = agent_groups(population.size, self.config.population.group_size)
+        parts = []
+        for index, group in enumerate(groups):
+            weights, own = population.weights[group], episodes.rows(group)
+            if own.random:
+                playing, noise = self._random_play(weights, own)
+            else:
+                playing, noise = weights, self._noise(own, population.genes.get(NOISE_FACTOR), group)
+            training = self.task.roll_out(playing, own.training, noise, record=True)
+            parts.append(Played(training, self.task.roll_out(weights, np.tile(own.fixed, (len(weights), 1)))))
+            report_progress("evaluate", index + 1, len(groups))
+        return Played.joined(parts)
+
+    def learn(
+        self, population: Population, groups: Sequence[slice], plan: LearningPlan, replay: Replay
+    ) -> dict[str, Tensor]:
+        """Let the agents in `groups` learn; see `Executor.learn`."""
+        total, done = len(groups) * plan.gradient_steps, 0
+
+        def count_step() -> None:
+            nonlocal done
+            done += 1
+            report_progress("train", done, total)
+
+        def learn(agents: slice) -> dict[str, Tensor]:
+            # A group of all agents is the population itself: no memory for a second one.
+            group = population if agents == slice(0, population.size) else population.rows(agents)
+            learned = self.learner.learn(group, plan.rows(agents), replay, count_step)
+            if learned.group is not population:
+                population.put(agents, learned.group)
+            return learned.curves
+
+        curves = [learn(agents) for agents in groups]
+        return {name: torch.cat([group[name] for group in curves]) for name in curves[0]}
+
+    def _noise(self, episodes: Episodes, factors: Tensor | None, group: slice) -> Tensor:
+        """Return the exploration noise of a group, whose episodes these are; `factors` are those of all agents."""
+        shape = self.task.noise_shape(episodes.training.shape[1])
+        rows = [generator.standard_normal(shape, dtype=np.float32) for generator in self._generators(episodes, "noise")]
+        noise = torch.tensor(np.stack(rows), device=self.device)
+        # A stochastic policy has a spread of its own.
+        if self.heads.spread != "none":
+            return noise
+        noise.mul_(episodes.noise_scale)
+        return noise if factors is None else noise.mul_(factors[group].reshape(-1, *[1] * len(shape)))
+
+    def _random_play(self, weights: Tensor, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Return weights and noise that play actions drawn uniformly from their range."""
+        shape = self.task.noise_shape(episodes.training.shape[1])
+        rows = []
+        for generator in self._generators(episodes, "random actions"):
+            fractions = torch.from_numpy(generator.uniform(-1.0, 1.0, shape)).float().clamp_(-_LARGEST, _LARGEST)
+            # Without weights an actor plays what its box begins with, with a standard deviation of 1 if it has one.
+            deterministic, box = self.heads.spread == "none", self.task.box
+            drawn = fractions / 2.0 if deterministic else box.raw(fractions)
+            if box.offset is not None:
+                drawn = drawn - (box.initial - 0.5 if deterministic else box.offset).cpu()
+            rows.append(drawn)
+        return weights.new_zeros(()).expand_as(weights), torch.stack(rows).to(self.device)
+
+    def _generators(self, episodes: Episodes, purpose: str) -> list[np.random.Generator]:
+        agents = range(episodes.first_agent, episodes.first_agent + len(episodes.training))
+        seed, generation = self.config.seed, episodes.generation
+        return [keyed_generator(seed, generation, "evaluate", agent, purpose) for agent in agents]
