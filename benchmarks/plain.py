@@ -13,8 +13,8 @@ from torch.nn.functional import relu
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
+from eigen_core.networks.encoders.convolutions import receptive_dilations
 from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
-from eigen_core.networks.encoders.tcn import receptive_dilations
 from eigen_core.replay import Replay
 from eigen_core.task.market_transitions import TransitionBatch, picked
 from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES

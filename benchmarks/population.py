@@ -11,6 +11,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, start_training
 from eigen_core.learners.batches import BatchPlan
 from eigen_core.market import build_panel
+from eigen_core.memory import tune_allocator
 from eigen_core.population import Population, agent_groups
 
 _GROUP_SIZES = (16, 4, 1)
@@ -21,6 +22,8 @@ _TCN = ("network.encoder=tcn", "learner.gradient_steps=1", "learner.block_days=2
 
 def run() -> Section:
     """Learn from the same batches with a small and a medium encoder, in four ways."""
+    # As a training does: it decides from which size on an activation is mapped and unmapped by every operator.
+    tune_allocator()
     rows = [
         *_compare("filter bank", _FILTER_BANK),
         *_compare("tcn, blocks of 256 days", _TCN),

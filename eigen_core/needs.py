@@ -56,6 +56,19 @@ class Operation:
     to_inputs: int = 0
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What is computed at a time of a batch or of a block of days, for one agent.
+
+    Attributes:
+        columns: so many columns of the panel.
+        block_bytes: the largest block of values that an operation makes then.
+    """
+
+    columns: int
+    block_bytes: int
+
+
 class Harm(IntEnum):
     """What a change of settings does to a run."""
 

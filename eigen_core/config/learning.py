@@ -41,7 +41,8 @@ class NetworkConfig(Section):
     head_layers: Annotated[int, Field(ge=1, le=64)] = 2
     """Hidden layers of actor and critic where observations are vectors (`gym:...`); the market's have their own."""
     column_chunk: CountOrZero = 0
-    """Columns encoded at a time, recomputed in the backward pass; bounds the memory of `tcn`. 0: all at once."""
+    """Columns that `tcn` encodes at a time, and again in the backward pass; changes memory, speed and rounding. 0: as
+    many as a processor's cache holds of a block of days."""
 
 
 class PopulationConfig(Section):

@@ -122,7 +122,7 @@ class AgentNeeds:
             plain=max(encoded.plain, pool),
             forward=max(encoded.forward, encoded.remembered + pool),
             remembered=remembered,
-            backward=max(result - encoded.result + encoded.backward, result + remembered + 2 * encoded.result),
+            backward=max(result - encoded.result + encoded.backward, result + remembered + 3 * encoded.result),
         )
 
     def act(self, agents: int, batch: int) -> Operation:

@@ -103,6 +103,16 @@ _OUTPUTS_AT_A_TIME = 8
 _INPUTS_OF_ONE = 4
 
 
+def filled_outputs(outputs: int) -> int:
+    """Return how many outputs a product has for so many, filled up with zeros."""
+    return outputs + -outputs % _OUTPUTS_AT_A_TIME
+
+
+def filled_inputs(inputs: int) -> int:
+    """Return how many inputs a product has for so many, filled up with zeros."""
+    return _INPUTS_OF_ONE if inputs == 1 else inputs
+
+
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`.
 
@@ -110,12 +120,11 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     outputs that do not fill a vector of eight, the library's kernels round by these, so both are filled up with zeros.
     So is a single input: the gradient of its weights is a product with a single row.
     """
-    count, outputs = rows.shape[1], weight.shape[2]
-    if rows.shape[2] == 1:
-        filled = _INPUTS_OF_ONE - 1
-        rows, weight = torch.nn.functional.pad(rows, (0, filled)), torch.nn.functional.pad(weight, (0, 0, 0, filled))
-    if outputs % _OUTPUTS_AT_A_TIME:
-        weight = torch.nn.functional.pad(weight, (0, -outputs % _OUTPUTS_AT_A_TIME))
+    count, inputs, outputs = rows.shape[1], rows.shape[2], weight.shape[2]
+    if more := filled_inputs(inputs) - inputs:
+        rows, weight = torch.nn.functional.pad(rows, (0, more)), torch.nn.functional.pad(weight, (0, 0, 0, more))
+    if more := filled_outputs(outputs) - outputs:
+        weight = torch.nn.functional.pad(weight, (0, more))
     if count < FEWEST_ROWS:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, FEWEST_ROWS - count))
     return torch.bmm(rows, weight)[:, :count, :outputs]
@@ -123,5 +132,4 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 def product_bytes(rows: int, outputs: int) -> tuple[int, int]:
     """Bytes of the outputs of `linear` before its bias is added, and after."""
-    filled_up = outputs if outputs == 1 else outputs + -outputs % _OUTPUTS_AT_A_TIME
-    return SINGLE * rows * filled_up, SINGLE * rows * outputs
+    return SINGLE * rows * (outputs if outputs == 1 else filled_outputs(outputs)), SINGLE * rows * outputs

@@ -180,9 +180,10 @@ def plan_of(
     Raises:
         InputError: no process could have the addresses of a replay of this capacity.
     """
-    scale = Scale.of(config, facts)
-    _require_addresses(scale)
     chosen = _device_of(config) if device is None else device
+    # What is computed at a time may depend on it.
+    scale = Scale.of(config.model_copy(update={"device": chosen}), facts)
+    _require_addresses(scale)
     unwritten = (2 * config.replay.capacity - scale.rows_stored) * (scale.row_bytes if chosen == "cpu" else SINGLE)
     plan = Plan(chosen, parts_of(scale, chosen, server=server), disk_plan(scale), unwritten)
     verdicts = []

@@ -106,8 +106,9 @@ class MarketNeeds:
         """How much is encoded at a time."""
         if not self._block_bound:
             return ""
-        days, chunk = self.panel.block_days(self.config), self.config.network.column_chunk
-        columns = f"{chunk:,}" if chunk else f"all {self.panel.columns:,}"
+        days = self.panel.block_days(self.config)
+        chunk = self._agent.encoder.piece(self.config.learner.batch_size, days).columns
+        columns = f"all {chunk:,}" if chunk == self.panel.columns else f"{chunk:,}"
         return f"; blocks of {days:,} days and the window before them, {columns} columns at a time"
 
     @property

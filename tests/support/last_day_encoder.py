@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eigen_core.config import Config, NetworkConfig
 from eigen_core.market import PanelFacts
-from eigen_core.needs import SINGLE, Change, Kept, Operation
+from eigen_core.needs import SINGLE, Change, Kept, Operation, Piece
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes, product_bytes
 
 
@@ -68,6 +68,11 @@ class LastDayNeeds:
         product, embeddings = product_bytes(rows, self.config.network.embedding)
         peak = read + product + embeddings
         return Operation(embeddings, plain=peak, forward=peak, remembered=read, backward=peak + embeddings)
+
+    def piece(self, batch: int, block_days: int) -> Piece:  # noqa: ARG002 - any day can be encoded by itself
+        """All columns of the days of a batch."""
+        columns = self.panel.columns
+        return Piece(columns, product_bytes(batch * columns, self.config.network.embedding)[1])
 
     def changes(self) -> Iterator[Change]:
         """None."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eigen_core.config import Config, NetworkConfig
 from eigen_core.market.facts import PanelFacts
-from eigen_core.needs import SINGLE, Change, Kept, Operation
+from eigen_core.needs import SINGLE, Change, Kept, Operation, Piece
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes, product_bytes
 
 
@@ -129,6 +129,11 @@ class FilterBankNeeds:
         peak = read + max(product + hidden, 2 * hidden, hidden + output + embeddings)
         backward = embeddings + read + 2 * hidden + max(hidden, embeddings)
         return Operation(embeddings, plain=peak, forward=peak, remembered=read + hidden, backward=backward)
+
+    def piece(self, batch: int, block_days: int) -> Piece:  # noqa: ARG002 - any day can be encoded by itself
+        """All columns of the days of a batch."""
+        columns = self.panel.columns
+        return Piece(columns, product_bytes(batch * columns, self.config.network.channels)[1])
 
     def changes(self) -> Iterator[Change]:
         """Yield fewer scales."""

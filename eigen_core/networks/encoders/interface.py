@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eigen_core.config import Config, NetworkConfig
 from eigen_core.market.facts import PanelFacts
-from eigen_core.needs import Change, Kept, Operation
+from eigen_core.needs import Change, Kept, Operation, Piece
 from eigen_core.networks.layout import Parameters, ParameterShape
 
 
@@ -27,6 +27,9 @@ class EncoderNeeds(Protocol):
 
     def days(self, agents: int, batch: int, block_days: int) -> Operation:
         """`Encoder.encode_days`."""
+
+    def piece(self, batch: int, block_days: int) -> Piece:
+        """What `Encoder.encode_days` computes at a time."""
 
     def changes(self) -> Iterator[Change]:
         """Yield settings of the encoder that lower its needs, those that change the run least first."""

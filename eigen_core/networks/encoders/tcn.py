@@ -2,30 +2,26 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
-import torch
-import torch.utils.checkpoint
 from torch import Tensor
 
 from eigen_core.config import Config, NetworkConfig
 from eigen_core.market.facts import PanelFacts
-from eigen_core.needs import SINGLE, Change, Harm, Kept, Operation, powers_below
-from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes, product_bytes
+from eigen_core.needs import DOUBLE, SINGLE, Change, Harm, Kept, Operation, Piece, powers_below
+from eigen_core.networks.encoders.convolutions import Block, Convolutions, Schedule, receptive_dilations
+from eigen_core.networks.layout import (
+    Parameters,
+    ParameterShape,
+    filled_inputs,
+    filled_outputs,
+    linear_shapes,
+)
+from eigen_core.pieces import device_kind
 
 _FEWEST_COLUMNS = 8
 """Columns of a chunk below which a plan suggests none."""
-
-
-def receptive_dilations(window: int) -> tuple[int, ...]:
-    """Dilations of convolutions of width 2 that see exactly `window` days: powers of two, then the rest."""
-    dilations, left, power = [], window - 1, 1
-    while left > 0:
-        dilation = min(power, left)
-        dilations.append(dilation)
-        left -= dilation
-        power *= 2
-    return tuple(dilations)
 
 
 class TcnEncoder:
@@ -58,52 +54,25 @@ class TcnEncoder:
             shapes += linear_shapes(f"encoder.layer{index}", 2 * config.channels, config.channels)
         return shapes + linear_shapes("encoder.output", config.channels, config.embedding)
 
-    def _history(self, first_day: int, days: int) -> Tensor:
-        start = first_day - (self._window - 1)
-        history = self._features[max(start, 0) : first_day + days]
-        if start < 0:
-            history = torch.cat([history.new_zeros((-start, *history.shape[1:])), history])
-        return history
-
-    def _chunks(self, history: Tensor) -> tuple[Tensor, ...]:
-        return torch.split(history, self._config.column_chunk or history.shape[1], dim=1)
-
-    def _convolve(self, history: Tensor, parameters: Parameters) -> Tensor:
-        """`[history days, columns, features]` -> `[agents, days, columns, embedding]`."""
-        agents = parameters["encoder.input.bias"].shape[0]
-        hidden = torch.relu(linear(parameters, "encoder.input", history.expand(agents, *history.shape)))
-        for index, dilation in enumerate(self._dilations):
-            earlier, now = hidden[:, :-dilation], hidden[:, dilation:]
-            hidden = now + torch.relu(linear(parameters, f"encoder.layer{index}", torch.cat([earlier, now], dim=-1)))
-        return linear(parameters, "encoder.output", hidden)
-
-    def _convolve_chunk(self, history: Tensor, parameters: Parameters) -> Tensor:
-        if not torch.is_grad_enabled() or not self._config.column_chunk:
-            return self._convolve(history, parameters)
-        # Recomputed in the backward pass, so that only one chunk's activations are in memory at a time.
-        embeddings: Tensor = torch.utils.checkpoint.checkpoint(
-            self._convolve, history, parameters, use_reentrant=False, preserve_rng_state=False
-        )
+    def _convolve(self, parameters: Parameters, first_day: int, schedule: Schedule, places: Tensor | None) -> Tensor:
+        columns, network = self._features.shape[1], self._config
+        kind = self._features.device.type
+        chunk = schedule.columns_at_once(network.column_chunk, columns, network.channels, kind)
+        block = Block(self._features, first_day, schedule, chunk)
+        embeddings: Tensor = Convolutions.apply(block, places, *(parameters[shape.name] for shape in self.shapes))  # type: ignore[no-untyped-call] # torch has no annotation here
         return embeddings
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
         """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
-        history = self._history(first_day, days)
-        chunks = self._chunks(history)
-        return torch.cat([self._convolve_chunk(chunk, parameters) for chunk in chunks], dim=2)
+        return self._convolve(parameters, first_day, Schedule(self._window, days), None)
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> Tensor:
         """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`.
 
         The days of an agent must differ from one another, so that no gradient is a sum in unknown order.
         """
-        history = self._history(first_day, block_days)
-        rows = (days - first_day)[:, :, None, None]
-        picked = []
-        for chunk in self._chunks(history):
-            block = self._convolve_chunk(chunk, parameters)
-            picked.append(block.gather(1, rows.expand(-1, -1, *block.shape[2:])))
-        return torch.cat(picked, dim=2)
+        schedule = Schedule(self._window, block_days, days.shape[1])
+        return self._convolve(parameters, first_day, schedule, schedule.gathered(days - first_day))
 
     @staticmethod
     def needs(config: Config, panel: PanelFacts) -> "TcnNeeds":
@@ -113,26 +82,39 @@ class TcnEncoder:
 
 @dataclass(frozen=True)
 class _ChunkNeeds:
-    """Blocks of some columns (bytes): what is read, and the hidden layers from the input on."""
+    """Blocks of some columns (bytes).
 
-    copied: int
-    products: tuple[int, ...]
-    hidden: tuple[int, ...]
-    output: int
+    Attributes:
+        history: what is read.
+        full: the results of the input layer and of the layers above it that compute all days.
+        sparse: the days gathered from the last of these, and the results of the layers above; empty: none are.
+        embeddings: what is returned.
+    """
+
+    history: int
+    full: tuple[int, ...]
+    sparse: tuple[int, ...]
     embeddings: int
 
     @property
     def plain(self) -> int:
         """The most at once without a gradient."""
-        moments = [self.copied + self.products[0] + self.hidden[0], 2 * self.hidden[0]]
-        for before, product, after in zip(self.hidden[:-1], self.products[1:], self.hidden[1:], strict=True):
-            moments.append(before + 2 * after + product + after)
-        return max(*moments, self.hidden[-1] + self.output + self.embeddings)
+        blocks = [*self.full, *self.sparse, self.embeddings]
+        return self.history + max(before + after for before, after in pairwise(blocks))
 
     @property
-    def remembered(self) -> int:
-        """What the backward pass needs: what is read, each layer's input pairs and result, the last layer."""
-        return self.copied + self.hidden[0] + 3 * sum(self.hidden[1:]) + self.hidden[-1]
+    def backward(self) -> int:
+        """The most at once in the backward pass, given the gradient of the embeddings as they lie."""
+        first, *layers = self.full
+        # Of each layer what its ReLU gave, and what the next one read.
+        below = self.history + first + 2 * sum(layers)
+        # What they are gathered from is not remembered, but there while they are and while their gradient is put back.
+        above = self.sparse[0] + 2 * sum(self.sparse[1:]) if self.sparse else 0
+        last = self.sparse[-1] if self.sparse else self.full[-1]
+        gathered = self.full[-1] if self.sparse and layers else 0
+        # Put back a set of days after the other, each copied.
+        scattered = self.sparse[0] + self.sparse[-1] + (0 if layers else first) if self.sparse else 0
+        return max(below - gathered + above + last, below + scattered, self.history + 2 * (first + sum(layers[:1])))
 
 
 @dataclass(frozen=True)
@@ -155,71 +137,62 @@ class TcnNeeds:
         """The window before the first day."""
         return self.config.market.window - 1
 
-    @property
-    def _widths(self) -> list[int]:
-        columns = self.panel.columns
-        step = self.config.network.column_chunk or columns
-        return [min(step, columns - start) for start in range(0, columns, step)]
+    def _widths(self, schedule: Schedule) -> tuple[int, ...]:
+        """The different numbers of columns of chunks."""
+        columns, network = self.panel.columns, self.config.network
+        kind = device_kind(self.config.device)
+        step = schedule.columns_at_once(network.column_chunk, columns, network.channels, kind)
+        return (step, columns % step) if columns % step else (step,)
 
-    def _chunk(self, agents: int, days: int, columns: int) -> _ChunkNeeds:
-        network = self.config.network
-        lengths = [days + self.days_before]
-        for dilation in receptive_dilations(self.config.market.window):
-            lengths.append(lengths[-1] - dilation)
-        blocks = [product_bytes(agents * length * columns, network.channels) for length in lengths]
-        output, embeddings = product_bytes(agents * days * columns, network.embedding)
-        read = SINGLE * agents * lengths[0] * columns * self.panel.features
+    def _chunk(self, agents: int, schedule: Schedule, columns: int) -> _ChunkNeeds:
+        network, filled = self.config.network, schedule.filled(columns)
+
+        def block(days: int, values: int) -> int:
+            return SINGLE * agents * days * filled * filled_outputs(values)
+
         return _ChunkNeeds(
-            # All columns lie side by side as they are; some of them are copied, for each agent.
-            copied=0 if columns == self.panel.columns else read,
-            products=tuple(product for product, _ in blocks),
-            hidden=tuple(hidden for _, hidden in blocks),
-            output=output,
-            embeddings=embeddings,
+            history=SINGLE * schedule.full[0] * filled * filled_inputs(self.panel.features),
+            full=tuple(block(days, network.channels) for days in schedule.full[: schedule.whole + 1]),
+            sparse=tuple(block(days, network.channels) for days in schedule.sparse),
+            embeddings=block(schedule.wanted or schedule.days, network.embedding),
+        )
+
+    def _operation(self, agents: int, schedule: Schedule) -> Operation:
+        """What is encoded chunk after chunk; nothing is remembered but which days are wanted."""
+        widths = self._widths(schedule)
+        chunks = [self._chunk(agents, schedule, columns) for columns in widths]
+        result = SINGLE * agents * self.panel.columns * self.config.network.embedding
+        result *= schedule.wanted or schedule.days
+        places = DOUBLE * agents * schedule.sparse[0] if schedule.sparse else 0
+        most = result + places + max(chunk.plain for chunk in chunks)
+        return Operation(
+            result,
+            plain=most,
+            forward=most,
+            remembered=places,
+            # Of some columns the gradient is copied, so that it lies in one piece.
+            backward=2 * result
+            + places
+            + max(chunk.backward + (chunk.embeddings if widths[0] < self.panel.columns else 0) for chunk in chunks),
         )
 
     def block(self, agents: int, days: int) -> Operation:
-        """Chunk after chunk, then all of them joined."""
-        moments, done = [], 0
-        for columns in self._widths:
-            chunk = self._chunk(agents, days, columns)
-            moments.append(done + chunk.plain)
-            done += chunk.embeddings
-        return Operation(done, plain=max(*moments, 2 * done))
+        """All days of a block."""
+        return self._operation(agents, Schedule(self.config.market.window, days))
 
     def days(self, agents: int, batch: int, block_days: int) -> Operation:
-        """A block is encoded as a whole, chunk after chunk, and each agent's days are picked from it."""
-        # A block that begins before the window's length is filled up with zeros in front.
-        filled = SINGLE * (block_days + self.days_before) * self.panel.columns * self.panel.features
-        plain, graded, picked, blocks, former = [], [], 0, 0, 0
-        for columns in self._widths:
-            chunk = self._chunk(agents, block_days, columns)
-            plain.append(picked + former + chunk.plain)
-            graded.append(picked + blocks + chunk.plain)
-            picked += SINGLE * agents * batch * columns * self.config.network.embedding
-            former = chunk.embeddings
-            # What days are picked from is remembered by the picking.
-            blocks += chunk.embeddings
-        largest = self._chunk(agents, block_days, max(self._widths))
-        remembered = filled + blocks
-        if not self.config.network.column_chunk:
-            # Without chunks nothing is computed again, so all of it is remembered.
-            remembered += largest.remembered
-            graded.append(largest.remembered + largest.output + largest.embeddings)
-        last = largest.hidden[-1]
-        again = largest.remembered + largest.embeddings + max(last, largest.hidden[-2])
-        backward = blocks - largest.embeddings + max(again, largest.remembered + 2 * last)
-        return Operation(
-            picked,
-            plain=filled + max(*plain, 2 * picked + former),
-            forward=filled + max(*graded, 2 * picked + blocks),
-            remembered=remembered,
-            backward=picked + filled + picked + backward,
-        )
+        """A block is encoded as far as each agent's days depend on it."""
+        return self._operation(agents, Schedule(self.config.market.window, block_days, batch))
+
+    def piece(self, batch: int, block_days: int) -> Piece:
+        """A chunk of columns of a block."""
+        schedule = Schedule(self.config.market.window, block_days, batch)
+        columns, *_ = self._widths(schedule)
+        return Piece(columns, max(self._chunk(1, schedule, columns).full))
 
     def changes(self) -> Iterator[Change]:
         """Yield narrower chunks, then the cheaper encoder."""
-        columns = min(self.config.network.column_chunk or self.panel.columns, self.panel.columns)
+        columns = self.piece(self.config.learner.batch_size, self.panel.block_days(self.config)).columns
         for value in powers_below(columns, _FEWEST_COLUMNS):
             yield Change({"network.column_chunk": value}, Harm.ROUNDING)
         yield Change({"network.encoder": "filter_bank"})
