@@ -71,7 +71,7 @@ class _Population:
         state, size = self._state, self._state.config.population.size
         self._generation += 1
         generator = keyed_generator(1, self._generation, "benchmarks", "baselines")
-        groups = agent_groups(size, state.config.population.group_size)
+        groups = agent_groups(size, state.group_size)
         with watch.of(watch.playing):
             for agents in groups:
                 weights = state.population.weights[agents]

@@ -7,9 +7,11 @@ many small operations cost more than memory does.
 
 import torch
 
+from eigen_core.config import PopulationConfig
 from eigen_core.units import BYTES_PER_MB
 
 _COLUMNS_MB_CPU, _COLUMNS_MB_GPU = 2.0, 16.0
+_GROUP_MB_CPU = 4.0
 
 
 def device_kind(wanted: str) -> str:
@@ -38,3 +40,19 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
     # All chunks of about the same size: a last one of a few columns costs as many operations as the others.
     chunks = -(-columns // most)
     return -(-columns // chunks)
+
+
+def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) -> int:
+    """Return how many agents are computed at a time, at most; no bit depends on it.
+
+    Args:
+        population: how many agents there are, and `group_size`; 0: by bytes on a CPU, all on a GPU.
+        block_bytes: of the largest block of values that learning from a batch makes for one agent.
+        device: the kind of device.
+    """
+    agents = population.size
+    if population.group_size or device != "cpu":
+        return min(population.group_size or agents, agents)
+    most = max(int(_GROUP_MB_CPU * BYTES_PER_MB) // max(block_bytes, 1), 1)
+    groups = -(-agents // most)
+    return -(-agents // groups)

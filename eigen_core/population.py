@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eigen_core.config import PopulationConfig
 from eigen_core.networks.layout import ParameterLayout
 from eigen_core.randomness import keyed_generator
 
@@ -90,11 +89,6 @@ def initial_weights(layouts: Sequence[ParameterLayout], size: int, seed: int, de
         generator = keyed_generator(seed, 0, "initialise", agent, "weights")
         rows.append(np.concatenate([layout.initial_row(generator) for layout in layouts]))
     return torch.tensor(np.stack(rows), device=device)
-
-
-def largest_group(population: PopulationConfig) -> int:
-    """Agents that are computed at a time, at most."""
-    return min(population.group_size or population.size, population.size)
 
 
 def agent_groups(size: int, group_size: int, first: int = 0) -> list[slice]:

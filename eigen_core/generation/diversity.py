@@ -28,7 +28,7 @@ def policy_distance(state: TrainingState) -> float | None:
     block = int(sampler.draw_blocks(generator, (1,))[0])
     slots = torch.tensor(sampler.draw(generator, block))
     played = []
-    for agents in agent_groups(state.population.size, config.population.group_size):
+    for agents in agent_groups(state.population.size, state.group_size):
         weights, critic = state.population.weights[agents], task.critic_layout.size
         observations = task.transitions(replay, slots.expand(len(weights), -1), block).observations
         encoding = task.encode(task.critic_layout.views(weights[:, :critic]), observations)

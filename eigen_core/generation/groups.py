@@ -15,6 +15,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.learners import LearningPlan, learner_class
+from eigen_core.pieces import agents_at_once
 from eigen_core.population import Population, agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
@@ -103,11 +104,12 @@ class AgentComputer:
         self.heads = learner.heads(config)
         self.task = task_class(config)(config, content, device, self.heads)
         self.learner = learner(config, self.task)
+        self.group_size = agents_at_once(config.population, self.task.block_bytes, device.type)
 
     def play(self, population: Population, episodes: Episodes) -> Played:
         """Play the episodes of all agents of a population, or of consecutive ones; see `Executor.play`."""
         self.task.state = episodes.task_state
-        groups = agent_groups(population.size, self.config.population.group_size)
+        groups = agent_groups(population.size, self.group_size)
         parts = []
         for index, group in enumerate(groups):
             weights, own = population.weights[group], episodes.rows(group)

@@ -35,7 +35,7 @@ def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list
     """
     _make_good(state)
     learning = state.method.learning(state.config)
-    agents, group_size = state.population.size, state.config.population.group_size
+    agents, group_size = state.population.size, state.group_size
     saved = _saved(state)
     headroom = headroom_bytes(state.config.memory, state.device)
     if saved is None or headroom >= _POPULATIONS * state.population.nbytes:
@@ -49,7 +49,7 @@ def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list
         state.generation,
     )
     state.commit(half_learned=True)
-    in_place = min(group_size or agents, max(1, agents // _GROUPS_IN_PLACE))
+    in_place = min(group_size, max(1, agents // _GROUPS_IN_PLACE))
     yield state.population, agent_groups(learning.stop, in_place, learning.start)
 
 

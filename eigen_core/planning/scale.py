@@ -6,7 +6,7 @@ from eigen_core.config import Config
 from eigen_core.evolution import MethodNeeds, method_class
 from eigen_core.learners import LearnerNeeds, learner_class
 from eigen_core.needs import SINGLE, Facts
-from eigen_core.population import largest_group
+from eigen_core.pieces import agents_at_once, device_kind
 from eigen_core.task import TaskNeeds, task_class
 from eigen_core.task.needs import row_bytes
 
@@ -37,7 +37,7 @@ class Scale:
         rows = config.population.size * config.evaluation.slices * task.episode_steps
         method_of = method_class(config.evolution)
         agents = len(range(config.population.size)[method_of.learning(config)])
-        group = min(largest_group(config.population), agents)
+        group = min(_group(config, task), agents)
         learner = learning.needs(config, task, rows * config.generations, group)
         method = method_of.needs(config, task.critic, task.actor, learner.agent)
         return cls(config, task, learner, method, agents, rows)
@@ -50,7 +50,7 @@ class Scale:
     @property
     def group(self) -> int:
         """Agents computed at a time."""
-        return largest_group(self.config.population)
+        return _group(self.config, self.task)
 
     @property
     def learning_group(self) -> int:
@@ -96,3 +96,7 @@ class Scale:
     def population_bytes(self) -> int:
         """Bytes of all agents."""
         return self.learner.agent * self.config.population.size
+
+
+def _group(config: Config, task: TaskNeeds) -> int:
+    return agents_at_once(config.population, task.block_bytes, device_kind(config.device))

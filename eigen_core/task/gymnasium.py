@@ -87,6 +87,7 @@ class GymnasiumTask:
         self.validation_starts = _VALIDATION_SEEDS
         self.holdout_starts = _HOLDOUT_SEEDS
         self.fingerprint = _fingerprint(opened)
+        self.block_bytes = self.needs(config, opened.facts, heads).block_bytes
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device

@@ -13,7 +13,7 @@ from eigen_core.networks import Heads
 from eigen_core.networks.layout import product_bytes
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
-from eigen_core.population import largest_group
+from eigen_core.pieces import agents_at_once, device_kind
 from eigen_core.replay import Column
 from eigen_core.task.gymnasium_environment import EnvironmentFacts, opened_for
 from eigen_core.task.gymnasium_rollouts import gymnasium_columns
@@ -58,7 +58,8 @@ class GymnasiumNeeds:
         """The environments of a group."""
         evaluation = self.config.evaluation
         episodes = max(evaluation.slices, evaluation.fixed_episodes, evaluation.holdout_episodes)
-        count = largest_group(self.config.population) * episodes
+        config = self.config
+        count = agents_at_once(config.population, self.block_bytes, device_kind(config.device)) * episodes
         how = (
             f"{count:,} environments, one for each agent and episode of a group, {_ENVIRONMENT_BYTES / 1e6:.1f} MB "
             "each: measured on HalfCheetah-v5, others may take more."
@@ -99,6 +100,12 @@ class GymnasiumNeeds:
     def learning(self) -> str:
         """Nothing."""
         return ""
+
+    @property
+    def block_bytes(self) -> int:
+        """A hidden layer of a batch, or what is observed."""
+        width = max(self.config.network.head_width, self.facts.observation_values)
+        return SINGLE * self.config.learner.batch_size * width
 
     def _layers(self, rows: int) -> tuple[int, int]:
         """Bytes of a hidden layer, and the most at once while one is computed beside those before it."""

@@ -124,6 +124,8 @@ class Task(Protocol[Observed, Encoded]):
         fewest_steps: fewest steps of an episode.
         episode_end: the column, bool, of an episode's last step; whether the step is terminal or not.
         fingerprint: hash of the data that are played.
+        block_bytes: of the largest block of values that learning from a batch makes for one agent, by which groups are
+            chosen.
         state: what the task has learned from what was played, which observations are normalised by; tensors that are
             never written to. It is the same throughout a generation: phases set it from the training state.
     """
@@ -164,6 +166,7 @@ class Task(Protocol[Observed, Encoded]):
     fewest_steps: int
     episode_end: str
     fingerprint: str
+    block_bytes: int
     state: Mapping[str, Tensor]
 
     @property

@@ -17,6 +17,7 @@ from eigen_core.needs import DOUBLE, HALF, SINGLE, Change, Kept, Operation, halv
 from eigen_core.networks import AssetActions, Heads, market_actions
 from eigen_core.networks.agent_needs import AgentNeeds, parameters_of
 from eigen_core.networks.encoders import encoder_class
+from eigen_core.pieces import agents_at_once, device_kind
 from eigen_core.replay import Column
 from eigen_core.task.market_outcomes import table_kept
 from eigen_core.task.market_sample import market_sample
@@ -110,6 +111,13 @@ class MarketNeeds:
         chunk = self._agent.encoder.piece(self.config.learner.batch_size, days).columns
         columns = f"all {chunk:,}" if chunk == self.panel.columns else f"{chunk:,}"
         return f"; blocks of {days:,} days and the window before them, {columns} columns at a time"
+
+    @property
+    def block_bytes(self) -> int:
+        """A layer of the encoder, or of the heads."""
+        batch = self.config.learner.batch_size
+        encoder = self._agent.encoder.piece(batch, self.panel.block_days(self.config)).block_bytes
+        return max(encoder, self._agent.actor(1, batch).hidden)
 
     @property
     def kept(self) -> list[Kept]:
@@ -227,4 +235,6 @@ class MarketNeeds:
 
     def sample(self, *, whole_group: bool) -> Sample:
         """Return a piece of the run on a market of random numbers."""
-        return market_sample(self.config, self.panel, whole_group=whole_group)
+        config = self.config
+        group = agents_at_once(config.population, self.block_bytes, device_kind(config.device))
+        return market_sample(self.config, self.panel, group, whole_group=whole_group)

@@ -8,7 +8,6 @@ from eigen_core.config import Config, merge
 from eigen_core.market import Panel, panel_of_prices
 from eigen_core.market.facts import PanelFacts
 from eigen_core.networks.encoders import encoder_class
-from eigen_core.population import largest_group
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.needs import Sample
 
@@ -28,14 +27,15 @@ _ONE_VALIDATION = {
 _FEWEST_COLUMNS = 8
 
 
-def market_sample(config: Config, panel: PanelFacts, *, whole_group: bool) -> Sample:
+def market_sample(config: Config, panel: PanelFacts, group: int, *, whole_group: bool) -> Sample:
     """Return a piece of a run: its time is proportional to the days of columns that are encoded.
 
     Args:
         config, panel: the run.
+        group: agents of the run that are computed at a time, at most.
         whole_group: see `TaskNeeds.sample`.
     """
-    piece, facts = _piece(config, panel, whole_group=whole_group)
+    piece, facts = _piece(config, panel, group, whole_group=whole_group)
     return Sample(
         piece,
         _random_panel(piece, facts),
@@ -59,10 +59,10 @@ def _learned(config: Config, panel: PanelFacts) -> int:
     return config.population.size * (days + encoder.needs(config, panel).days_before) * panel.columns
 
 
-def _piece(config: Config, panel: PanelFacts, *, whole_group: bool) -> tuple[Config, PanelFacts]:
+def _piece(config: Config, panel: PanelFacts, group: int, *, whole_group: bool) -> tuple[Config, PanelFacts]:
     """Return the largest piece of a run that is small enough."""
     learner, evaluation = config.learner, config.evaluation
-    group, episode = largest_group(config.population), config.trading.episode_days
+    episode = config.trading.episode_days
     agents, columns = max(group, _FEWEST_AGENTS), panel.columns
     steps = min(learner.gradient_steps, _TIMED_STEPS)
     learning = config.evolution.learning_agents

@@ -57,6 +57,7 @@ class TaskNeeds(Protocol):
         recorded_row_bytes: one recorded step of an episode, before it is in the replay.
         names_listed: names of the task that each checkpoint lists.
         learning: what else is to be said of learning's memory, as the rest of a sentence.
+        block_bytes: of the largest block of values that learning from a batch makes for one agent.
     """
 
     @property
@@ -88,6 +89,9 @@ class TaskNeeds(Protocol):
 
     @property
     def learning(self) -> str: ...
+
+    @property
+    def block_bytes(self) -> int: ...
 
     def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:
         """The most at once while `agents` play `episodes` each (bytes).

@@ -32,6 +32,7 @@ from eigen_core.task.market_transitions import (
     stored_days,
     wrong_rows,
 )
+from eigen_core.task.needs import TaskNeeds
 from eigen_core.trading import episode_times
 
 
@@ -107,9 +108,16 @@ class PanelTask(ABC):
         self.episode_end = EPISODE_END
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint
+        on_device = config.model_copy(update={"device": device.type})
+        self.block_bytes = self.needs(on_device, PanelFacts.of(panel), heads).block_bytes
         self._config = config
         self._return_steps = heads.return_steps
         self._episode_times = episode_times(config.trading, device)
+
+    @staticmethod
+    @abstractmethod
+    def needs(config: Config, facts: PanelFacts, heads: Heads) -> TaskNeeds:
+        """Return what a run needs; see `Task.needs`."""
 
     @staticmethod
     @abstractmethod

@@ -55,7 +55,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
 
 
 def test_the_sentence_names_peak_phase_limit_and_what_would_make_it_fit() -> None:
-    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=1.4", "network.encoder=tcn")
+    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=1.2", "network.encoder=tcn")
     assert fits.sentence().startswith("The run fits: it takes ")
     assert f"in phase {fits.plan.peak_phase()}" in fits.sentence()
     assert "93% of 8.00 GB, memory.limit_gb" in fits.sentence()
@@ -182,7 +182,7 @@ def test_a_run_for_a_gpu_is_planned_where_there_is_none_and_refused() -> None:
 def test_require_fit_returns_the_plan_or_raises_it() -> None:
     assert require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=9"]), FACTS).fits
     with pytest.raises(RunTooLargeError) as caught:
-        require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=1.4"]), FACTS)
+        require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=1.2"]), FACTS)
     assert str(caught.value) == caught.value.run_plan.sentence()
     assert not caught.value.run_plan.fits
 
@@ -205,7 +205,7 @@ def test_an_api_of_the_users_profile_counts_too() -> None:
 
 
 def test_the_document_is_json_with_these_keys() -> None:
-    document = json.loads(json.dumps(planned("memory.limit_gb=1.4", "network.encoder=tcn").document()))
+    document = json.loads(json.dumps(planned("memory.limit_gb=1.2", "network.encoder=tcn").document()))
     assert set(document) == {
         "panel",
         "device",
@@ -222,5 +222,5 @@ def test_the_document_is_json_with_these_keys() -> None:
         "suggestions",
     }
     assert document["fits"] is False
-    assert {"bytes": 1_400 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
+    assert {"bytes": 1_200 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
     assert set(document["suggestions"][0]) == {"settings", "saved_bytes", "fits", "same_result"}

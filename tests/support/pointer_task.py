@@ -75,6 +75,7 @@ class PointerTask:
         self.episode_end = "terminal"
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"
+        self.block_bytes = PointerNeeds(config, heads).block_bytes
         self.training_starts = range(1_000)
         self.validation_starts = range(1_000, 1_100)
         self.holdout_starts = range(1_100, 1_200)
@@ -177,6 +178,7 @@ class PointerNeeds:
     recorded_row_bytes: int = 3 * SINGLE + 1
     names_listed: int = 0
     learning: str = ""
+    block_bytes: int = SINGLE * _STEPS
 
     @property
     def critic(self) -> int:

@@ -84,7 +84,7 @@ def test_batches_larger_than_an_episode_are_inferred_too(encoder: str) -> None:
 )
 def test_a_piece_is_small_whatever_the_run(preset: str, settings: list[str]) -> None:
     config = load_config(preset, settings)
-    piece, panel = market_sample._piece(config, LARGE, whole_group=False)
+    piece, panel = market_sample._piece(config, LARGE, config.population.size, whole_group=False)
     assert market_sample._learned(piece, panel) <= market_sample._MOST_LEARNED
     assert market_sample._evaluated(piece, panel) <= market_sample._MOST_EVALUATED
     assert panel.assets <= panel.columns
@@ -111,6 +111,6 @@ def test_the_agents_that_learn_take_the_time(method: str, learning: int | None, 
     # The piece has as many agents, and as many of them learn.
     assert planning.calibrate(config, FACTS).train == pytest.approx((1 + 2 * 3) if share else 0)
     piece, facts = market_sample._piece(
-        load_config("eigen2", []).model_copy(update={"evolution": config.evolution}), LARGE, whole_group=False
+        load_config("eigen2", []).model_copy(update={"evolution": config.evolution}), LARGE, 4, whole_group=False
     )
     assert 0 <= Scale.of(piece, facts).learning_agents <= max(piece.population.size // 2, 8 * share)

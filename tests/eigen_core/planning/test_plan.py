@@ -60,8 +60,8 @@ def test_a_verdict_says_what_is_missing_and_where_the_limit_comes_from() -> None
 
 
 def test_on_a_gpu_tensors_are_on_the_device_and_what_is_mapped_stays_on_the_host() -> None:
-    # By itself it computes more columns at a time there.
-    config = load_config("eigen2", ["network.column_chunk=64"])
+    # By itself it computes more at a time there.
+    config = load_config("eigen2", ["network.column_chunk=64", "population.group_size=4"])
     host = plan_of(config, _FACTS, device="cpu")
     device = plan_of(config, _FACTS, device="cuda", limits={"device": Limit(10**9, "the driver")})
     assert host.peak_device_bytes == 0
@@ -79,7 +79,7 @@ def test_on_a_gpu_tensors_are_on_the_device_and_what_is_mapped_stays_on_the_host
     [
         ("network.column_chunk=32", "network.column_chunk=64", "train"),
         ("network.column_chunk=64", "network.column_chunk=669", "train"),
-        ("population.group_size=2", "population.group_size=0", "evaluate"),
+        ("population.group_size=2", "population.group_size=16", "evaluate"),
         ("network.column_chunk=64 learner.block_days=500", "network.column_chunk=64 learner.block_days=0", "train"),
         ("replay.capacity=20000", "replay.capacity=100000", "evolve"),
         ("network.channels=16", "network.channels=64", "train"),

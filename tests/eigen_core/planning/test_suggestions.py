@@ -31,7 +31,7 @@ def test_a_run_that_fits_needs_no_suggestion() -> None:
 
 
 def test_each_suggestion_does_what_it_says() -> None:
-    settings = ("network.column_chunk=669",)
+    settings = ("network.column_chunk=669", "population.group_size=4")
     plan, found = _judged(load_config("eigen2", settings), 2.0)
     assert found
     for suggestion in found:
@@ -57,7 +57,7 @@ def test_what_leaves_the_run_as_it_is_comes_first_and_the_mildest_value_is_given
 
 
 def test_where_no_setting_is_enough_they_are_combined() -> None:
-    settings = ("network.column_chunk=669", "population.group_size=0", "population.size=64")
+    settings = ("network.column_chunk=669", "population.group_size=64", "population.size=64")
     plan, found = _judged(load_config("eigen2", settings), 1.4)
     *single, combined = found
     assert not plan.fits
@@ -79,7 +79,7 @@ def _first_of_each(found: list[Suggestion]) -> list[str]:
 
 
 def test_what_changes_rounding_alone_comes_before_what_changes_the_run() -> None:
-    plan, found = _judged(load_config("eigen2", ["network.column_chunk=669", "population.group_size=0"]), 6.0)
+    plan, found = _judged(load_config("eigen2", ["network.column_chunk=669", "population.group_size=16"]), 6.0)
     assert not plan.fits
     keys = _first_of_each([one for one in found if len(one.settings) == 1])
     milder = [key for key in keys if key in ("population.group_size", "network.column_chunk")]
@@ -90,7 +90,8 @@ def test_what_changes_rounding_alone_comes_before_what_changes_the_run() -> None
 
 
 def test_a_suggested_replay_holds_a_generation_and_values_are_round() -> None:
-    settings = ("population.size=60", "replay.capacity=200000", "network.encoder=filter_bank")
+    run = ("population.size=60", "replay.capacity=200000")
+    settings = (*run, "network.encoder=filter_bank", "population.group_size=4")
     _, found = _judged(load_config("eigen2", settings), 1.2)
     values = dict(one.settings[0] for one in found if len(one.settings) == 1)
     # 60 agents play 5 episodes of 145 days: 43,500 transitions a generation.
@@ -108,6 +109,8 @@ def test_a_change_that_saves_next_to_nothing_is_not_suggested() -> None:
 
 def test_half_of_an_odd_number_of_days_is_rounded() -> None:
     # All 3,197 train days at once; half of them are 1,598.5.
-    _, found = _judged(load_config("eigen2", ["learner.block_days=0", "network.column_chunk=669"]), 6.0)
+    _, found = _judged(
+        load_config("eigen2", ["learner.block_days=0", "network.column_chunk=669", "population.group_size=4"]), 6.0
+    )
     values = dict(one.settings[0] for one in found if len(one.settings) == 1)
     assert values["learner.block_days"] in ("1500", "750", "370", "180")

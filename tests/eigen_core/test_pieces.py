@@ -1,0 +1,36 @@
+"""How much is computed at a time: what is set, else by bytes; all of it, in parts of about the same size."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eigen_core.config import PopulationConfig
+from eigen_core.pieces import agents_at_once, columns_at_once
+from eigen_core.units import BYTES_PER_MB
+
+_BYTES = st.integers(1, int(100 * BYTES_PER_MB))
+
+
+@given(st.integers(1, 3_000), _BYTES)
+def test_chunks_of_columns_are_of_one_size_and_few_megabytes(columns: int, column_bytes: int) -> None:
+    chunk = columns_at_once(0, columns, column_bytes, "cpu")
+    chunks = -(-columns // chunk)
+    assert 1 <= chunk <= columns
+    assert chunk == 1 or chunk * column_bytes <= 2 * BYTES_PER_MB
+    assert chunk * chunks - columns < chunks
+    assert columns_at_once(0, columns, column_bytes, "cuda") >= chunk
+
+
+@given(st.integers(2, 100), _BYTES)
+def test_groups_of_agents_are_of_one_size_and_few_megabytes(agents: int, block_bytes: int) -> None:
+    population = PopulationConfig(size=agents)
+    group = agents_at_once(population, block_bytes, "cpu")
+    assert 1 <= group <= agents
+    assert group == 1 or group * block_bytes <= 4 * BYTES_PER_MB
+    assert agents_at_once(population, block_bytes, "cuda") == agents
+
+
+@given(st.integers(1, 100), st.integers(1, 100), _BYTES, st.sampled_from(["cpu", "cuda"]))
+def test_what_is_set_is_taken(chosen: int, there: int, size: int, device: str) -> None:
+    population = PopulationConfig(size=there + 1, group_size=chosen)
+    assert columns_at_once(chosen, there, size, device) == min(chosen, there)
+    assert agents_at_once(population, size, device) == min(chosen, there + 1)
