@@ -30,6 +30,8 @@ _EMBEDDED_DEFAULTS = {
     _STARTUP_SECONDS: "120",
     # The embedded server writes to the same terminal as the progress bars.
     "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+    # A training uses none of Prefect's blocks. A server that is started otherwise still registers them.
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
 }
 
 _FLOW_DEFAULTS = {
@@ -205,12 +207,12 @@ def _ask(api: str) -> None:
 
 def _start_embedded(port: int) -> "subprocess.Popen[bytes]":
     """Start Prefect's server at a port of this machine, without pages, as Prefect starts its own embedded one."""
-    served = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port)]
     # The mask of this thread is what the server's process inherits.
     former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", *served, "--log-level", "error", "--lifespan", "on"],
+            # Not from the working directory, which may have a folder `flows` of its own.
+            [sys.executable, "-P", "-m", "flows.embedded_server", str(port)],
             env={**os.environ, **_EMBEDDED_ENVIRONMENT},
         )
     finally:

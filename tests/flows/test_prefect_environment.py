@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -111,7 +112,13 @@ from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:
     print(client.api_healthcheck(), client.server_type.name, api_url())
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=eigen_environment(tmp_path)
-    )
+    environment = {**eigen_environment(tmp_path), "EIGEN_CACHE": str(tmp_path / "cache")}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
     assert ended.stdout.split() == ["None", "SERVER", "None"], ended.stderr
+    # Its database began as a copy of the one that is kept, and needed no migration.
+    (kept,) = (tmp_path / "cache" / "prefect").iterdir()
+    (used,) = tmp_path.rglob("prefect.db")
+    heads = [
+        sqlite3.connect(path).execute("SELECT version_num FROM alembic_version").fetchall() for path in (kept, used)
+    ]
+    assert heads[0] == heads[1]
