@@ -20,6 +20,7 @@ BENCHMARKS = (
     "encoding",
     "environment",
     "population",
+    "groups",
     "baselines",
     "arithmetic",
     "generation",

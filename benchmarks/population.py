@@ -49,11 +49,11 @@ def _compare(name: str, assignments: Sequence[str]) -> list[list[str]]:
     plan = state.learner.plan(state.replay, state.population.size, 1)
     assert isinstance(plan, BatchPlan)
     works: dict[str, Callable[[], object]] = {
-        f"groups of {size}": partial(_learn_in_groups, state, plan, size) for size in _GROUP_SIZES
+        f"groups of {size}": partial(learn_in_groups, state, plan, size) for size in _GROUP_SIZES
     }
-    works["plain loop"] = partial(_learn_one_by_one, state, plan, _plain_agents(state))
+    works["plain loop"] = partial(learn_one_by_one, state, plan, plain_agents(state))
     times = take_turns(works, _ROUNDS)
-    bank = _learn_in_groups(state, plan, _GROUP_SIZES[0])
+    bank = learn_in_groups(state, plan, _GROUP_SIZES[0])
     rows = []
     for work, taken in times.items():
         rows.append(
@@ -69,17 +69,18 @@ def _compare(name: str, assignments: Sequence[str]) -> list[list[str]]:
 
 def _difference(state: TrainingState, plan: BatchPlan, work: str, bank: Population) -> float:
     if work == "plain loop":
-        agents = _plain_agents(state)
-        _learn_one_by_one(state, plan, agents)
+        agents = plain_agents(state)
+        learn_one_by_one(state, plan, agents)
         return max(
             agent.largest_difference(market_of(state).network, row)
             for agent, row in zip(agents, bank.weights, strict=True)
         )
-    groups = _learn_in_groups(state, plan, int(work.split()[-1]))
+    groups = learn_in_groups(state, plan, int(work.split()[-1]))
     return float((groups.weights - bank.weights).abs().max())
 
 
-def _learn_in_groups(state: TrainingState, plan: BatchPlan, group_size: int) -> Population:
+def learn_in_groups(state: TrainingState, plan: BatchPlan, group_size: int) -> Population:
+    """Return what a copy of the population has learned, so many agents at a time."""
     population = state.population.clone()
     for agents in agent_groups(population.size, group_size):
         learned = state.learner.learn(population.rows(agents), plan.rows(agents), state.replay, lambda: None)
@@ -87,7 +88,8 @@ def _learn_in_groups(state: TrainingState, plan: BatchPlan, group_size: int) -> 
     return population
 
 
-def _plain_agents(state: TrainingState) -> list[PlainAgent]:
+def plain_agents(state: TrainingState) -> list[PlainAgent]:
+    """Return the agents as modules of `torch.nn`."""
     agents = []
     for row in state.population.weights:
         agent = PlainAgent(market_of(state).panel, state.config)
@@ -96,6 +98,7 @@ def _plain_agents(state: TrainingState) -> list[PlainAgent]:
     return agents
 
 
-def _learn_one_by_one(state: TrainingState, plan: BatchPlan, agents: list[PlainAgent]) -> None:
+def learn_one_by_one(state: TrainingState, plan: BatchPlan, agents: list[PlainAgent]) -> None:
+    """Let one agent after the other learn."""
     for agent, slots in zip(agents, plan.slots, strict=True):
         PlainDdpg(agent, state.config, state.replay).learn(slots[:, 0], plan.blocks, market_of(state).block_days)

@@ -12,6 +12,7 @@ from eigen_core.units import BYTES_PER_MB
 
 _COLUMNS_MB_CPU, _COLUMNS_MB_GPU = 2.0, 16.0
 _GROUP_MB_CPU = 4.0
+_DAYS_MB_CPU = 4.0
 
 
 def device_kind(wanted: str) -> str:
@@ -36,10 +37,7 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
     if chosen:
         return min(chosen, columns)
     megabytes = _COLUMNS_MB_CPU if device == "cpu" else _COLUMNS_MB_GPU
-    most = max(int(megabytes * BYTES_PER_MB) // column_bytes, 1)
-    # All chunks of about the same size: a last one of a few columns costs as many operations as the others.
-    chunks = -(-columns // most)
-    return -(-columns // chunks)
+    return _even(columns, megabytes, column_bytes)
 
 
 def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) -> int:
@@ -53,6 +51,25 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
     agents = population.size
     if population.group_size or device != "cpu":
         return min(population.group_size or agents, agents)
-    most = max(int(_GROUP_MB_CPU * BYTES_PER_MB) // max(block_bytes, 1), 1)
-    groups = -(-agents // most)
-    return -(-agents // groups)
+    return _even(agents, _GROUP_MB_CPU, block_bytes)
+
+
+def days_at_once(days: int, day_bytes: int, device: str) -> int:
+    """Return how many days of an episode are encoded at a time, where each can be by itself; no bit depends on it.
+
+    Args:
+        days: of the episode.
+        day_bytes: of a day of a group of agents in the largest block of values.
+        device: the kind of device.
+    """
+    return _even(days, _DAYS_MB_CPU, day_bytes) if device == "cpu" else days
+
+
+def _even(count: int, megabytes: float, each: int) -> int:
+    """Return the size of parts that hold at most so much, all of about the same size.
+
+    A last part that is much smaller than the others would cost as many operations as they do.
+    """
+    most = max(int(megabytes * BYTES_PER_MB) // max(each, 1), 1)
+    parts = -(-count // most)
+    return -(-count // parts)

@@ -13,12 +13,14 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
+from eigen_core.needs import SINGLE
 from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
 from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, outcome_shapes
 from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
+from eigen_core.pieces import days_at_once
 
 _MASKED = -1e9
 
@@ -148,6 +150,13 @@ class AgentNetwork:
         """Encode `days` consecutive days."""
         embeddings = self._encoder.encode_block(parameters, first_day, days)
         return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
+
+    def days_at_once(self, agents: int, days: int) -> int:
+        """Return how many of consecutive days are best encoded at a time, without a gradient, for so many agents."""
+        if self.block_bound:
+            return days
+        day_bytes = SINGLE * agents * self._valid.shape[1] * self._network.channels
+        return days_at_once(days, day_bytes, self._valid.device.type)
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> MarketEmbedding:
         """Encode each agent's days, int64 `[agents, batch]`, all inside one block and different for an agent."""

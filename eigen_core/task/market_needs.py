@@ -17,7 +17,7 @@ from eigen_core.needs import DOUBLE, HALF, SINGLE, Change, Kept, Operation, halv
 from eigen_core.networks import AssetActions, Heads, market_actions
 from eigen_core.networks.agent_needs import AgentNeeds, parameters_of
 from eigen_core.networks.encoders import encoder_class
-from eigen_core.pieces import agents_at_once, device_kind
+from eigen_core.pieces import agents_at_once, days_at_once, device_kind
 from eigen_core.replay import Column
 from eigen_core.task.market_outcomes import table_kept
 from eigen_core.task.market_sample import market_sample
@@ -167,10 +167,13 @@ class MarketNeeds:
     def _prepare(self, agents: int, episodes: int) -> int:
         """The most at once while the market is encoded and the actor prepared for an episode, beside the result."""
         days = self.episode_steps
+        if not self._block_bound:
+            day_bytes = SINGLE * agents * self.panel.columns * self.config.network.channels
+            days = days_at_once(days, day_bytes, device_kind(self.config.device))
         encoding, actor = self._agent.encoder.block(agents, days), self._agent.actor(agents, days)
         embedding = encoding.result + self._agent.context(agents, days)
-        # An episode's embedding lives until the next one's is computed.
-        former = embedding if episodes > agents else 0
+        # An embedding lives until the next one is computed.
+        former = embedding if episodes > agents or days < self.episode_steps else 0
         return max(
             former + encoding.plain,
             former + encoding.result + self._agent.pool(agents, days),

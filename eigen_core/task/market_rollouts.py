@@ -137,7 +137,10 @@ def prepared_episodes(network: AgentNetwork, weights: Tensor, starts: NDArray[np
         agents = slice(0, len(starts)) if shared else slice(first, first + 1)
         critic = network.critic_layout.views(weights[agents, : network.critic_layout.size])
         actor = network.actor_layout.views(weights[agents, network.critic_layout.size :])
+        step = network.days_at_once(agents.stop - agents.start, len(times))
         for index, start in enumerate(starts[first]):
-            market = network.encode_block(critic, int(start), len(times))
-            prepared[agents, index] = network.prepare_actor(actor, market, times)
+            for day in range(0, len(times), step):
+                days = slice(day, min(day + step, len(times)))
+                market = network.encode_block(critic, int(start) + day, days.stop - day)
+                prepared[agents, index, days] = network.prepare_actor(actor, market, times[days])
     return prepared

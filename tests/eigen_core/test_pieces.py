@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_core.config import PopulationConfig
-from eigen_core.pieces import agents_at_once, columns_at_once
+from eigen_core.pieces import agents_at_once, columns_at_once, days_at_once
 from eigen_core.units import BYTES_PER_MB
 
 _BYTES = st.integers(1, int(100 * BYTES_PER_MB))
@@ -27,6 +27,14 @@ def test_groups_of_agents_are_of_one_size_and_few_megabytes(agents: int, block_b
     assert 1 <= group <= agents
     assert group == 1 or group * block_bytes <= 4 * BYTES_PER_MB
     assert agents_at_once(population, block_bytes, "cuda") == agents
+
+
+@given(st.integers(1, 1_000), _BYTES)
+def test_pieces_of_days_are_few_megabytes(days: int, day_bytes: int) -> None:
+    piece = days_at_once(days, day_bytes, "cpu")
+    assert 1 <= piece <= days
+    assert piece == 1 or piece * day_bytes <= 4 * BYTES_PER_MB
+    assert days_at_once(days, day_bytes, "cuda") == days
 
 
 @given(st.integers(1, 100), st.integers(1, 100), _BYTES, st.sampled_from(["cpu", "cuda"]))

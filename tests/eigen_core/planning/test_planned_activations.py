@@ -8,6 +8,7 @@ from live_tensors import LiveTensors
 from science_cases import random_panel
 from training_cases import market_of
 
+from eigen_core import pieces
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, hold_out, start_training, train
@@ -120,6 +121,11 @@ def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: t
     }
     for phase, size in measured.items():
         assert planned[phase] == pytest.approx(size, rel=0.1), phase
+
+
+def test_days_that_are_encoded_in_pieces_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_DAYS_MB_CPU", 0.05)
+    test_each_phase_holds_what_was_planned(("evaluation.shared_slices=false",), _NARROW)
 
 
 def test_a_second_step_holds_nothing_of_the_first() -> None:
