@@ -33,6 +33,7 @@ BENCHMARKS = (
     "claims",
     "portfolio_claims",
     "watcher",
+    "workers",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
 ALL_SECTIONS = (

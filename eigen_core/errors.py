@@ -7,3 +7,11 @@ class InputError(ValueError):
     The message is one or two sentences: what is wrong, where, and what to do. The command line prints it
     without a traceback and exits with code 2.
     """
+
+
+class WorkerLostError(RuntimeError):
+    """A worker ended, or gave no sign of life, while it computed agents: the others can compute the phase again."""
+
+
+class SchedulerLostError(RuntimeError):
+    """The scheduler of the workers cannot be reached any more. The run can be resumed once it is there again."""

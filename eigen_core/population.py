@@ -60,6 +60,12 @@ class Population:
         """A copy that shares nothing."""
         return self.from_tensors(self.tensors(), self.weights.device)
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Population]") -> "Population":
+        """Return the agents of all parts, in order; tensors are copied."""
+        state = {name: torch.cat([part.state[name] for part in parts]) for name in parts[0].state}
+        return cls(torch.cat([part.weights for part in parts]), state)
+
     def rows(self, agents: slice) -> "Population":
         """Copies of consecutive agents."""
         return Population(

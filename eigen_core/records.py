@@ -209,6 +209,8 @@ class Telemetry(Record):
     """Resident memory of the process and its children after evolve (bytes)."""
     rss_peak_bytes: int
     """Peak of the resident memory in the generation, of the process and its children (bytes)."""
+    exchanged_bytes: int = 0
+    """Bytes of arrays that crossed between the run's process and the workers that compute its agents."""
     phases: tuple[PhaseMemory, ...] = ()
     """The phases that have ended, in order; those from the checkpoint on are missing in the checkpoint itself."""
 

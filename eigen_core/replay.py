@@ -139,6 +139,11 @@ class Replay:
         """Return the named columns, or all, of the transitions in `slots`, int64 of any shape: `[*slots, ...]` each."""
         return {name: self._columns[name][slots] for name in names or self._columns}
 
+    def newest(self, count: int) -> dict[str, Tensor]:
+        """Return the transitions that were appended last, the newest last: `[count, ...]` of each column."""
+        first = next(iter(self._columns.values()))
+        return self.pick((torch.arange(self.written - count, self.written, device=first.device)) % self.capacity)
+
     def stretches(self, slots: Tensor, steps: int, end: str) -> Stretches:
         """Return up to `steps` transitions from each of `slots` on, int64 of any shape.
 

@@ -5,10 +5,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import torch
 from prefect.client.schemas.objects import State
@@ -47,6 +48,7 @@ from flows.runs import holdout_of, is_complete, keep_request, open_or_create
 from flows.server_presence import asked_twice, server_is_there
 from flows.stop_requests import stop_requests_unmasked
 from flows.tracking import Tracking
+from flows.workers import computed_by_workers, local_workers
 from tasks.phases import checkpoint, checkpoint_before_end, evaluate, evolve, holdout, plot, train
 
 # After these there is nothing that a schedule could resume, or not without a user's help.
@@ -175,13 +177,16 @@ def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener])
     data = open_data(config)
     plan = require_fit(config, data.facts)
     _send(listeners, lambda listener: listener.planned(plan))
-    # A configuration that cannot be trained is refused before the run is made.
-    with watch.guard.phase("start", run.generation):
-        state = start_training(config, data.content)
-    logger.info("data: %s", data.size)
-    logger.info("plan: %s", plan.sentence())
-    open_or_create(config, run.name)
-    with open_session(config.checkpoint, run.name) as session:
+    with ExitStack() as exits:
+        workers = exits.enter_context(local_workers(config))
+        # A configuration that cannot be trained is refused before the run is made.
+        with watch.guard.phase("start", run.generation):
+            state = start_training(config, data.content)
+        logger.info("data: %s", data.size)
+        logger.info("plan: %s", plan.sentence())
+        exits.enter_context(computed_by_workers(run.name, state, data, workers))
+        open_or_create(config, run.name)
+        session = exits.enter_context(open_session(config.checkpoint, run.name))
         keep_request(config, run.name)
         watch.add_uploads(session)
         if run.newest is not None:
@@ -236,33 +241,35 @@ def _run_generations(training: Training) -> None:
 
 def _run_generation(training: Training, generation: int) -> None:
     state, guard = training.state, training.guard
-    seconds = {
+    exchanged_before = state.executor.exchanged_bytes
+    took: dict[str, Any] = {
         f"{phase}_seconds": _timed(training, generation, phase, partial(run_phase, state, guard, generation))
         for phase, run_phase in (("evaluate", evaluate), ("train", train), ("evolve", evolve))
     }
     release_free_memory()
-    rss_bytes = guard.sample().host
-    _record_telemetry(training, generation, rss_bytes, seconds)
+    took["rss_bytes"] = guard.sample().host
+    took["exchanged_bytes"] = state.executor.exchanged_bytes - exchanged_before
+    _record_telemetry(training, generation, took)
     save = partial(checkpoint, state, training.session, guard, generation)
     try:
-        seconds["checkpoint_seconds"] = _timed(training, generation, "checkpoint", save)
+        took["checkpoint_seconds"] = _timed(training, generation, "checkpoint", save)
     except STOP_REQUESTS:
         checkpoint_before_end(state, training.session)
         training.send(lambda listener: listener.checkpointed(training))
         raise
-    telemetry = _record_telemetry(training, generation, rss_bytes, seconds)
+    telemetry = _record_telemetry(training, generation, took)
     training.send(lambda listener: listener.checkpointed(training))
     if _is_due(generation, state.config):
         _plot(training, generation)
-        telemetry = _record_telemetry(training, generation, rss_bytes, seconds)
+        telemetry = _record_telemetry(training, generation, took)
     training.send(lambda listener: listener.generation_finished(state.history[-1], telemetry))
 
 
-def _record_telemetry(training: Training, generation: int, rss_bytes: int, seconds: Mapping[str, float]) -> Telemetry:
+def _record_telemetry(training: Training, generation: int, took: Mapping[str, Any]) -> Telemetry:
     """Record what a generation took, with the memory of its phases that have ended until now."""
     phases = training.watch.phases_of(generation)
     peak = max(phase.peak_bytes for phase in phases)
-    telemetry = Telemetry(generation=generation, rss_bytes=rss_bytes, rss_peak_bytes=peak, phases=phases, **seconds)
+    telemetry = Telemetry(generation=generation, rss_peak_bytes=peak, phases=phases, **took)
     record_telemetry(training.state, telemetry)
     return telemetry
 

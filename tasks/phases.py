@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from eigen_core import generation as phases
 from eigen_core.checkpoint import Compression, LeaseLostError, RunSession, Saved, Snapshot
 from eigen_core.config.stored import stored_values
-from eigen_core.errors import InputError
+from eigen_core.errors import InputError, SchedulerLostError
 from eigen_core.generation import TrainingState, hold_out, remember_saved, snapshot
 from eigen_core.memory import MemoryGuard, MemoryGuardError
 from eigen_core.records import HoldoutResult
@@ -33,9 +33,9 @@ R = TypeVar("R")
 _MINUTE = 60.0
 _RETRIES = 2
 _RETRY_DELAYS_SECONDS = [1.0, 5.0]
-# The same computation on the same state gives the same error or takes the same memory, and a lease that is lost stays
-# lost: trying again only costs time.
-_NOT_WORTH_RETRYING = (InputError, FloatingPointError, LeaseLostError, MemoryGuardError)
+# The same computation on the same state gives the same error or takes the same memory, and a lease or a scheduler that
+# is lost stays lost: trying again only costs time.
+_NOT_WORTH_RETRYING = (InputError, FloatingPointError, LeaseLostError, MemoryGuardError, SchedulerLostError)
 
 
 def _worth_retrying(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:

@@ -32,6 +32,7 @@ class Setting:
         key: dotted name, for example `learner.batch_size`.
         kind: what a value is: integer, number, boolean, string, date, integers or strings (the last two are lists).
         optional: null (empty) is a value too.
+        word: a word that is a value too; empty if there is none.
         default: value where neither a preset nor the user gives one.
         bounds: what values are accepted, in words; empty if any value of its kind is.
         unit: unit of the value; empty if it has none.
@@ -41,6 +42,7 @@ class Setting:
     key: str
     kind: str
     optional: bool
+    word: str
     default: Any
     bounds: str
     unit: str
@@ -52,6 +54,7 @@ class Setting:
         words = self.bounds if self.bounds.startswith("one of") else f"{_KINDS[self.kind]} {self.bounds}".strip()
         if self.kind == "integers":
             words += ", for example [1, 5]"
+        words += f", or {self.word}" if self.word else ""
         return f"{words}, or null" if self.optional else words
 
 
@@ -125,14 +128,15 @@ def _settings_of(section: type[Section], prefix: str) -> Iterator[Setting]:
 
 def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
     alternatives: list[Mapping[str, Any]] = schema.get("anyOf", [schema])
-    accepted = next(alternative for alternative in alternatives if alternative["type"] != "null")
+    accepted, *others = (alternative for alternative in alternatives if alternative["type"] != "null")
     description = " ".join(str(schema["description"]).split())
     unit = _UNIT.search(description)
     kind = accepted.get("format", accepted["type"])
     return Setting(
         key=key,
         kind=f"{accepted['items']['type']}s" if kind == "array" else kind,
-        optional=len(alternatives) > 1,
+        optional=any(alternative["type"] == "null" for alternative in alternatives),
+        word=next((other["const"] for other in others), ""),
         default=schema["default"],
         bounds=_NAMED[key] if key in _NAMED else _bounds(accepted),
         unit=unit[1] if unit else "",

@@ -143,7 +143,10 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _key(location: tuple[int | str, ...]) -> str:
-    return ".".join(part for part in location if isinstance(part, str))
+    parts = [part for part in location if isinstance(part, str)]
+    # Of a setting with alternatives, a location names the one that was tried after the key.
+    keys = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    return next((key for key in keys if key in settings()), ".".join(parts))
 
 
 def _sentence_of(location: tuple[int | str, ...], kind: str, message: str, value: object) -> str:

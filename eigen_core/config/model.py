@@ -42,6 +42,11 @@ class Config(Section):
     """Where tensors live; `auto` takes a GPU if there is one."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """Processor threads of a computation; 0: as many as torch chooses."""
+    workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
+    """Processes on this machine that compute the agents, one thread each; 0: the run's own process computes them;
+    `auto`: as many as there are processor cores, and 0 with a GPU."""
+    scheduler: Text | None = None
+    """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"
     """Instructions of the processor: `auto` takes all that it has; with `avx2` one maker's processors with AVX2 and
     with AVX-512 agree to the bit, so that a run may move between them, for up to 1.2 times the time."""
@@ -77,6 +82,14 @@ class Config(Section):
         if preset not in PRESET_NAMES:
             raise ValueError(f"there is no preset {shown(preset)}: use one of {', '.join(PRESET_NAMES)}")
         return preset
+
+    @model_validator(mode="after")
+    def _workers_are_of_one_kind(self) -> Self:
+        if self.scheduler is not None and self.workers != 0:
+            raise ValueError(
+                f"scheduler {self.scheduler} has workers of its own, and workers is {self.workers}: give one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _market_sections_agree(self) -> Self:

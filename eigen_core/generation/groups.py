@@ -69,6 +69,10 @@ class Played:
 class Executor(Protocol):
     """Computes agents somewhere. What comes out for an agent does not depend on where, nor on the agents beside it."""
 
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes of arrays that crossed between this process and others since the run was begun or resumed."""
+
     def play(self, population: Population, episodes: Episodes) -> Played:
         """Play the episodes of all agents of a population."""
 
@@ -96,6 +100,8 @@ class AgentComputer:
         content: what the task is built from.
         device: where everything is computed.
     """
+
+    exchanged_bytes = 0
 
     def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
         self.config = config

@@ -50,6 +50,10 @@ class MemoryGuardError(RuntimeError):
         self.phase = phase
         self.generation = generation
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, MemoryReport, str, int | None]]:
+        """Let it cross from a worker as it is."""
+        return type(self), (str(self), self.report, self.phase, self.generation)
+
 
 class MemoryGuard:
     """Watches the memory of a run while its block is open.

@@ -8,6 +8,7 @@ import torch
 from eigen_core.needs import SINGLE
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
+from eigen_core.planning.workers import has_workers, local_worker_count, worker_needs
 from eigen_core.reporting.trackers import tracker_bytes
 from eigen_core.store import is_remote
 from eigen_core.task.needs import row_bytes
@@ -68,6 +69,7 @@ def parts_of(scale: Scale, device: Device, *, server: bool) -> tuple[Part, ...]:
         *_of_task(scale, tensors),
         *_agents(scale, tensors),
         *_working(scale, tensors),
+        *_workers(scale, tensors),
         *_leaving(scale, device),
     ]
     if device == "cpu":
@@ -175,13 +177,16 @@ def _resuming(scale: Scale, device: Device) -> list[Part]:
 def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
     """What the phases compute with."""
     config = scale.config
+    elsewhere = has_workers(config, tensors.device)
     counted = "The most blocks that live at once by the code of this phase"
     groups = f"{scale.group} of {config.population.size} agents at a time"
     return [
         tensors.part(
             "evaluation",
-            phases.evaluate(scale),
-            f"{counted}: {groups}, {max(config.evaluation.slices, config.evaluation.fixed_episodes)} episodes of "
+            phases.evaluate_elsewhere(scale) if elsewhere else phases.evaluate(scale),
+            "The transitions that workers have recorded, as they come, joined, and as they are stored."
+            if elsewhere
+            else f"{counted}: {groups}, {max(config.evaluation.slices, config.evaluation.fixed_episodes)} episodes of "
             f"{scale.task.episode_steps} steps each; with the transitions recorded.",
             ("evaluate",),
             host_bytes=0 if tensors.device == "cpu" else 3 * scale.noise_bytes,
@@ -194,8 +199,10 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
         ),
         tensors.part(
             "learning",
-            phases.train(scale),
-            f"{counted}: {scale.learning_group} of {scale.learning_agents} agents that learn at a time, "
+            phases.train_elsewhere(scale) if elsewhere else phases.train(scale),
+            "What workers learn from, and the agents as they come back."
+            if elsewhere
+            else f"{counted}: {scale.learning_group} of {scale.learning_agents} agents that learn at a time, "
             f"{scale.learner.how}, activations, gradients and Adam's temporaries"
             f"{scale.task.learning}.",
             ("train",),
@@ -210,6 +217,33 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
             "each.",
             ("holdout",),
         ),
+    ]
+
+
+def _workers(scale: Scale, tensors: _Tensors) -> list[Part]:
+    """What the workers on this machine take, all together."""
+    count = local_worker_count(scale.config, tensors.device)
+    if not count:
+        return []
+    needs = worker_needs(scale, count)
+    processes = count * needs.process + (0 if tensors.device == "cpu" else count * _CUDA_HOST)
+    kept = min(needs.evaluate, _KEPT_LIMIT) if tensors.device == "cpu" else _CUDA_CONTEXT
+
+    def part(name: str, size: int, how: str, *phases: Phase) -> Part:
+        return tensors.part(f"workers' {name}", count * size, how, phases or PHASES)
+
+    return [
+        Part("workers", processes, 0, f"{count} processes of Python with torch and Dask: measured."),
+        part("data", needs.kept, f"What is played on, once in each of {count}."),
+        part("replays", needs.replay, f"A copy of the replay in each of {count}.", *_GENERATION),
+        part(
+            "agents",
+            needs.agents,
+            "Their share of the agents, as they were sent and as they are computed.",
+            *_GENERATION,
+        ),
+        part("evaluation", needs.evaluate + kept, "As evaluation, of a share of the agents.", "evaluate"),
+        part("learning", needs.train + kept, "As learning, of a share of the agents.", "train"),
     ]
 
 

@@ -17,6 +17,16 @@ def evaluate(scale: Scale) -> int:
     return max(before + 4 * noise, before + noise + trained, recorded + noise + judged, 2 * recorded + noise)
 
 
+def evaluate_elsewhere(scale: Scale) -> int:
+    """The most at once in the evaluate phase where workers play: what they recorded, twice while it is joined."""
+    return 2 * scale.rows_per_generation * scale.task.recorded_row_bytes
+
+
+def train_elsewhere(scale: Scale) -> int:
+    """The most at once in the train phase where workers learn, as `train`: agents as they come back, and the plan."""
+    return scale.population_bytes + scale.learner.plan if scale.learns else 0
+
+
 def hold_out(scale: Scale) -> int:
     """The most at once while the holdout episodes are played: the weights that the run began with, group by group."""
     if not scale.task.holds_out:

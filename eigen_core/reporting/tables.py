@@ -19,7 +19,7 @@ NO_GENERATION = "No generation is complete."
 _NESTED = {"fitness", "validations", "champion_excess", "learning", "trading", "evolution", "descent", "ancestors"}
 _DIVERSITY = ("distinct_ancestors", "policy_distance")
 _TIMES = ("evaluate_seconds", "train_seconds", "evolve_seconds", "checkpoint_seconds", "seconds")
-_MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes")
+_MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes", "exchanged_bytes")
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
@@ -68,6 +68,8 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
 def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
     """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used.
 
+    If the run has workers, also what crossed between it and them (MB).
+
     Where it is known, also from how many of the first agents the population descends; where there are prices, what the
     champion gained beyond the market in validation (% with 95 % interval).
     """
@@ -76,6 +78,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
     excess = excess_unit(history)
     known_ancestors = any(record.ancestors for record in history)
     on_device = any(entry is not None and entry.device_peak_bytes for entry in entries)
+    exchanged = any(entry is not None and entry.exchanged_bytes for entry in entries)
     return [
         {
             "generation": record.generation,
@@ -87,6 +90,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
             "time (s)": None if entry is None else round(entry.seconds, 2),
             "peak (MB)": None if entry is None else _megabytes(entry.rss_peak_bytes),
             **({"GPU (MB)": None if entry is None else _megabytes(entry.device_peak_bytes)} if on_device else {}),
+            **({"exchanged (MB)": None if entry is None else _megabytes(entry.exchanged_bytes)} if exchanged else {}),
         }
         for record, entry in zip(history, entries, strict=True)
     ]

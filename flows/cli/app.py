@@ -23,6 +23,7 @@ from flows.cli.run_commands import clean, export, memory, runs, show, verify
 from flows.cli.training_commands import SWEEP_EXAMPLES, TRAIN_EXAMPLES, doctor, plan, resume, sweep, train
 from flows.cli.trust import TRUST_EXAMPLES, trust
 from flows.cli.walk import WALK_EXAMPLES, walk
+from flows.cli.workers import WORKERS_EXAMPLES, workers
 from flows.prefect_environment import set_umask
 
 _EXAMPLES = """[bold]Examples[/]
@@ -109,6 +110,7 @@ app.command()(memory)
 app.command()(verify)
 app.command()(clean)
 app.command()(export)
+app.command(epilog=WORKERS_EXAMPLES)(workers)
 app.command()(presets)
 app.add_typer(operations)
 

@@ -66,6 +66,8 @@ def print_history(console: Console, status: "RunStatus") -> None:
         return
     newest = status.history[-_SHOWN_GENERATIONS:]
     excess = excess_unit(newest)
+    took = {entry.generation: entry for entry in status.telemetry}
+    exchanged = any(entry.exchanged_bytes for entry in took.values())
     table = PlainTable(
         "generation",
         "best fitness",
@@ -77,9 +79,9 @@ def print_history(console: Console, status: "RunStatus") -> None:
         "time",
         "RSS",
         "peak",
+        *(["exchanged"] if exchanged else []),
         least_important=("RSS", "peak", "buffer", "mean fitness", "time", "validation", "best fitness"),
     )
-    took = {entry.generation: entry for entry in status.telemetry}
     for record in newest:
         fitness = (record.best_fitness, record.mean_fitness, record.validation, record.champion_validation)
         entry = took.get(record.generation)
@@ -89,6 +91,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
             *([record.champion_excess.short if record.champion_excess else ""] if excess else []),
             f"{record.transitions:,}",
             *((f"{entry.seconds:,.1f} s", size(entry.rss_bytes), size(entry.rss_peak_bytes)) if entry else [""] * 3),
+            *([size(entry.exchanged_bytes) if entry else ""] if exchanged else []),
         )
     table.print(console)
     hidden = len(status.history) - _SHOWN_GENERATIONS

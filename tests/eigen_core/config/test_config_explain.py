@@ -63,7 +63,9 @@ def _refused(key: str, value: object) -> bool:
     try:
         Config.model_validate(values)
     except ValidationError as error:
-        return any(".".join(map(str, detail["loc"][:2])) == key for detail in error.errors())
+        places = [[str(part) for part in detail["loc"]] for detail in error.errors()]
+        # Of a setting with alternatives, a place names the one that was tried after the key.
+        return any(key in (".".join(place[:1]), ".".join(place[:2])) for place in places)
     return False
 
 

@@ -1,0 +1,88 @@
+"""What worker processes save of a generation's time, and what crosses to and from them."""
+
+import time
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.results import Section
+from eigen_core.config.loading import load_config
+from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.memory import tune_allocator
+from eigen_core.task import open_data
+from eigen_core.workers import LocalWorkers, WorkerExecutor
+
+_WORKERS = 2
+_GENERATIONS = 4
+_CASES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    ("filter bank", 16, ()),
+    ("filter bank", 64, ()),
+    ("filter bank", 256, ("learner.gradient_steps=8",)),
+    ("tcn", 16, ("network.encoder=tcn", "learner.gradient_steps=2", "learner.block_days=256")),
+)
+
+
+def run() -> Section:
+    """Train the same run in one process and on two workers, by turns, and compare the bits."""
+    tune_allocator()
+    return Section(
+        title="Workers on this machine",
+        method=f"Generations 2 to {_GENERATIONS} of preset quickstart (32 gradient steps; 8 with 256 agents, 2 with tcn in "
+        f"blocks of 256 days), in this process and on {_WORKERS} workers by turns, one thread each; the weights after "
+        "each generation are compared to the bit. Sent and received: bytes of the arrays that cross.",
+        columns=(
+            "",
+            "evaluate and train: s",
+            f"on {_WORKERS} workers: s",
+            "times as fast",
+            "sent: MB a generation",
+            "received: MB a generation",
+            "sent and received of an agent: kB",
+        ),
+        rows=[_compare(*case) for case in _CASES],
+    )
+
+
+@dataclass
+class _Side:
+    """A run, and what its generations took (seconds)."""
+
+    state: TrainingState
+    seconds: list[float] = field(default_factory=list)
+
+    def advance(self) -> str:
+        started = time.perf_counter()
+        evaluate(self.state)
+        train(self.state)
+        self.seconds.append(time.perf_counter() - started)
+        return evolve(self.state).weights_sha256
+
+
+def _compare(name: str, agents: int, assignments: tuple[str, ...]) -> list[str]:
+    config = load_config("quickstart", [f"population.size={agents}", "replay.capacity=200000", *assignments])
+    content = open_data(config).content
+    alone, led = (_Side(start_training(config, content)) for _ in range(2))
+    fingerprint = led.state.task.fingerprint
+    with (
+        LocalWorkers(_WORKERS) as workers,
+        WorkerExecutor("benchmark", config, content, fingerprint, workers.address) as executor,
+    ):
+        while len(executor.addresses()) < _WORKERS:
+            time.sleep(0.1)
+        led.state.executor = executor
+        before = (0, 0)
+        for generation in range(_GENERATIONS):
+            if generation == 1:
+                before = (executor.sent_bytes, executor.received_bytes)
+            assert alone.advance() == led.advance()
+        crossed = executor.sent_bytes - before[0], executor.received_bytes - before[1]
+    sent, received = (amount / (_GENERATIONS - 1) for amount in crossed)
+    times = median(one / two for one, two in zip(alone.seconds[1:], led.seconds[1:], strict=True))
+    return [
+        f"{name}, {agents} agents",
+        f"{median(alone.seconds[1:]):.2f}",
+        f"{median(led.seconds[1:]):.2f}",
+        f"{times:.2f}",
+        f"{sent / 1e6:.1f}",
+        f"{received / 1e6:.1f}",
+        f"{(sent + received) / agents / 1e3:,.0f}",
+    ]

@@ -1,0 +1,301 @@
+"""Agents of a run, computed by the workers of a Dask scheduler."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+from distributed import ActorFuture
+from torch import Tensor
+
+from eigen_core.arithmetic import arithmetic_of
+from eigen_core.config import Config
+from eigen_core.config.stored import stored_values
+from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.generation.groups import Episodes, Played
+from eigen_core.generation.state import resolve_device
+from eigen_core.learners import LearningPlan
+from eigen_core.population import Population
+from eigen_core.progress import report_progress
+from eigen_core.replay import Replay
+from eigen_core.workers.connection import connected, key_of
+from eigen_core.workers.messages import Arrays, SentAgents, SentTransitions, agent_digests, array_bytes, to_arrays
+from eigen_core.workers.resident import ResidentAgents
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_FIRST_WORKER_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+"""Time between two looks at which workers are still there, while they compute."""
+
+
+@dataclass
+class _Worker:
+    """A worker that has this run.
+
+    Attributes:
+        address: by which the scheduler knows it.
+        actor: its `ResidentAgents`.
+        kept: digests of the agents that it has.
+        written: transitions ever appended to its replay; None: none were sent yet.
+    """
+
+    address: str
+    actor: Any
+    kept: set[str] = field(default_factory=set)
+    written: int | None = None
+
+
+@dataclass(frozen=True)
+class _Call:
+    worker: _Worker
+    agents: slice
+    future: ActorFuture[Any]
+
+
+def agent_shares(agents: slice, workers: int) -> list[slice]:
+    """Cut consecutive agents into as many shares of nearly the same size, at most one for each of the workers."""
+    count = agents.stop - agents.start
+    shares = min(count, workers)
+    ends = [agents.start + count * share // shares for share in range(shares + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
+
+
+class WorkerExecutor:
+    """Computes agents on the workers of a scheduler. Implements `Executor`; a context manager.
+
+    Each worker keeps the run's task and learner, a copy of the replay, and the agents that it computed last: what
+    crosses are agents that it does not have, new transitions, and what it computed. Workers that join are used from
+    the next phase on.
+
+    Args:
+        run: its name, by which `workers_of` shows it.
+        config: of the run.
+        content: what the task is built from, for workers that do not find it themselves.
+        fingerprint: hash of the data that the run plays on.
+        scheduler: its address, for example `tcp://host:8786`.
+        before_phase: called before each phase; starts workers that are missing, if that is in this process's power.
+
+    Attributes:
+        sent_bytes, received_bytes: of all arrays that crossed since the object was made.
+
+    Raises:
+        InputError: the scheduler cannot be reached.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        config: Config,
+        content: Any,  # noqa: ANN401 - the task's own
+        fingerprint: str,
+        scheduler: str,
+        before_phase: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.sent_bytes = self.received_bytes = 0
+        self._run = run
+        self._config, self._content, self._fingerprint = config, content, fingerprint
+        self._scheduler = scheduler
+        self._device = resolve_device(config.device)
+        self._before_phase = before_phase
+        self._workers: dict[str, _Worker] = {}
+        self._task_state: Arrays = {}
+        self._generation = 0
+        self._client = connected(scheduler)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._workers.clear()
+        self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes of all arrays that crossed since the object was made."""
+        return self.sent_bytes + self.received_bytes
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Addresses of the workers that computed last."""
+        return tuple(self._workers)
+
+    def play(self, population: Population, episodes: Episodes) -> Played:
+        """Play the episodes of all agents; see `Executor.play`."""
+        digests = agent_digests(population)
+        self._task_state, self._generation = to_arrays(episodes.task_state), episodes.generation
+
+        def call(worker: _Worker, agents: slice) -> tuple[Any, ...]:
+            return self._sent_agents(worker, population, agents, digests), episodes.rows(agents)
+
+        shares = self._shares(slice(0, population.size))
+        parts: list[Played] = self._computed("evaluate", shares, "play", call)
+        return Played.joined(parts)
+
+    def learn(
+        self, population: Population, groups: Sequence[slice], plan: LearningPlan, replay: Replay
+    ) -> dict[str, Tensor]:
+        """Let agents learn; see `Executor.learn`."""
+        digests = agent_digests(population)
+
+        def call(worker: _Worker, agents: slice) -> tuple[Any, ...]:
+            own = self._sent_agents(worker, population, agents, digests)
+            return own, plan.rows(agents), self._sent_transitions(worker, replay), self._task_state, self._generation
+
+        shares = self._shares(slice(groups[0].start, groups[-1].stop))
+        learned = self._computed("train", shares, "learn", call)
+        for (worker, agents), (rows, _) in zip(shares, learned, strict=True):
+            group = Population.from_tensors(
+                {name: torch.from_numpy(array) for name, array in rows.items()}, population.weights.device
+            )
+            population.put(agents, group)
+            worker.kept = set(agent_digests(group))
+        curves = [of_share for _, of_share in learned]
+        return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
+
+    def _shares(self, agents: slice) -> list[tuple[_Worker, slice]]:
+        workers = self._ready()
+        return list(zip(workers, agent_shares(agents, len(workers)), strict=False))
+
+    def _sent_agents(
+        self, worker: _Worker, population: Population, agents: slice, digests: Sequence[str]
+    ) -> SentAgents:
+        sent = SentAgents.of(population, agents, digests, worker.kept)
+        worker.kept = set(sent.digests)
+        return sent
+
+    def _sent_transitions(self, worker: _Worker, replay: Replay) -> SentTransitions:
+        before, oldest = worker.written, replay.written - replay.size
+        if before is not None and before < oldest:
+            before = None
+        newest = replay.newest(replay.written - (oldest if before is None else before))
+        worker.written = replay.written
+        return SentTransitions(before, replay.written, to_arrays(newest))
+
+    def _computed(
+        self,
+        phase: str,
+        shares: Sequence[tuple[_Worker, slice]],
+        method: str,
+        message: Callable[[_Worker, slice], tuple[Any, ...]],
+    ) -> list[Any]:
+        """Call the workers' method with the message to each; return what they return, in order.
+
+        Whatever goes wrong, workers whose call did not end as it should are forgotten, and begin anew.
+        """
+        calls = []
+        try:
+            for worker, agents in shares:
+                arguments = message(worker, agents)
+                self.sent_bytes += array_bytes(arguments)
+                calls.append(_Call(worker, agents, self._call(worker, method, *arguments)))
+            return self._results(phase, calls)
+        except BaseException:
+            for worker, _ in shares:
+                self._workers.pop(worker.address, None)
+            raise
+
+    def _call(self, worker: _Worker, method: str, *arguments: Any) -> ActorFuture[Any]:  # noqa: ANN401 - of any method
+        # An actor finds its client in the thread that calls it.
+        with self._client.as_current():
+            future: ActorFuture[Any] = getattr(worker.actor, method)(*arguments)
+        return future
+
+    def _results(self, phase: str, calls: Sequence[_Call]) -> list[Any]:
+        results = []
+        for done, call in enumerate(calls):
+            report_progress(phase, done, len(calls))
+            result = self._result(phase, call, done, len(calls))
+            self.received_bytes += array_bytes(result)
+            results.append(result)
+        report_progress(phase, len(calls), len(calls))
+        return results
+
+    def _result(self, phase: str, call: _Call, done: int, total: int) -> Any:  # noqa: ANN401 - of any method
+        while True:
+            try:
+                return call.future.result(timeout=_LOOK_SECONDS)
+            except TimeoutError:
+                report_progress(phase, done, total)
+                lost = call.worker.address not in self.addresses()
+                cause: BaseException | None = None
+            except OSError as error:
+                lost, cause = True, error
+            if lost:
+                agents = f"agents {call.agents.start} to {call.agents.stop - 1}"
+                raise WorkerLostError(f"worker {call.worker.address} was lost while it computed {agents}.") from cause
+
+    def addresses(self) -> list[str]:
+        """Return the addresses of the workers that are there, in an order that stays.
+
+        Raises:
+            SchedulerLostError: the scheduler cannot be reached.
+        """
+        try:
+            return sorted(self._client.nthreads())  # type: ignore[no-untyped-call] # distributed has no annotation here
+        except (OSError, TimeoutError) as error:
+            raise SchedulerLostError(
+                f"scheduler {self._scheduler} cannot be reached any more ({error}): start it and its workers again and "
+                "resume the run."
+            ) from error
+
+    def _ready(self) -> list[_Worker]:
+        """Return the workers, each with this run; those that are new are given it first."""
+        self._before_phase()
+        addresses, began = self.addresses(), time.monotonic()
+        while not addresses:
+            if time.monotonic() - began > _FIRST_WORKER_SECONDS:
+                raise WorkerLostError(
+                    f"scheduler {self._scheduler} has no workers: start some, for example with "
+                    f"`dask worker {self._scheduler} --nthreads 1`."
+                )
+            report_progress("workers", 0, 1)
+            time.sleep(_LOOK_SECONDS)
+            addresses = self.addresses()
+        self._workers = {address: self._workers[address] for address in addresses if address in self._workers}
+        self._begin([address for address in addresses if address not in self._workers])
+        return [self._workers[address] for address in addresses]
+
+    def _begin(self, addresses: Sequence[str]) -> None:
+        """Give the run to workers that do not have it yet."""
+        stored = stored_values(self._config)
+        futures = {
+            address: self._client.submit(
+                ResidentAgents,
+                stored,
+                self._fingerprint,
+                workers=[address],
+                allow_other_workers=False,
+                actor=True,
+                pure=False,
+                key=key_of(self._run),
+            )
+            for address in addresses
+        }
+        workers = [_Worker(address, future.result()) for address, future in futures.items()]
+        opened = [self._call(worker, "open") for worker in workers]
+        here = arithmetic_of(self._device)
+        for worker, opening in zip(workers, opened, strict=True):
+            there = opening.result()
+            if there is None:
+                self.sent_bytes += array_bytes(self._content)
+                there = self._call(worker, "open", self._content).result()
+            if there is None:
+                raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
+            if there != here:
+                logger.warning(
+                    "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
+                    "machine computes.",
+                    worker.address,
+                    there,
+                    here,
+                )
+            self._workers[worker.address] = worker

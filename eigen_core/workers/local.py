@@ -1,0 +1,92 @@
+"""Worker processes on this machine."""
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from types import TracebackType
+from typing import Self
+
+import dask
+from distributed import LocalCluster
+
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+    # It looks at what the threads compute a hundred times a second, which takes several percent of the time.
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+}
+_ENDING_SECONDS = 5.0
+_WITHOUT_SCHEDULER = "30 s"
+
+
+class LocalWorkers:
+    """A scheduler in this process, and worker processes of one thread each; a context manager.
+
+    They end with this process, however that ends.
+
+    Args:
+        count: how many.
+        lost_seconds: time without a sign of life after which one counts as lost.
+
+    Attributes:
+        count: how many there are to be.
+    """
+
+    def __init__(self, count: int, lost_seconds: int = 60) -> None:
+        self.count = count
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="eigen-workers-")
+        with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s"}):
+            self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
+                n_workers=0,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+                scheduler_kwargs={"dashboard": False},
+                silence_logs=logging.CRITICAL,
+            )
+        self.start_missing()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of the workers."""
+        return tuple(self._processes)
+
+    @property
+    def address(self) -> str:
+        """The scheduler's address."""
+        return str(self._cluster.scheduler_address)
+
+    def start_missing(self) -> None:
+        """Start a process for each that is missing: at the beginning, or because it ended."""
+        self._processes = {pid: process for pid, process in self._processes.items() if process.poll() is None}
+        while len(self._processes) < self.count:
+            process = self._started()
+            self._processes[process.pid] = process
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "dask", "worker", self.address, "--nthreads", "1", "--no-nanny"]
+        command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
+        command += ["--death-timeout", _WITHOUT_SCHEDULER]
+        # What takes long to import is imported while the process that leads prepares the run.
+        command += ["--preload", "eigen_core.workers.resident"]
+        environment = {**os.environ, **_ENVIRONMENT}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(_ENDING_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._cluster.close()
+        self._folder.cleanup()

@@ -1,0 +1,84 @@
+"""What crosses between the process that leads a run and its workers, as arrays, and how many bytes that is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.checkpoint import tensors_sha256
+from eigen_core.population import Population
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
+    """Return tensors as arrays on the host."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def to_tensors(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+    """Inverse of `to_arrays`, on `device`; the tensors are copies that can be written to."""
+    return {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+
+
+def agent_digests(population: Population) -> list[str]:
+    """Return the SHA-256 of each agent's weights and state."""
+    tensors = {name: tensor.cpu() for name, tensor in population.tensors().items()}
+    return [
+        tensors_sha256({name: tensor[agent] for name, tensor in tensors.items()}) for agent in range(population.size)
+    ]
+
+
+@dataclass(frozen=True)
+class SentAgents:
+    """Consecutive agents of a population, of which a worker may have some already.
+
+    Attributes:
+        digests: SHA-256 of each agent (`agent_digests`).
+        sent: place of the agents that are sent, among `digests`.
+        tensors: their rows, `[len(sent), ...]` each.
+    """
+
+    digests: Sequence[str]
+    sent: Sequence[int]
+    tensors: Arrays
+
+    @classmethod
+    def of(cls, population: Population, agents: slice, digests: Sequence[str], kept: set[str]) -> "SentAgents":
+        """Send those of `agents` whose digest is not among those that the worker has `kept`."""
+        own = digests[agents]
+        sent = [place for place, digest in enumerate(own) if digest not in kept]
+        rows = [agents.start + place for place in sent]
+        return cls(own, sent, to_arrays({name: tensor[rows] for name, tensor in population.tensors().items()}))
+
+
+@dataclass(frozen=True)
+class SentTransitions:
+    """Transitions by which a worker's replay becomes that of the leader.
+
+    Attributes:
+        before: transitions ever appended to the worker's replay before these; None: it begins anew.
+        written: transitions ever appended afterwards.
+        rows: the transitions in their order, the newest last.
+    """
+
+    before: int | None
+    written: int
+    rows: Arrays
+
+
+def array_bytes(message: Any) -> int:  # noqa: ANN401 - whatever is sent
+    """Return the bytes of all arrays and tensors in a message of mappings, sequences and dataclasses."""
+    if isinstance(message, np.ndarray | Tensor):
+        return int(message.nbytes)
+    if isinstance(message, Mapping):
+        return sum(array_bytes(value) for value in message.values())
+    if isinstance(message, list | tuple):
+        return sum(array_bytes(value) for value in message)
+    if is_dataclass(message):
+        return sum(array_bytes(getattr(message, field.name)) for field in fields(message))
+    return 0

@@ -1,0 +1,150 @@
+"""The part of a run that lives in a worker: its task and learner, a copy of the replay, and the agents of last time."""
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from eigen_core.arithmetic import Arithmetic, arithmetic_of
+from eigen_core.config.stored import config_from_stored
+from eigen_core.errors import InputError
+from eigen_core.generation.groups import AgentComputer, Episodes, Played
+from eigen_core.generation.state import resolve_device
+from eigen_core.learners import LearningPlan
+from eigen_core.memory import MemoryGuard, device_limit, host_limits, tune_allocator
+from eigen_core.population import Population, agent_groups
+from eigen_core.replay import Replay
+from eigen_core.task import open_data
+from eigen_core.workers.messages import (
+    Arrays,
+    SentAgents,
+    SentTransitions,
+    agent_digests,
+    to_arrays,
+    to_tensors,
+)
+
+
+class ResidentAgents:
+    """Computes agents of one run in a worker, with one thread. Dask calls it an actor.
+
+    Args:
+        stored: the run's configuration, as it is stored.
+        fingerprint: hash of the data that the run plays on.
+    """
+
+    def __init__(self, stored: Mapping[str, Any], fingerprint: str) -> None:
+        tune_allocator()
+        # What the libraries have made is not looked through for each report of the guard.
+        gc.collect()
+        gc.freeze()
+        self._config = config_from_stored(stored)
+        self._fingerprint = fingerprint
+        self._device = resolve_device(self._config.device)
+        self._kept: dict[str, Population] = {}
+        memory = self._config.memory
+        self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
+
+    def open(self, content: Any = None) -> Arithmetic | None:  # noqa: ANN401 - the task's own
+        """Begin with the data, by default those that are found here; None if these are not the run's.
+
+        Returns what computes here, as far as it decides bits.
+        """
+        torch.set_num_threads(1)
+        if content is None:
+            try:
+                content = open_data(self._config).content
+            except InputError:
+                # The files are elsewhere.
+                return None
+        computer = AgentComputer(self._config, content, self._device)
+        if computer.task.fingerprint != self._fingerprint:
+            return None
+        self._computer = computer
+        self._replay = self._empty_replay()
+        return arithmetic_of(self._device)
+
+    def _empty_replay(self) -> Replay:
+        return Replay(self._config.replay.capacity, self._computer.task.columns, self._device)
+
+    def play(self, agents: SentAgents, episodes: Episodes) -> Played:
+        """Play the episodes of agents; tensors are on the host.
+
+        Raises:
+            MemoryGuardError: the memory of this machine does not suffice.
+        """
+        with self._guarded("evaluate", episodes.generation):
+            return self._play(agents, episodes)
+
+    def _play(self, agents: SentAgents, episodes: Episodes) -> Played:
+        population = self._received(agents)
+        episodes = replace(episodes, task_state={n: t.to(self._device) for n, t in episodes.task_state.items()})
+        played = self._computer.play(population, episodes)
+        assert played.training.transitions is not None
+        recorded = {name: rows.cpu() for name, rows in played.training.transitions.items()}
+        return replace(played, training=replace(played.training, transitions=recorded))
+
+    def learn(
+        self,
+        agents: SentAgents,
+        plan: LearningPlan,
+        transitions: SentTransitions,
+        task_state: Arrays,
+        generation: int,
+    ) -> tuple[Arrays, Arrays]:
+        """Let agents learn in a generation; return what they become, and the learner's curves.
+
+        Raises:
+            MemoryGuardError: the memory of this machine does not suffice.
+        """
+        with self._guarded("train", generation):
+            return self._learn(agents, plan, transitions, task_state)
+
+    def _learn(
+        self, agents: SentAgents, plan: LearningPlan, transitions: SentTransitions, task_state: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        population = self._received(agents)
+        self._append(transitions)
+        self._computer.task.state = to_tensors(task_state, self._device)
+        groups = agent_groups(population.size, self._config.population.group_size)
+        curves = self._computer.learn(population, groups, plan, self._replay)
+        self._keep(population)
+        return to_arrays(population.tensors()), to_arrays(curves)
+
+    @contextmanager
+    def _guarded(self, phase: str, generation: int) -> Iterator[None]:
+        """Run the block under the guard of this worker's memory."""
+        with self._guard, self._guard.phase(phase, generation):
+            yield
+
+    def _received(self, agents: SentAgents) -> Population:
+        """Return the agents that were sent and those that are here, in their order; these alone are kept."""
+        rows = Population.from_tensors(to_tensors(agents.tensors, self._device), self._device) if agents.sent else None
+        places = {place: row for row, place in enumerate(agents.sent)}
+        parts = []
+        for place, digest in enumerate(agents.digests):
+            if place in places:
+                assert rows is not None
+                parts.append(rows.rows(slice(places[place], places[place] + 1)))
+            else:
+                parts.append(self._kept[digest])
+        population = Population.joined(parts)
+        self._kept = dict(zip(agents.digests, parts, strict=True))
+        return population
+
+    def _keep(self, population: Population) -> None:
+        digests = agent_digests(population)
+        self._kept = {digest: population.rows(slice(row, row + 1)) for row, digest in enumerate(digests)}
+
+    def _append(self, transitions: SentTransitions) -> None:
+        if transitions.before is None:
+            self._replay = self._empty_replay()
+            count = len(next(iter(transitions.rows.values())))
+            self._replay.written = transitions.written - count
+        elif self._replay.written != transitions.before:
+            raise RuntimeError(f"the replay has {self._replay.written} transitions, not {transitions.before}")
+        if transitions.rows:
+            self._replay.append(to_tensors(transitions.rows, self._device))

@@ -1,0 +1,258 @@
+"""Agents that other processes compute: the same bits for any number of workers, whatever happens to them."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from science_cases import random_panel, small_config
+from training_cases import advance, content_of
+
+from eigen_core.config import Config, choices
+from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.memory import MemoryGuardError
+from eigen_core.task import open_data
+from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
+from eigen_core.workers.executor import agent_shares
+from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
+
+PHASES = (evaluate, train, evolve)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[LocalWorkers]:
+    with LocalWorkers(2) as started:
+        yield started
+
+
+def content_for(config: Config) -> Any:
+    return open_data(config).content if config.task.startswith("gym:") else random_panel(config)
+
+
+def alone(config: Config, generations: int) -> TrainingState:
+    return advance(start_training(config, content_for(config)), generations)
+
+
+@contextmanager
+def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
+    """A run before its first generation, computed by workers."""
+    content = content_for(config)
+    state = start_training(config, content)
+    with WorkerExecutor(
+        "led", config, content, state.task.fingerprint, workers.address, workers.start_missing
+    ) as state.executor:
+        assert isinstance(state.executor, WorkerExecutor)
+        yield state, state.executor
+
+
+LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in choices.LEARNERS]
+PENDULUM = small_config(
+    task="gym:Pendulum-v1",
+    population={"size": 3},
+    environment={"episode_steps": 30, "normalise_observations": True, "normalise_rewards": True},
+    replay={"capacity": 2_000, "minimum": 20},
+)
+CASES = {
+    **{config.learner.algorithm: config for config in LEARNERS},
+    "tcn": small_config(network={"encoder": "tcn", "column_chunk": 2}, population={"size": 5, "group_size": 2}),
+    "evolution alone": small_config(learner={"gradient_steps": 0}),
+    "random actions": small_config(exploration={"random_steps": 100}),
+    "pendulum": PENDULUM,
+}
+
+
+@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+def test_workers_compute_the_same_bits(config: Config, workers: LocalWorkers) -> None:
+    with led(config, workers) as (state, _):
+        assert content_of(advance(state, 3)) == content_of(alone(config, 3))
+
+
+@pytest.mark.parametrize("phase", [evaluate, train], ids=["evaluate", "train"])
+def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
+    phase: Callable[[TrainingState], object],
+) -> None:
+    config = small_config()
+    with LocalWorkers(2) as workers, led(config, workers) as (state, _):
+        advance(state, 1)
+        for earlier in PHASES[: PHASES.index(phase)]:
+            earlier(state)
+        worker = sorted(workers.processes)[0]
+        os.kill(worker, signal.SIGSTOP)
+        killed = threading.Timer(0.5, os.kill, (worker, signal.SIGKILL))
+        killed.start()
+        with pytest.raises(WorkerLostError, match="was lost while it computed agents"):
+            phase(state)
+        for again in PHASES[PHASES.index(phase) :]:
+            again(state)
+        assert content_of(advance(state, 1)) == content_of(alone(config, 3))
+        assert len(workers.processes) == 2
+        assert worker not in workers.processes
+
+
+@pytest.mark.thorough
+def test_a_worker_that_hangs_counts_as_lost() -> None:
+    config = small_config()
+    with LocalWorkers(2, lost_seconds=5) as workers, led(config, workers) as (state, _):
+        advance(state, 1)
+        worker = sorted(workers.processes)[0]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            with pytest.raises(WorkerLostError):
+                evaluate(state)
+        finally:
+            os.kill(worker, signal.SIGKILL)
+        assert content_of(advance(state, 1)) == content_of(alone(config, 2))
+
+
+def test_a_worker_that_joins_is_used_from_the_next_phase_on() -> None:
+    config = small_config()
+    with LocalWorkers(1) as workers, led(config, workers) as (state, executor):
+        evaluate(state)
+        assert len(executor.workers) == 1
+        workers.count = 2
+        train(state)
+        while len(executor.addresses()) < 2:
+            time.sleep(0.1)
+        evolve(state)
+        assert content_of(advance(state, 1)) == content_of(alone(config, 2))
+        assert len(executor.workers) == 2
+
+
+def test_data_are_sent_to_workers_that_do_not_find_them(workers: LocalWorkers) -> None:
+    config = small_config()
+    prices = array_bytes(content_for(config))
+    # The configuration names other prices than those of `led`.
+    with led(config, workers) as (state, executor):
+        evaluate(state)
+        assert executor.sent_bytes > 2 * prices
+    found = open_data(config).content
+    state = start_training(config, found)
+    with WorkerExecutor("led", config, found, found.fingerprint, workers.address) as state.executor:
+        evaluate(state)
+        assert state.executor.sent_bytes < array_bytes(found)
+
+
+def test_only_what_a_worker_does_not_have_is_sent(workers: LocalWorkers) -> None:
+    with led(small_config(), workers) as (state, executor):
+        evaluate(state)
+        replay = sum(tensor.nbytes for tensor in state.replay.tensors().values())
+        before = executor.sent_bytes
+        train(state)
+        # All of the replay to each of two workers, and the batches; agents and data are there.
+        assert executor.sent_bytes - before < 2.1 * replay + 50_000
+        evolve(state)
+        evaluate(state)
+        before = executor.sent_bytes
+        state.commit(evaluated=None)
+        evaluate(state)
+        assert executor.sent_bytes - before < 1_000
+
+
+def test_a_failure_in_a_worker_is_raised_here(workers: LocalWorkers) -> None:
+    config = small_config(learner={"critic_learning_rate": 1e9, "actor_learning_rate": 1e9})
+    with led(config, workers) as (state, _):
+        evaluate(state)
+        with pytest.raises(FloatingPointError, match="Lower the learning rates"):
+            train(state)
+
+
+def test_a_worker_guards_its_memory(workers: LocalWorkers) -> None:
+    config = small_config(memory={"limit_gb": 0.05})
+    with led(config, workers) as (state, _), pytest.raises(MemoryGuardError) as raised:
+        evaluate(state)
+    assert (raised.value.phase, raised.value.generation) == ("evaluate", 1)
+    assert "50 MB" in str(raised.value)
+    assert raised.value.report.phases is not None
+
+
+def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
+    with led(small_config(), workers) as (state, executor):
+        evaluate(state)
+        listed = workers_of(workers.address)
+        assert [worker.address for worker in listed] == list(executor.workers)
+    assert all("led" in worker.runs and worker.threads == 1 and worker.memory_bytes > 1e8 for worker in listed)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    for wrong in (address, "nonsense"):
+        with pytest.raises(InputError, match=f"scheduler {wrong} cannot be reached"):
+            WorkerExecutor("led", small_config(), None, "", wrong)
+
+
+@pytest.mark.thorough
+def test_a_scheduler_that_is_lost_is_named() -> None:
+    config = small_config()
+    address = f"tcp://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "dask", "scheduler", "--no-dashboard", "--host", address]
+    scheduler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    worker = [sys.executable, "-m", "dask", "worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    started = subprocess.Popen(worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        content = content_for(config)
+        state = start_training(config, content)
+        with WorkerExecutor("led", config, content, state.task.fingerprint, address) as state.executor:
+            advance(state, 1)
+            scheduler.kill()
+            scheduler.wait()
+            with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
+                evaluate(state)
+        assert content_of(state) == content_of(alone(config, 1))
+        started.wait(60)
+    finally:
+        for process in (scheduler, started):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.thorough
+def test_workers_end_with_the_process_that_started_them() -> None:
+    program = (
+        "import sys, time\nfrom eigen_core.workers import LocalWorkers\n"
+        "workers = LocalWorkers(1)\nprint(*workers.processes, flush=True)\ntime.sleep(600)"
+    )
+    leader = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert leader.stdout is not None
+    worker = int(leader.stdout.readline())
+    pidfd = os.pidfd_open(worker)
+    leader.kill()
+    leader.wait()
+    assert select.select([pidfd], [], [], 60)[0]
+
+
+@given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 80))
+def test_shares_are_even_and_cover_all(first: int, count: int, workers: int) -> None:
+    shares = agent_shares(slice(first, first + count), workers)
+    assert [agent for share in shares for agent in range(share.start, share.stop)] == list(range(first, first + count))
+    sizes = {share.stop - share.start for share in shares}
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+    assert len(shares) == min(workers, count)
+
+
+def test_bytes_are_those_of_all_arrays() -> None:
+    population = start_training(small_config(), content_for(small_config())).population
+    digests = agent_digests(population)
+    sent = SentAgents.of(population, slice(0, 2), digests, {digests[0]})
+    assert sent.sent == [1]
+    assert array_bytes(sent) == population.nbytes // population.size
+    assert array_bytes({"a": [torch.zeros(3), (sent, "text")]}) == 12 + array_bytes(sent)
