@@ -26,9 +26,9 @@ def run() -> Section:
     tune_allocator()
     return Section(
         title="Workers on this machine",
-        method=f"Generations 2 to {_GENERATIONS} of preset quickstart (32 gradient steps; 8 with 256 agents, 2 with tcn in "
-        f"blocks of 256 days), in this process and on {_WORKERS} workers by turns, one thread each; the weights after "
-        "each generation are compared to the bit. Sent and received: bytes of the arrays that cross.",
+        method=f"Generations 2 to {_GENERATIONS} of quickstart (32 gradient steps; 8 with 256 agents, 2 with tcn "
+        f"in blocks of 256 days), in this process and on {_WORKERS} workers by turns, one thread each; the weights "
+        "after each generation are compared to the bit. Sent and received: bytes of the arrays that cross.",
         columns=(
             "",
             "evaluate and train: s",

@@ -101,7 +101,7 @@ def test_every_command_is_in_the_docs() -> None:
     listed = subprocess.run([sys.executable, "-m", "flows.cli", "--help"], capture_output=True, text=True).stdout
     commands = set(re.findall(r"^[│\s]*([a-z]+)\s{2,}[A-Z]", listed, flags=re.MULTILINE)) - {"deploy"}
     assert {"train", "up"} <= commands
-    shown = text_of(DOCS / "training.md") + text_of(DOCS / "operations.md")
+    shown = "".join(text_of(DOCS / page) for page in ("training.md", "operations.md", "workers.md"))
     assert {command for command in commands if f"\neigen {command}" not in shown} == set()
 
 

@@ -91,7 +91,7 @@ def print_history(console: Console, status: "RunStatus") -> None:
             *([record.champion_excess.short if record.champion_excess else ""] if excess else []),
             f"{record.transitions:,}",
             *((f"{entry.seconds:,.1f} s", size(entry.rss_bytes), size(entry.rss_peak_bytes)) if entry else [""] * 3),
-            *([size(entry.exchanged_bytes) if entry else ""] if exchanged else []),
+            *([size(entry.exchanged_bytes) if entry and entry.exchanged_bytes else ""] if exchanged else []),
         )
     table.print(console)
     hidden = len(status.history) - _SHOWN_GENERATIONS

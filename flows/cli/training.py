@@ -68,13 +68,15 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
 
 def _train(config: Config, name: str, display: Display, signals: StopSignals) -> None:
     from eigen_core.checkpoint import RunLocation
-    from flows.runs import status_of
+    from flows.runs import require_same_run, status_of
     from flows.tracking import Tracking
 
     console = display.console
     if is_finished(config, name):
+        location = RunLocation.of(config.checkpoint, name)
+        require_same_run(location, config)
         status = status_of(config.checkpoint.store, name)
-        with Tracking(config, RunLocation.of(config.checkpoint, name), say) as tracking:
+        with Tracking(config, location, say) as tracking:
             tracking.write(status.history, status.telemetry)
         print_ending(console, status, "is finished")
         return

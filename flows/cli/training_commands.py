@@ -149,11 +149,15 @@ def resume(
         str | None,
         typer.Option(help="Where its prices are on this machine.", show_default="where they were", metavar="PATH"),
     ] = None,
+    assignments: Assignments = None,
     store: Store = None,
     device: Device = None,
 ) -> None:
-    """Continue a run from its newest good checkpoint; the result is that of a run without a break."""
-    continue_run(name, store_of(store), given_settings(generations, None, None, data, None, device))
+    """Continue a run from its newest good checkpoint; the result is that of a run without a break.
+
+    Settings can be given that do not change it, such as workers.
+    """
+    continue_run(name, store_of(store), given_settings(generations, None, assignments, data, None, device))
 
 
 @sentences

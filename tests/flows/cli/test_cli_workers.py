@@ -1,0 +1,121 @@
+"""A run whose agents other processes compute, as a user trains it: all is killed once, and the end is the same."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import eigen_environment, run_eigen, small_settings, started
+from gcs_emulator import GcsEmulator
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunContents
+from eigen_core.store import open_store
+from flows.cli.app import app
+from flows.prefect_environment import free_port
+from flows.runs import status_of
+
+pytestmark = pytest.mark.thorough
+
+GENERATIONS = 8
+_WAIT_SECONDS = 120.0
+
+
+@contextmanager
+def dask(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A scheduler or a worker in a process of its own, with a cache of its own."""
+    environment = {**os.environ, "EIGEN_CACHE": str(folder / "cache"), "PREFECT_HOME": str(folder / "prefect")}
+    command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
+    process = subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def dask_worker(folder: Path, scheduler: str) -> Any:
+    folder.mkdir(exist_ok=True)
+    return dask(folder, "worker", scheduler, "--nthreads", "1", "--no-nanny", "--death-timeout", "60 s")
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + _WAIT_SECONDS
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
+    gcs_bucket: str, gcs_emulator: GcsEmulator, session_folder: Path, tmp_path: Path, prefect_api_url: str
+) -> None:
+    assert gcs_emulator.url
+    store = f"{gcs_bucket}/eigen"
+    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
+    settings = [*small_settings(learner={"gradient_steps": 60}), "--store", store, "--generations", str(GENERATIONS)]
+    alone = run_eigen(["train", "--run", "alone", *settings], environment=environment, folder=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+
+    address = f"tcp://127.0.0.1:{free_port()}"
+    contents = RunContents(open_store(store), "led")
+
+    def generation() -> int:
+        newest = contents.newest_manifest()
+        return 0 if newest is None else newest.generation
+
+    arguments = ["train", "--run", "led", *settings, "--set", f"scheduler={address}"]
+    with (
+        dask(tmp_path, "scheduler", "--host", address) as scheduler,
+        dask_worker(tmp_path / "one", address) as one,
+        dask_worker(tmp_path / "two", address),
+    ):
+        with started(arguments, environment, tmp_path) as leader:
+            wait_until(lambda: generation() >= 1, leader)
+            one.kill()
+            wait_until(lambda: generation() >= 2, leader)
+            listed = json.loads(shown(["workers", address, "--json"]))
+            assert [worker["runs"] for worker in listed] == [["led"]]
+            os.killpg(leader.pid, signal.SIGKILL)
+        with started(arguments, environment, tmp_path) as leader:
+            reached = generation()
+            wait_until(lambda: generation() > reached, leader)
+            scheduler.kill()
+            said = leader.communicate(timeout=_WAIT_SECONDS)
+    assert leader.returncode == 1, said
+    assert f"scheduler {address} cannot be reached any more" in "".join(said)
+    assert generation() < GENERATIONS
+
+    ended = run_eigen(
+        ["resume", "led", "--store", store, "--set", "scheduler=", "--set", "workers=2"],
+        environment=environment,
+        folder=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert outcome(store, "led") == outcome(store, "alone")
+    assert any(entry.exchanged_bytes for entry in status_of(store, "led").telemetry)
+    refused = run_eigen(
+        ["resume", "led", "--store", store, "--set", "seed=2"], environment=environment, folder=tmp_path
+    )
+    assert refused.returncode == 2
+    assert "seed" in refused.stderr
+
+
+def outcome(store: str, run: str) -> list[Mapping[str, Any]]:
+    """What equal runs share."""
+    return [record.model_dump() for record in status_of(store, run).history]
+
+
+def shown(arguments: list[str]) -> str:
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 0, ended.stderr
+    return ended.stdout
