@@ -44,7 +44,7 @@ class Config(Section):
     """Processor threads of a computation; 0: as many as torch chooses."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
     """Processes on this machine that compute the agents, one thread each; 0: the run's own process computes them;
-    `auto`: as many as there are processor cores, and 0 with a GPU."""
+    `auto`: as many as there are processor cores, at most one an agent; 0 with a GPU."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"

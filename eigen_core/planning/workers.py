@@ -37,7 +37,7 @@ def local_worker_count(config: Config, device: Literal["cpu", "cuda"]) -> int:
     if config.workers != "auto":
         return config.workers
     cores = len(os.sched_getaffinity(0))
-    return cores if cores > 1 and device == "cpu" else 0
+    return min(cores, config.population.size) if cores > 1 and device == "cpu" else 0
 
 
 def has_workers(config: Config, device: Literal["cpu", "cuda"]) -> bool:

@@ -259,6 +259,7 @@ class WorkerExecutor:
                 )
             report_progress("workers", 0, 1)
             time.sleep(_LOOK_SECONDS)
+            self._before_phase()
             addresses = self.addresses()
         self._workers = {address: self._workers[address] for address in addresses if address in self._workers}
         self._begin([address for address in addresses if address not in self._workers])

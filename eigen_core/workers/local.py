@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import dask
 from distributed import LocalCluster
+
+from eigen_core.errors import WorkerLostError
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -38,6 +41,7 @@ class LocalWorkers:
         self.count = count
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="eigen-workers-")
+        self._log = Path(self._folder.name) / "workers.log"
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s"}):
             self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
                 n_workers=0,
@@ -59,7 +63,15 @@ class LocalWorkers:
         return str(self._cluster.scheduler_address)
 
     def start_missing(self) -> None:
-        """Start a process for each that is missing: at the beginning, or because it ended."""
+        """Start a process for each that is missing: at the beginning, or because it was killed.
+
+        Raises:
+            WorkerLostError: one ended by itself, which another would do too.
+        """
+        for process in self._processes.values():
+            if (process.poll() or 0) > 0:
+                *_, last = self._log.read_text(errors="replace").splitlines() or [f"status {process.returncode}"]
+                raise WorkerLostError(f"a worker process of this machine ended by itself: {last}")
         self._processes = {pid: process for pid, process in self._processes.items() if process.poll() is None}
         while len(self._processes) < self.count:
             process = self._started()
@@ -72,7 +84,11 @@ class LocalWorkers:
         # What takes long to import is imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.resident"]
         environment = {**os.environ, **_ENVIRONMENT}
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with self._log.open("ab") as log:
+            # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
+            return subprocess.Popen(
+                command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+            )
 
     def __enter__(self) -> Self:
         return self

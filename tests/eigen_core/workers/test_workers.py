@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,6 +184,19 @@ def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
         listed = workers_of(workers.address)
         assert [worker.address for worker in listed] == list(executor.workers)
     assert all("led" in worker.runs and worker.threads == 1 and worker.memory_bytes > 1e8 for worker in listed)
+
+
+def test_a_worker_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho what is wrong >&2\nexit 3\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with (
+        LocalWorkers(1) as workers,
+        led(small_config(), workers) as (state, _),
+        pytest.raises(WorkerLostError, match="a worker process of this machine ended by itself: what is wrong"),
+    ):
+        evaluate(state)
 
 
 def free_port() -> int:
