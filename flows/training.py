@@ -215,7 +215,7 @@ def _run_generations(training: Training) -> None:
     get_run_logger().info(
         "begin: %s on %s, run directory %s, store %s",
         f"generations {left[0]} to {left[-1]}" if left else "plots and holdout",
-        state.device,
+        state.executor,
         session.directory.path,
         session.location.store.url,
     )

@@ -103,6 +103,10 @@ class AgentComputer:
 
     exchanged_bytes = 0
 
+    def __str__(self) -> str:
+        """Where agents are computed, in words."""
+        return str(self.device)
+
     def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
         self.config = config
         self.device = device

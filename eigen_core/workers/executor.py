@@ -118,6 +118,10 @@ class WorkerExecutor:
         self._workers.clear()
         self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
 
+    def __str__(self) -> str:
+        """Where agents are computed, in words."""
+        return f"workers of {self._scheduler}"
+
     @property
     def exchanged_bytes(self) -> int:
         """Bytes of all arrays that crossed since the object was made."""
