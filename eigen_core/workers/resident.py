@@ -109,7 +109,7 @@ class ResidentAgents:
         population = self._received(agents)
         self._append(transitions)
         self._computer.task.state = to_tensors(task_state, self._device)
-        groups = agent_groups(population.size, self._config.population.group_size)
+        groups = agent_groups(population.size, self._computer.group_size)
         curves = self._computer.learn(population, groups, plan, self._replay)
         self._keep(population)
         return to_arrays(population.tensors()), to_arrays(curves)
