@@ -24,6 +24,7 @@ from eigen_core.config import Config
 from eigen_core.memory import MemoryGuardError, host_bytes
 from eigen_core.progress import report_progress
 from eigen_core.records import GenerationRecord
+from eigen_core.task import open_data
 from flows.journals import BlockedError, memory_reports
 from flows.names import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
 from flows.run_plan import RunTooLargeError
@@ -187,6 +188,8 @@ def test_after_two_aborts_a_run_is_blocked_until_limit_or_configuration_change(
 def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path / "store")
     small = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.3})})
+    # Where the panel is not in the cache yet, the guard ends what reads the prices.
+    open_data(config)
     ended = train(small)
     assert (ended.is_failed(), ended.name) == (True, PLAN_NAME)
     error = ended.result(raise_on_failure=False)
