@@ -101,11 +101,13 @@ class PrefectServer:
         self._api = ""
 
     def check(self) -> None:
-        """Refuse an API that cannot be used, before anything is started or written.
+        """Refuse an API that cannot be used, before anything is started or written; an embedded server is not asked.
 
         Raises:
             InputError: Prefect is configured with an API that does not answer, or with none.
         """
+        if self._process is not None:
+            return
         from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
 
         url = PREFECT_API_URL.value()
@@ -118,7 +120,7 @@ class PrefectServer:
             )
 
     def start(self) -> None:
-        """Begin to start the embedded server if no other API is configured, and let Prefect ask it.
+        """Begin to start the embedded server if it was not and no other API is configured; let Prefect ask it.
 
         It takes seconds: `wait_until_ready` before the first flow.
         """

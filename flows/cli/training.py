@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from eigen_core.config.loading import config_from_values, parse_assignments
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
+from eigen_core.store import is_remote
 from flows.cli.common import MEMORY_ADVICE
 from flows.cli.display import Display
 from flows.cli.flow_context import StoppableObserver, announce, prepared_to_train, run_flow, started_meanwhile
@@ -36,7 +38,13 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
+    server = PrefectServer()
     with prepared_to_train(name, config.checkpoint) as (display, signals):
+        if not is_remote(config.checkpoint.store) and not (Path(config.checkpoint.store) / name).exists():
+            # Nothing can refuse a new run before its data do: the server starts while torch is imported, for seconds.
+            server.check()
+            with started_meanwhile(server, signals):
+                import eigen_core.checkpoint  # noqa: F401
         from eigen_core.checkpoint import RunLocation
         from flows.runs import require_same_run, run_exists
 
@@ -47,7 +55,7 @@ def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
                     f"Run '{name}' exists in {location.store.url}: choose another name, or leave out --fresh."
                 )
             require_same_run(location, config)
-        _train(config, name, display, signals)
+        _train(config, name, display, signals, server)
 
 
 def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
@@ -63,10 +71,10 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
 
         given = parse_assignments(assignments)
         config = config_to_resume(store, name, given.get("market", {}).get("data"))
-        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals)
+        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals, PrefectServer())
 
 
-def _train(config: Config, name: str, display: Display, signals: StopSignals) -> None:
+def _train(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
     from eigen_core.checkpoint import RunLocation
     from flows.runs import require_same_run, status_of
     from flows.tracking import Tracking
@@ -80,7 +88,6 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals) ->
             tracking.write(status.history, status.telemetry)
         print_ending(console, status, "is finished")
         return
-    server = PrefectServer()
     server.check()
     with refused_with_its_plan(config, console):
         # Not around the flow: what Prefect still reports at this process's end needs the server.
