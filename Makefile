@@ -27,6 +27,7 @@ setup: .venv/installed
 	and python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,mujoco,tensorboard,mlflow,sweep,baselines]"
+	$(BIN)/python -P -m flows.embedded_server
 	@touch $@
 
 run: setup

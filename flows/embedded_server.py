@@ -1,7 +1,8 @@
 """The process of the embedded server of Prefect: `python -P -m flows.embedded_server PORT`.
 
-A new database takes seconds of migrations. They are done once: the empty tables are kept in the cache, and a home
-without a database begins with a copy. A database that exists is left to Prefect's own migrations.
+A new database takes seconds of migrations. Without a port the same module does them beforehand: `make setup` lets it
+keep the empty tables in the cache, and a home without a database begins with a copy. Without that copy, and where a
+database exists, the server's own migrations do the work.
 """
 
 import hashlib
@@ -10,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -29,37 +29,41 @@ def main() -> None:
     """Serve Prefect's API at the port that the first argument names, until the process is ended."""
     with suppress(InputError):  # the command that starts this process has refused it
         set_umask(os.environ)
+    if len(sys.argv) == 1:
+        try:
+            keep(_kept_file(), _migrated())
+        except OSError as error:
+            sys.stderr.write(f"No database for new homes is kept; the first training makes its own: {error}\n")
+        return
     import uvicorn
 
     database = _database_file()
     if database is not None:
         # A copy only saves time: what prevents one is left to the server, which migrates or says what is wrong.
-        with suppress(OSError, sqlite3.Error, subprocess.CalledProcessError):
-            begin_with_copy(database, _kept_file(), _migrated)
+        with suppress(OSError):
+            begin_with_copy(database, _kept_file())
     served = "prefect.server.api.server:create_app"
     uvicorn.run(served, factory=True, host=_HOST, port=int(sys.argv[1]), log_level="error", lifespan="on")
 
 
-def begin_with_copy(database: Path, kept: Path, migrated: Callable[[], bytes]) -> None:
-    """Create `database` as a copy of `kept` unless there is one; several processes may do so at once.
+def keep(kept: Path, content: bytes) -> None:
+    """Keep the tables of a new database in `kept`."""
+    make_folder(kept.parent)
+    with replacing(kept) as opened:
+        opened.write(content)
 
-    Args:
-        database: file that a server is going to open.
-        kept: file with the tables of a new database; written if it is missing or damaged.
-        migrated: returns the content of a new database.
+
+def begin_with_copy(database: Path, kept: Path) -> None:
+    """Create `database` as a copy of `kept` if that is whole; several processes may do so at once.
 
     Raises:
         OSError: a file cannot be written, or its file system has no links.
     """
-    if any(os.path.lexists(f"{database}{suffix}") for suffix in ("", *_BESIDE)):
+    content = _whole(kept)
+    if content is None or any(os.path.lexists(f"{database}{suffix}") for suffix in ("", *_BESIDE)):
         return
     make_folder(database.parent)
     with temporary_file(database.parent) as (file, temporary):
-        content = _whole(kept)
-        if content is None:
-            content = migrated()
-            with replacing(kept) as opened:
-                opened.write(content)
         file.write(content)
         sync_file(file)
         # Unlike a rename, it never replaces the database of a server that was faster.

@@ -7,51 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from flows.embedded_server import begin_with_copy
+from flows.embedded_server import begin_with_copy, keep
 
 
-def _content(name: str) -> bytes:
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A database that is kept."""
+    path = tmp_path / "cache" / "kept.db"
     with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute(f"CREATE TABLE {name} (value)")
-        return connection.serialize()
+        connection.execute("CREATE TABLE runs (value)")
+        keep(path, connection.serialize())
+    return path
 
 
-def _never() -> bytes:
-    raise AssertionError("migrated needlessly")
-
-
-def _tables(database: Path) -> list[str]:
-    with closing(sqlite3.connect(database)) as connection:
-        return [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
-
-
-def test_what_was_migrated_once_is_copied_into_each_new_home(tmp_path: Path) -> None:
-    kept = tmp_path / "cache" / "kept.db"
-    begin_with_copy(tmp_path / "one" / "prefect.db", kept, lambda: _content("runs"))
-    begin_with_copy(tmp_path / "two" / "prefect.db", kept, _never)
+def test_a_new_home_begins_with_a_copy(tmp_path: Path, kept: Path) -> None:
     for home in ("one", "two"):
-        assert _tables(tmp_path / home / "prefect.db") == ["runs"]
+        begin_with_copy(tmp_path / home / "prefect.db", kept)
+        with closing(sqlite3.connect(tmp_path / home / "prefect.db")) as connection:
+            assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("runs",)]
         assert [path.name for path in (tmp_path / home).iterdir()] == ["prefect.db"]
 
 
 @pytest.mark.parametrize("left", ["prefect.db", "prefect.db-wal", "prefect.db-shm", "prefect.db-journal"])
-def test_a_database_or_what_one_has_left_is_not_touched(tmp_path: Path, left: str) -> None:
-    (tmp_path / left).write_bytes(b"the user's")
-    begin_with_copy(tmp_path / "prefect.db", tmp_path / "cache" / "kept.db", _never)
-    assert [path.name for path in tmp_path.iterdir()] == [left]
-    assert (tmp_path / left).read_bytes() == b"the user's"
-
-
-def test_a_database_that_another_server_has_made_meanwhile_stays(tmp_path: Path) -> None:
-    database = tmp_path / "home" / "prefect.db"
-
-    def migrated() -> bytes:
-        database.write_bytes(b"the other server's")
-        return _content("runs")
-
-    begin_with_copy(database, tmp_path / "kept.db", migrated)
-    assert database.read_bytes() == b"the other server's"
-    assert [path.name for path in database.parent.iterdir()] == ["prefect.db"]
+def test_a_database_or_what_one_has_left_is_not_touched(tmp_path: Path, kept: Path, left: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / left).write_bytes(b"the user's")
+    begin_with_copy(home / "prefect.db", kept)
+    assert [path.name for path in home.iterdir()] == [left]
+    assert (home / left).read_bytes() == b"the user's"
 
 
 @pytest.mark.parametrize(
@@ -63,9 +47,12 @@ def test_a_database_that_another_server_has_made_meanwhile_stays(tmp_path: Path)
         lambda content: content[:4096] + bytes(len(content) - 4096),
     ],
 )
-def test_what_is_kept_but_damaged_is_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    kept = tmp_path / "kept.db"
-    kept.write_bytes(damage(_content("runs")))
-    begin_with_copy(tmp_path / "home" / "prefect.db", kept, lambda: _content("anew"))
-    assert _tables(tmp_path / "home" / "prefect.db") == ["anew"]
-    assert _tables(kept) == ["anew"]
+def test_what_is_damaged_is_not_copied(tmp_path: Path, kept: Path, damage: Callable[[bytes], bytes]) -> None:
+    kept.write_bytes(damage(kept.read_bytes()))
+    begin_with_copy(tmp_path / "home" / "prefect.db", kept)
+    assert not (tmp_path / "home").exists()
+
+
+def test_without_one_nothing_is_written(tmp_path: Path) -> None:
+    begin_with_copy(tmp_path / "home" / "prefect.db", tmp_path / "kept.db")
+    assert list(tmp_path.iterdir()) == []

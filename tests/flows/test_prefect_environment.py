@@ -113,6 +113,8 @@ with get_client(sync_client=True) as client:
     print(client.api_healthcheck(), client.server_type.name, api_url())
 """
     environment = {**eigen_environment(tmp_path), "EIGEN_CACHE": str(tmp_path / "cache")}
+    keeping = [sys.executable, "-P", "-m", "flows.embedded_server"]
+    subprocess.run(keeping, env=environment, check=True, capture_output=True, timeout=120)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
     assert ended.stdout.split() == ["None", "SERVER", "None"], ended.stderr
     # Its database began as a copy of the one that is kept, and needed no migration.
