@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from flows.operations.home import Component, Home
+from flows.operations.components import Component
+from flows.operations.home import Home
 from flows.prefect_environment import free_port
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")

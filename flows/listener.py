@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eigen_core.progress import progress_to
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 
 if TYPE_CHECKING:
+    from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
     from flows.goodput import Start
     from flows.run_plan import RunPlan
     from flows.training import Training
@@ -45,13 +45,13 @@ class Listener:
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
         """The plots after `generation` were drawn."""
 
-    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         """A generation is complete, with its checkpoint and plots."""
 
     def uploaded(self, training: "Training") -> None:
         """The uploads were waited for, at the end."""
 
-    def completed(self, training: "Training", result: HoldoutResult | None) -> None:
+    def completed(self, training: "Training", result: "HoldoutResult | None") -> None:
         """The run has all its generations; `result`: of the holdout episodes, if there are any."""
 
 

@@ -5,8 +5,11 @@ No Prefect in here.
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from eigen_core.config import Config
+if TYPE_CHECKING:
+    from eigen_core.config import Config
+
 
 FINISHED_NAME = "AlreadyFinished"
 RUNNING_NAME = "AlreadyRunning"
@@ -35,6 +38,6 @@ def tagged_run(tags: Iterable[str]) -> str | None:
     return next((tag.removeprefix(_RUN) for tag in tags if tag.startswith(_RUN)), None)
 
 
-def default_run_name(config: Config) -> str:
+def default_run_name(config: "Config") -> str:
     """Return a name for a run that was given none: its preset and the time."""
     return f"{config.preset}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

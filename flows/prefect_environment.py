@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
 from flows.endings import Stopped
-from flows.operations.health import answers
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -143,6 +142,8 @@ class PrefectServer:
         """
         if self._process is None:
             return
+        from flows.operations.health import answers
+
         end = time.monotonic() + float(os.environ[_STARTUP_SECONDS])
         while not answers(self._api):
             status = self._process.poll()

@@ -3,17 +3,18 @@
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
 from eigen_core.bundled import absolute_data
-from eigen_core.config import Config
-from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
 from flows.cli.output import say
 from flows.endings import Stopped, StoppedByMemory
+
+if TYPE_CHECKING:
+    from eigen_core.config import Config
 
 P = ParamSpec("P")
 
@@ -101,8 +102,10 @@ def config_of(
     data: str | None,
     store: str | None,
     device: str | None,
-) -> Config:
+) -> "Config":
     """Return the configuration of a run from what was given, with the environment's store if none was."""
+    from eigen_core.config.loading import load_config
+
     named = given_store(store, assignments or ())
     return load_config(preset, given_settings(generations, seed, assignments, data, named, device))
 
@@ -135,4 +138,6 @@ def given_store(given: str | None, assignments: Sequence[str] = ()) -> str | Non
 
 def store_of(given: str | None) -> str:
     """Return the store to use: the one given, else that of the environment, else the default."""
+    from eigen_core.config import Config
+
     return given_store(given) or Config().checkpoint.store

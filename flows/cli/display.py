@@ -3,7 +3,7 @@
 import logging
 import time
 from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,11 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
-from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.units import duration, size
 from flows.cli.output import print_line
 from flows.cli.signals import StopSignals
 from flows.listener import Listener
+
+if TYPE_CHECKING:
+    from eigen_core.records import GenerationRecord, Telemetry
 
 _REFRESHES_PER_SECOND = 4
 _CLOCK_WIDTH = len("0:00:00")
@@ -50,7 +52,7 @@ def display_on(console: Console) -> Display:
     return BarDisplay(console) if console.is_terminal else LineDisplay(console)
 
 
-def figures(record: GenerationRecord, telemetry: Telemetry) -> str:
+def figures(record: "GenerationRecord", telemetry: "Telemetry") -> str:
     """Return the figures of a generation in one line."""
     return (
         f"best {record.best_fitness:,.1f}  mean {record.mean_fitness:,.1f}  "
@@ -71,7 +73,7 @@ class LineDisplay(Display):
         if generation:
             print_line(self.console, f"continuing after generation {generation}/{generations}")
 
-    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         print_line(self.console, f"generation {record.generation}/{self._generations}  {figures(record, telemetry)}")
 
 
@@ -127,7 +129,7 @@ class BarDisplay(Display):
         self._current = phase
         self.waiting_for(f"{generation}: {phase}")
 
-    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         done = record.generation - self._first
         seconds = (time.monotonic() - self._started) / done * (self._generations - record.generation)
         left = timedelta(seconds=round(seconds))

@@ -10,10 +10,7 @@ from uuid import UUID
 
 from rich.console import Console
 
-from eigen_core.config import Config
-from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
-from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from flows.cli.display import ConsoleHandler, Display, display_on
 from flows.cli.output import output_console, print_line
@@ -22,25 +19,29 @@ from flows.cli.signals import StopSignals, stop_signals
 from flows.endings import Stopped, StoppedByMemory, require_addresses
 from flows.listener import Listener, observed_by
 from flows.names import RUNNING_NAME
-from flows.operations.home import Home
-from flows.operations.server import server_for_training
 from flows.prefect_environment import PrefectServer, prepare_environment
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
+    from eigen_core.config import Config
+    from eigen_core.config.running import CheckpointConfig
+    from eigen_core.records import GenerationRecord, Telemetry
     from flows.goodput import Start
     from flows.training import Training
 
 
 @contextmanager
 def prepared_to_train(
-    name: str, settings: CheckpointConfig, console: Console | None = None
+    name: str, settings: "CheckpointConfig", console: Console | None = None
 ) -> Iterator[tuple[Display, StopSignals]]:
     """Handle signals and show the display; check what needs neither torch nor Prefect, which take seconds to import.
 
     Prefect is imported inside the block: its environment is set here.
     """
+    from flows.operations.home import Home
+    from flows.operations.server import server_for_training
+
     console = output_console() if console is None else console
     with stop_signals() as signals, display_on(console) as display:
         signals.before_leaving(lambda: console.show_cursor(True))
@@ -88,7 +89,7 @@ class StoppableObserver(Listener):
         last: the last task but the phases of a generation; None if there was none.
     """
 
-    def __init__(self, display: Display, signals: StopSignals, config: Config, run: str) -> None:
+    def __init__(self, display: Display, signals: StopSignals, config: "Config", run: str) -> None:
         self.display = display
         self.signals = signals
         self.config = config
@@ -116,7 +117,7 @@ class StoppableObserver(Listener):
             self.last = phase
         self.display.phase_started(generation, phase)
 
-    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         """Show the figures of a generation."""
         self.display.generation_finished(record, telemetry)
 
@@ -206,7 +207,7 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
         raise
 
 
-def _memory_report_since(began: datetime, config: Config, name: str) -> str:
+def _memory_report_since(began: datetime, config: "Config", name: str) -> str:
     """Say where the memory report of the training that began then is, what is safe and how to go on."""
     from eigen_core.checkpoint import RunLocation
     from flows.journals import memory_reports
@@ -218,7 +219,7 @@ def _memory_report_since(began: datetime, config: Config, name: str) -> str:
     return f"{report}Free memory or raise the limit first. {_where_it_stands(config, name)}"
 
 
-def _where_it_stands(config: Config, name: str) -> str:
+def _where_it_stands(config: "Config", name: str) -> str:
     """Say what is safe on this machine and how to go on. A store elsewhere is not asked: it may be what failed."""
     from eigen_core.checkpoint import RunLocation
 

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
-from eigen_core.config.loading import load_config, parse_assignments
 from eigen_core.errors import InputError
 from eigen_core.store import check_run_name, is_remote, store_folder
 from flows.cli.common import (
@@ -41,8 +40,8 @@ from flows.cli.operations_display import (
 )
 from flows.cli.output import output_console, print_line, print_result, say
 from flows.cli.signals import stopped_gently
+from flows.operations.components import Component
 from flows.operations.environment import HOST, own_environment
-from flows.operations.home import Component, Home
 
 operations = typer.Typer()
 
@@ -90,6 +89,8 @@ def up(
     only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
 ) -> None:
     """Start server, deployments and worker, as far as they do not run; they go on in the background."""
+    from flows.operations.home import Home
+
     environment = _environment()
     from flows.operations.launching import resume as go_on
     from flows.operations.server import Listening
@@ -134,6 +135,8 @@ def down(
     ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
+    from flows.operations.home import Home
+
     _environment()
     from flows.operations.deploying import client_of
     from flows.operations.deploying import remove as remove_deployed
@@ -169,6 +172,8 @@ def status(
     ] = False,
 ) -> None:
     """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
+    from flows.operations.home import Home
+
     home = Home.of(os.environ)
     if healthy:
         from flows.operations.health import is_up
@@ -198,6 +203,9 @@ def launch(
     device: Device = None,
 ) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
+    from eigen_core.config.loading import load_config, parse_assignments
+    from flows.operations.home import Home
+
     _environment()
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.names import default_run_name
@@ -248,6 +256,8 @@ def logs(
     store: Store = None,
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
+    from flows.operations.home import Home
+
     _environment()
     from flows.operations.deploying import client_of
     from flows.operations.logs import RunLogs
@@ -290,6 +300,8 @@ def alerts(
 
     The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
     """
+    from flows.operations.home import Home
+
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
     _environment()
@@ -312,6 +324,8 @@ def alerts(
 @sentences
 def deploy() -> None:
     """Bring work pool, deployments and automations to the server; schedules stay on or off as they are."""
+    from flows.operations.home import Home
+
     _environment()
     from flows.operations.deploying import DEPLOYMENTS
     from flows.operations.deploying import deploy as bring

@@ -12,9 +12,9 @@ from eigen_core.units import rough_duration
 from flows.cli.output import Styled, print_fact, print_line
 from flows.endings import Stopped
 from flows.operations.environment import api_at, ui_of
-from flows.operations.home import Home, ProcessRecord
 
 if TYPE_CHECKING:
+    from flows.operations.home import Home, ProcessRecord
     from flows.operations.launching import Launched
     from flows.operations.logs import LogLine
     from flows.operations.status import FlowRunStatus, ScheduleStatus, Status
@@ -29,7 +29,7 @@ Fact = str | Sequence[Styled] | None
 """Text, with styles or without; None: it is not printed."""
 
 
-def print_up(console: Console, home: Home, brought: "Up", resumed: str | None = None) -> None:
+def print_up(console: Console, home: "Home", brought: "Up", resumed: str | None = None) -> None:
     """Print what runs, where its pages and logs are, and what to do next."""
     _print_fact(console, "pages", (ui_of(brought.api), "bold"))
     _print_fact(console, "API", f"{brought.api}  ({_how(brought.server, 'server' in brought.began)})")
@@ -46,7 +46,7 @@ def print_up(console: Console, home: Home, brought: "Up", resumed: str | None = 
 
 
 def print_down(
-    console: Console, home: Home, stopped: "Down", run: "RunStatus | None", removed_from: str | None = None
+    console: Console, home: "Home", stopped: "Down", run: "RunStatus | None", removed_from: str | None = None
 ) -> None:
     """Print what was stopped, what is safe of the training, and what stays on a server elsewhere or was removed."""
     if removed_from is not None:
@@ -190,7 +190,7 @@ def _last_checkpoint(run: "RunStatus") -> str:
     return f"its last checkpoint is generation {run.generation} of {run.config.generations}, in {where}"
 
 
-def _how(record: ProcessRecord | None, began: bool) -> str:
+def _how(record: "ProcessRecord | None", began: bool) -> str:
     if record is None:
         return "a server elsewhere"
     return f"{'started' if began else 'runs already'}, process {record.process.pid}"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from eigen_core.units import rough_duration, size
@@ -17,6 +16,7 @@ from flows.endings import require_addresses
 from flows.prefect_environment import prepare_environment
 
 if TYPE_CHECKING:
+    from eigen_core.config import Config
     from eigen_core.planning import Calibration, DiskPlan
     from flows.doctor import Finding, Status
     from flows.run_plan import RunPlan
@@ -44,7 +44,7 @@ class PlannedRun:
         calibration: how long its phases take; None if it does not fit.
     """
 
-    config: Config
+    config: "Config"
     run_plan: "RunPlan"
     calibration: "Calibration | None" = None
 
@@ -71,7 +71,7 @@ def shape_of(days: int | None, columns: int | None, assets: int | None, data: st
 
 
 def planned_run(
-    config: Config, console: Console, shape: Shape | None = None, *, whole_group: bool = False
+    config: "Config", console: Console, shape: Shape | None = None, *, whole_group: bool = False
 ) -> PlannedRun:
     """Plan a run. Nothing is written but the cache of its panel.
 
@@ -126,7 +126,7 @@ def print_planned(console: Console, planned: PlannedRun, *, explained: bool = Fa
     print_line(console, planned.run_plan.sentence())
 
 
-def print_plan(console: Console, config: Config, run_plan: "RunPlan", *, explained: bool = False) -> None:
+def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, explained: bool = False) -> None:
     """Print the tables of a plan, what it writes, and the limits of this machine; no verdict."""
     size = "" if run_plan.facts is None else f"; {run_plan.facts}"
     print_line(
@@ -215,7 +215,7 @@ def _print_phases(console: Console, run_plan: "RunPlan") -> None:
     table.print(console)
 
 
-def _print_disk(console: Console, config: Config, disk: "DiskPlan") -> None:
+def _print_disk(console: Console, config: "Config", disk: "DiskPlan") -> None:
     kept = f"the newest {config.checkpoint.keep_last}"
     every = f" and every {config.checkpoint.keep_every}th" if config.checkpoint.keep_every else ""
     _print_fact(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint")

@@ -3,16 +3,16 @@
 import json
 import re
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from eigen_core.config import PRESET_NAMES, Config, preset_values
-from eigen_core.config.explain import explain, flatten
-from eigen_core.config.loading import load_config
 from flows.cli.common import Json, sentences
 from flows.cli.output import PlainTable, print_line, print_result
+
+if TYPE_CHECKING:
+    from eigen_core.config import Config
 
 
 @sentences
@@ -21,6 +21,8 @@ def presets(
     as_json: Json = False,
 ) -> None:
     """List the presets, or explain every setting of one."""
+    from eigen_core.config.loading import load_config
+
     if name is None:
         print_result(as_json, presets_document, print_presets)
     else:
@@ -29,6 +31,9 @@ def presets(
 
 def presets_document() -> list[dict[str, Any]]:
     """Return what `eigen presets --json` prints: each preset, what it is for, and what it overrides."""
+    from eigen_core.config import PRESET_NAMES
+    from eigen_core.config.explain import flatten
+
     return [
         {"preset": name, "description": _description(name), "overrides": flatten(_overrides(name))}
         for name in PRESET_NAMES
@@ -46,8 +51,10 @@ def print_presets(console: Console) -> None:
     print_line(console, "All settings of one, explained: eigen presets NAME")
 
 
-def settings_document(config: Config) -> list[dict[str, Any]]:
+def settings_document(config: "Config") -> list[dict[str, Any]]:
     """Return what `eigen presets NAME --json` prints: every setting with its value, default and meaning."""
+    from eigen_core.config.explain import explain
+
     return [
         {
             "key": row.setting.key,
@@ -62,8 +69,10 @@ def settings_document(config: Config) -> list[dict[str, Any]]:
     ]
 
 
-def print_settings(console: Console, config: Config) -> None:
+def print_settings(console: Console, config: "Config") -> None:
     """Print every setting of a preset with its value and meaning; what the preset overrides is marked."""
+    from eigen_core.config.explain import explain
+
     headers = ("setting", "value", "default", "meaning")
     table = PlainTable(*headers, left=headers, least_important=("default", "meaning"))
     rows = explain(config)
@@ -88,6 +97,8 @@ def _value(value: object) -> str:
 
 
 def _overrides(preset: str) -> dict[str, Any]:
+    from eigen_core.config import preset_values
+
     return {key: value for key, value in preset_values(preset).items() if key != "preset"}
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eigen_core.config import Config
 from eigen_core.units import BYTES_PER_MB, size
 from flows.cli.output import PlainTable, print_fact, print_line
 
 if TYPE_CHECKING:
+    from eigen_core.config import Config
     from eigen_core.records import GenerationRecord, Telemetry
     from flows.housekeeping import CleanedRun, Verification
     from flows.runs import RunStatus
@@ -28,8 +28,10 @@ _HISTORY_KEYS = (
 _DAMAGE_KEYS = ("generation", "file", "path", "what")
 
 
-def command_for(command: str, config: Config, run: str) -> str:
+def command_for(command: str, config: "Config", run: str) -> str:
     """Return the command line of `eigen COMMAND` for a run: show, resume, memory."""
+    from eigen_core.config import Config
+
     store = config.checkpoint.store
     option = "" if store == Config().checkpoint.store else f" --store {shlex.quote(store)}"
     return f"eigen {command} {run}{option}"

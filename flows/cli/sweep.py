@@ -11,8 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eigen_core.config import Config
-from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.store import check_run_name, is_remote, run_root
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
@@ -25,6 +23,7 @@ from flows.operations.server import server_for_training
 from flows.prefect_environment import PrefectServer, prepare_environment, stop_with_this_process
 
 if TYPE_CHECKING:
+    from eigen_core.config import Config
     from flows.sweeps import Definition, Study
 
 _FOLDER = ".sweeps"
@@ -58,8 +57,10 @@ class Sweep:
     prunes: bool
 
     @property
-    def config(self) -> Config:
+    def config(self) -> "Config":
         """The configuration of its trials, but for what is varied."""
+        from eigen_core.config.loading import load_config
+
         return load_config(self.preset, self.settings)
 
     @property
@@ -207,7 +208,9 @@ class _Trial:
         others = [given for given in self._sweep.settings if given.partition("=")[0].strip() != "seed"]
         return [*others, *self._settings, f"seed={seed}"]
 
-    def _config(self, seed: int) -> Config:
+    def _config(self, seed: int) -> "Config":
+        from eigen_core.config.loading import load_config
+
         return load_config(self._sweep.preset, self._given(seed))
 
     def _start(self, seed: int) -> None:
@@ -245,7 +248,7 @@ class _Trial:
         return f"refused: {reason}"
 
 
-def _wait_until_free(config: Config, run: str) -> None:
+def _wait_until_free(config: "Config", run: str) -> None:
     """Wait for a process that an earlier call has left behind, and that is about to end."""
     from eigen_core.checkpoint import RunLocation
     from flows.runs import is_running

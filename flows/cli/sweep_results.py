@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eigen_core.config import Config
 from flows.cli.output import PlainTable, print_line
 
 if TYPE_CHECKING:
+    from eigen_core.config import Config
     from flows.cli.sweep import Sweep
     from flows.sweeps import Study
 
@@ -60,7 +60,7 @@ class TrialResult:
         return stdev(run.champions[-1] for run in self.runs) if finished else None
 
 
-def champions_of(config: Config, run: str) -> list[float]:
+def champions_of(config: "Config", run: str) -> list[float]:
     """What the champion of a run had reached after each generation that is stored."""
     from flows.runs import run_exists, status_of
 

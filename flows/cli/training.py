@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eigen_core.config import Config, merge
-from eigen_core.config.loading import config_from_values, parse_assignments
-from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from eigen_core.store import is_remote
@@ -27,10 +24,11 @@ from flows.prefect_environment import PrefectServer
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
+    from eigen_core.config import Config
     from flows.run_plan import RunPlan
 
 
-def start_or_continue(config: Config, name: str, *, fresh: bool) -> None:
+def start_or_continue(config: "Config", name: str, *, fresh: bool) -> None:
     """Train the run `name` with `config`, from its newest checkpoint if there is one.
 
     Raises:
@@ -66,6 +64,10 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
+    from eigen_core.config import merge
+    from eigen_core.config.loading import config_from_values, parse_assignments
+    from eigen_core.config.running import CheckpointConfig
+
     with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals):
         from flows.runs import config_to_resume
 
@@ -74,7 +76,7 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
         _train(config_from_values(merge(config.model_dump(), given)), name, display, signals, PrefectServer())
 
 
-def _train(config: Config, name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
+def _train(config: "Config", name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
     from eigen_core.checkpoint import RunLocation
     from flows.runs import require_same_run, status_of
     from flows.tracking import Tracking
@@ -101,13 +103,13 @@ def _train(config: Config, name: str, display: Display, signals: StopSignals, se
     print_run_page(console, name)
 
 
-def _loaded_flow(config: Config, name: str) -> "Callable[[], State[Any]]":
+def _loaded_flow(config: "Config", name: str) -> "Callable[[], State[Any]]":
     from flows.train import train_flow
 
     return lambda: train_flow(config, name, return_state=True)
 
 
-def is_finished(config: Config, name: str) -> bool:
+def is_finished(config: "Config", name: str) -> bool:
     """Whether the run has all generations of `config`, which may be more than it was last trained for."""
     from flows.runs import is_complete, is_in_store, run_exists, status_of
 
@@ -118,7 +120,7 @@ def is_finished(config: Config, name: str) -> bool:
 
 
 @contextmanager
-def refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
+def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
     """Print the plan of a run that is refused because it does not fit, and turn the refusal into `StoppedByMemory`.
 
     So is an allocation that fails before the guard is there to report it.
@@ -138,7 +140,7 @@ def refused_with_its_plan(config: Config, console: Console) -> Iterator[None]:
         raise
 
 
-def _check(config: Config, name: str) -> "tuple[Sequence[str], RunPlan]":
+def _check(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
     """Refuse what cannot be trained, then make the run: the last thing that can fail for what the user gave.
 
     Returns what was found in the data, in sentences, and what the run will take.
@@ -155,7 +157,7 @@ def _check(config: Config, name: str) -> "tuple[Sequence[str], RunPlan]":
     return found
 
 
-def require_trainable(config: Config) -> "tuple[Sequence[str], RunPlan]":
+def require_trainable(config: "Config") -> "tuple[Sequence[str], RunPlan]":
     """Refuse a configuration that cannot be trained on its data, here; nothing is written.
 
     Returns what was found in the data, in sentences, and what the run will take.

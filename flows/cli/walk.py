@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.config import Config
-from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
 from flows.cli.common import (
@@ -33,6 +31,7 @@ from flows.prefect_environment import PrefectServer
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
+    from eigen_core.config import Config
     from flows.cli.display import Display
     from flows.cli.signals import StopSignals
     from flows.goodput import Start
@@ -72,6 +71,8 @@ def walk(
     as_json: Json = False,
 ) -> None:
     """Train, then play the days that follow, fold after fold: years that no agent was trained or chosen on."""
+    from eigen_core.config.loading import load_config
+
     named = given_store(store, assignments or ())
     given = given_settings(generations, seed, assignments, data, named, device)
     if span_days is not None:
@@ -102,6 +103,7 @@ def _train_days(text: str) -> int | None:
 def _planned(
     name: str, preset: str | None, given: Sequence[str], folds: int, train_days: int | None, seeds: int
 ) -> "Walk":
+    from eigen_core.config.loading import load_config
     from eigen_core.market import build_panel
     from flows.walks import plan_walk, with_purge
 
@@ -111,7 +113,7 @@ def _planned(
     return plan_walk(name, config, dates, folds, train_days=train_days, seeds=seeds)
 
 
-def train_walk(planned: "Callable[[], Walk]", name: str, config: Config, console: Console) -> "Walk":
+def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", console: Console) -> "Walk":
     """Train all runs of a walk, those of an earlier call no more than they need, and return it.
 
     Args:
@@ -160,7 +162,7 @@ def _loaded_flow(walk: "Walk") -> "Callable[[], State[Any]]":
 class _WalkObserver(StoppableObserver):
     """Says which run of a walk is trained."""
 
-    def __init__(self, display: "Display", signals: "StopSignals", config: Config, run: str, walk: "Walk") -> None:
+    def __init__(self, display: "Display", signals: "StopSignals", config: "Config", run: str, walk: "Walk") -> None:
         super().__init__(display, signals, config, run)
         self._folds = {walk.run_of(fold, seed): fold for fold in walk.folds for seed in walk.all_seeds}
 

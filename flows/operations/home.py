@@ -14,14 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.errors import InputError
 from eigen_core.store.files import explained, replacing
+from flows.operations.components import Component
 from flows.operations.processes import ProcessId, Started, start, this_machine, wait_until
 
 FOLDER = ".eigen"
 
 _POLL_SECONDS = 0.2
 
-Component = Literal["server", "worker"]
-COMPONENTS: tuple[Component, ...] = ("server", "worker")
 ProcessName = Component | Literal["supervisor"]
 """A process that `eigen up` starts: a component, or what restarts those that have ended."""
 

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from flows.endings import Stopped
+from flows.operations.components import COMPONENTS, Component
 from flows.operations.deploying import client_of
 from flows.operations.flow_runs import begun_by_hand, report_lost, running_flow_run
 from flows.operations.health import answers
-from flows.operations.home import COMPONENTS, Component, Home, ProcessRecord
+from flows.operations.home import Home, ProcessRecord
 from flows.operations.processes import ProcessId, wait_until
 
 GRACE_SECONDS = 120.0

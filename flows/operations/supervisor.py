@@ -17,7 +17,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eigen_core.errors import InputError
-from flows.operations.home import COMPONENTS, Home
+from flows.operations.components import COMPONENTS
+from flows.operations.home import Home
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@ from prefect.client.orchestration import SyncPrefectClient
 from eigen_core.errors import InputError
 from eigen_core.store import store_from_environment
 from flows.endings import Stopped
+from flows.operations.components import Component
 from flows.operations.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
 from flows.operations.environment import api_at, ui_of, worker_command, worker_environment
 from flows.operations.flow_runs import last_heartbeat, report_lost
-from flows.operations.home import Component, Home, ProcessRecord
+from flows.operations.home import Home, ProcessRecord
 from flows.operations.processes import last_words
 from flows.operations.server import Listening, configured_api, known_server, start_server, wanted_port
 from flows.operations.supervisor import ensure_supervisor

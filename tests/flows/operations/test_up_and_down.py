@@ -12,8 +12,9 @@ import pytest
 from flow_cases import eigen_command, run_eigen
 from operation_cases import operator_environment
 
+from flows.operations.components import COMPONENTS
 from flows.operations.health import is_up
-from flows.operations.home import COMPONENTS, Home
+from flows.operations.home import Home
 from flows.prefect_environment import free_port
 
 

@@ -1,0 +1,6 @@
+"""What `eigen up` starts."""
+
+from typing import Literal
+
+Component = Literal["server", "worker"]
+COMPONENTS: tuple[Component, ...] = ("server", "worker")
