@@ -36,7 +36,8 @@ def local_worker_count(config: Config, device: Literal["cpu", "cuda"]) -> int:
     """Return how many worker processes a run starts on this machine, where its tensors live on `device`."""
     if config.workers != "auto":
         return config.workers
-    cores = len(os.sched_getaffinity(0))
+    # Those that this process may use, where the system can say that.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, config.population.size) if cores > 1 and device == "cpu" else 0
 
 
