@@ -1,0 +1,49 @@
+"""What the plan of a run says of its workers."""
+
+import os
+
+import pytest
+from science_cases import random_panel, small_config
+
+from eigen_core.config import Config
+from eigen_core.market import PanelFacts
+from eigen_core.planning import Plan, plan_of
+from eigen_core.planning.workers import has_workers, local_worker_count
+
+CONFIG = small_config(population={"size": 8})
+FACTS = PanelFacts.of(random_panel(CONFIG))
+
+
+def planned(**settings: object) -> Plan:
+    return plan_of(CONFIG.model_copy(update=settings), FACTS, device="cpu", server=False)
+
+
+def part(plan: Plan, name: str) -> int:
+    return sum(one.host_bytes for one in plan.parts if one.name == name)
+
+
+def test_workers_take_memory_of_this_machine_and_the_agents_from_the_run_itself() -> None:
+    alone, two, four = planned(), planned(workers=2), planned(workers=4)
+    assert not [one.name for one in alone.parts if one.name.startswith("workers")]
+    assert part(four, "workers") == 2 * part(two, "workers") > 4e8
+    assert part(four, "workers' replays") == 2 * part(two, "workers' replays") == 4 * part(alone, "replay")
+    # Each has half of the agents of one of two.
+    assert part(four, "workers' agents") == part(two, "workers' agents") == 2 * part(alone, "population")
+    assert part(two, "evaluation") < part(alone, "evaluation")
+    assert alone.peak_host_bytes < two.peak_host_bytes < four.peak_host_bytes
+
+
+def test_workers_of_a_scheduler_take_nothing_here() -> None:
+    plan = planned(scheduler="tcp://elsewhere:8786")
+    assert not [one.name for one in plan.parts if one.name.startswith("workers")]
+    assert plan.host_bytes("evaluate") < planned().host_bytes("evaluate")
+    assert has_workers(CONFIG.model_copy(update={"scheduler": "tcp://elsewhere:8786"}), "cuda")
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
+def test_auto_takes_the_cores_and_at_most_one_an_agent(cores: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    config: Config = CONFIG.model_copy(update={"workers": "auto"})
+    assert local_worker_count(config, "cpu") == count
+    assert local_worker_count(config, "cuda") == 0
+    assert local_worker_count(CONFIG, "cpu") == 0
