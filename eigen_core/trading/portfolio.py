@@ -8,7 +8,9 @@ move prices, so that the growth of an account is a differentiable function of th
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
@@ -18,6 +20,12 @@ from eigen_core.trading.prices import Prices
 _MASKED = -1e9
 _LEAST_GROWTH = 1e-3
 """An account loses at most all but this share in a day, so that the logarithm of its growth stays finite."""
+
+
+def _halted(stays: Tensor) -> NDArray[np.bool_]:
+    """Return the days on which some position stays, on the host."""
+    halted: NDArray[np.bool_] = stays.any(-1).cpu().numpy()
+    return halted
 
 
 def moved_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
@@ -80,12 +88,14 @@ class Rebalancing:
         returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
         stays: bool, there is no price to fill an order at, but one later: the position stays as it is.
         ended: bool, there is no price at the fill or later: the position is sold at its last known price.
+        halted: bool `[days]` on the host: days on which some position stays, or more days than these.
         buying, selling: what buying and selling cost, slippage included, as a share of the value at the fill's price.
     """
 
     returns: Tensor
     stays: Tensor
     ended: Tensor
+    halted: NDArray[np.bool_]
     buying: float
     selling: float
 
@@ -106,10 +116,12 @@ class Rebalancing:
         worth = torch.where(filled, price, prices.last_close[offset:])
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
+        stays = (later & ~filled)[:-1]
         return cls(
             returns=returns,
-            stays=(later & ~filled)[:-1],
+            stays=stays,
             ended=~later[:-1],
+            halted=_halted(stays),
             buying=(1.0 + slippage) * (1.0 + cost) - 1.0,
             selling=1.0 - (1.0 - slippage) * (1.0 - cost),
         )
@@ -117,7 +129,9 @@ class Rebalancing:
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
         """Return the table of some days; an index of any shape `[..., days]`, or a slice."""
         returns = self.returns[days].to(dtype)
-        return replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days])
+        # Days on the device are not read back: those of the whole table are more than these.
+        halted = self.halted[days] if isinstance(days, slice) else self.halted
+        return replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days], halted=halted)
 
     def grown(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Bring an account that begins with cash to its target weights day after day.
@@ -130,7 +144,7 @@ class Rebalancing:
             the fill, as a share of the equity; both `[..., days]`. Costs are those of the change from the weights that
             are held, and are taken from all positions and cash alike.
         """
-        weights = self._filled(targets) if bool(self.stays.any()) else targets.masked_fill(self.ended, 0.0)
+        weights = self._filled(targets) if self.halted.any() else targets.masked_fill(self.ended, 0.0)
         growth = self._growth(weights)
         drifted = (weights * (1.0 + self.returns) / growth[..., None])[..., :-1, :]
         change = weights - torch.cat([torch.zeros_like(weights[..., :1, :]), drifted], dim=-2)

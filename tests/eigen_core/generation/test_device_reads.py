@@ -1,0 +1,141 @@
+"""Inner steps read nothing back from the device: a GPU would wait for that, and a graph of its work could not be kept.
+
+On torch's `meta` device tensors have no values. What needs one raises: `item`, `tolist`, `cpu`, numpy, an `if` on a
+tensor. So does an operation on tensors of two devices.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from science_cases import random_panel, small_config
+from torch import Tensor
+from training_cases import market_of
+
+import eigen_core.learners.ppo
+import eigen_core.replay
+import eigen_core.task.market_rollouts
+import eigen_core.trading.environment
+import eigen_core.trading.portfolio
+import eigen_core.trading.whole_episodes
+from eigen_core.config import Config, choices
+from eigen_core.generation import evaluate, start_training
+from eigen_core.generation.groups import AgentComputer
+from eigen_core.learners.interface import Learned
+from eigen_core.population import Population
+from eigen_core.replay import Replay
+from eigen_core.task.market import MarketTask
+from eigen_core.task.portfolio import PortfolioTask
+
+META = torch.device("meta")
+
+
+def read_back(patch: pytest.MonkeyPatch) -> None:
+    """Leave out all that is read back on purpose: this is the whole list, each with the reason."""
+    # Once a rollout: that no episode leaves the prices is checked before the first step.
+    for module in (eigen_core.trading.environment, eigen_core.trading.whole_episodes):
+        patch.setattr(module, "check_first_days", lambda prices, _, days: days.to(prices.close.device))
+        # Once a rollout: what the episodes came to, and that it is finite.
+        patch.setattr(module, "account", lambda *_: "the account")
+    # Once a rollout: fitness is computed on the host.
+    patch.setattr(eigen_core.task.market_rollouts, "_totals", lambda *_: None)
+    # Once a run: the days on which some position stays as it is.
+    patch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.zeros(len(stays), dtype=bool))
+    # Once a run or a resume: days of transitions that batches are drawn by.
+    patch.setattr(eigen_core.replay, "_on_host", lambda column, _: torch.zeros(column.shape, dtype=column.dtype))
+    # Once a train phase: the curves.
+    patch.setattr(Learned, "of", classmethod(lambda cls, group, *_: cls(group, {})))
+
+
+def on_meta(config: Config) -> tuple[AgentComputer, Tensor]:
+    computer = AgentComputer(config, random_panel(config), META)
+    parameters = computer.task.critic_layout.size + computer.task.actor_layout.size
+    return computer, torch.empty((3, parameters), device=META)
+
+
+@pytest.mark.parametrize("credit", ["decision", "realized", "marked"])
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.parametrize("observe", [True, False])
+def test_a_rollout_of_the_market_reads_nothing_back_between_its_steps(
+    observe: bool, encoder: str, fill: str, credit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_back(monkeypatch)
+    trading = {"observe_portfolio": observe, "fill": fill, "credit": credit}
+    computer, weights = on_meta(small_config(trading=trading, network={"encoder": encoder}))
+    noise = torch.empty((3, *computer.task.noise_shape(2)), device=META)
+    assert isinstance(computer.task, MarketTask)
+    rollout: Any = computer.task.evaluator.roll_out(weights, np.array([[70, 75]] * 3), noise, record=True)
+    assert rollout.summary == "the account"
+    assert rollout.episodes.actions.device == META
+
+
+def learned_on_meta(config: Config) -> Population:
+    """What agents become that learn from what others have played."""
+    real = start_training(config, random_panel(config))
+    evaluate(real)
+    plan = real.learner.plan(real.replay, real.population.size, 1)
+    assert plan is not None
+    with pytest.MonkeyPatch.context() as patch:
+        read_back(patch)
+        computer = AgentComputer(config, random_panel(config), META)
+    computer.task.state = {name: tensor.to(META) for name, tensor in real.task_state.items()}
+    agents = computer.learner.new_agents(real.population.weights.to(META))
+    # Once a train phase: how many steps each agent has taken, which the learners count on the host.
+    state = {
+        name: torch.zeros(held.shape, dtype=held.dtype) if held.dtype == torch.int64 else held
+        for name, held in agents.state.items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        read_back(patch)
+        replay = Replay(config.replay.capacity, computer.task.columns, META)
+        replay.written = real.replay.written
+        return computer.learner.learn(Population(agents.weights, state), plan, replay, lambda: None).group
+
+
+@pytest.mark.parametrize("learner", [name for name in choices.LEARNERS if name != "ppo"])
+def test_gradient_steps_read_nothing_back(learner: str) -> None:
+    config = small_config(learner={"algorithm": learner, "gradient_steps": 2, "accumulation_steps": 2})
+    assert learned_on_meta(config).weights.device == META
+
+
+def test_a_step_of_ppo_reads_back_alone_who_goes_on() -> None:
+    """Each agent stops by itself when its policy has moved too far, so one value of each is read in every step."""
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor") as raised:
+        learned_on_meta(small_config(learner={"algorithm": "ppo"}))
+    assert "divergence.tolist()" in str([str(entry.statement) for entry in raised.traceback][-1])
+
+
+def test_a_portfolio_grows_without_reading_anything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_back(monkeypatch)
+    computer, weights = on_meta(small_config(learner={"algorithm": "direct"}))
+    assert isinstance(computer.task, PortfolioTask)
+    growth, turnover = computer.task.growth(weights, 60, 8)
+    assert growth.device == turnover.device == META
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda values: values[0].item(),
+        lambda values: values.tolist(),
+        lambda values: values.cpu(),
+        lambda values: values.numpy(),
+        lambda values: 1 if values[0] > 0.0 else 0,
+        lambda values: values + torch.zeros(3),
+    ],
+    ids=["item", "tolist", "cpu", "numpy", "if", "two devices"],
+)
+def test_each_of_these_would_be_seen(read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    network: Any = market_of(start_training(small_config(), random_panel(small_config()))).network
+    policy = type(network).policy
+
+    def reading(self: object, *arguments: Any) -> object:
+        read(torch.empty(3, device=META))
+        return policy(self, *arguments)
+
+    monkeypatch.setattr(type(network), "policy", reading)
+    with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
+        learned_on_meta(small_config())
