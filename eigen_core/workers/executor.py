@@ -4,12 +4,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
-from distributed import ActorFuture
+from distributed import ActorFuture, Future, KilledWorker
 from torch import Tensor
 
 from eigen_core.arithmetic import arithmetic_of
@@ -29,6 +30,8 @@ from eigen_core.workers.resident import ResidentAgents
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+_BEGINNING = "it began with the run"
 
 _FIRST_WORKER_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
@@ -216,26 +219,37 @@ class WorkerExecutor:
     def _results(self, phase: str, calls: Sequence[_Call]) -> list[Any]:
         results = []
         for done, call in enumerate(calls):
-            report_progress(phase, done, len(calls))
-            result = self._result(phase, call, done, len(calls))
+            agents = f"it computed agents {call.agents.start} to {call.agents.stop - 1}"
+            progress = partial(report_progress, phase, done, len(calls))
+            result = self._awaited(call.future, call.worker.address, agents, progress)
             self.received_bytes += array_bytes(result)
             results.append(result)
         report_progress(phase, len(calls), len(calls))
         return results
 
-    def _result(self, phase: str, call: _Call, done: int, total: int) -> Any:  # noqa: ANN401 - of any method
+    def _awaited(
+        self,
+        future: ActorFuture[Result] | Future[Result],
+        address: str,
+        what: str,
+        progress: Callable[[], None] = lambda: None,
+    ) -> Result:
+        """Wait for what a worker does, as long as the worker is there.
+
+        Raises:
+            WorkerLostError: it is not there any more.
+        """
         while True:
+            progress()
             try:
-                return call.future.result(timeout=_LOOK_SECONDS)
+                return future.result(timeout=_LOOK_SECONDS)
             except TimeoutError:
-                report_progress(phase, done, total)
-                lost = call.worker.address not in self.addresses()
+                lost = address not in self.addresses()
                 cause: BaseException | None = None
-            except OSError as error:
+            except (OSError, KilledWorker) as error:
                 lost, cause = True, error
             if lost:
-                agents = f"agents {call.agents.start} to {call.agents.stop - 1}"
-                raise WorkerLostError(f"worker {call.worker.address} was lost while it computed {agents}.") from cause
+                raise WorkerLostError(f"worker {address} was lost while {what}.") from cause
 
     def addresses(self) -> list[str]:
         """Return the addresses of the workers that are there, in an order that stays.
@@ -285,14 +299,14 @@ class WorkerExecutor:
             )
             for address in addresses
         }
-        workers = [_Worker(address, future.result()) for address, future in futures.items()]
+        workers = [_Worker(address, self._awaited(future, address, _BEGINNING)) for address, future in futures.items()]
         opened = [self._call(worker, "open") for worker in workers]
         here = arithmetic_of(self._device)
         for worker, opening in zip(workers, opened, strict=True):
-            there = opening.result()
+            there = self._awaited(opening, worker.address, _BEGINNING)
             if there is None:
                 self.sent_bytes += array_bytes(self._content)
-                there = self._call(worker, "open", self._content).result()
+                there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
             if there is None:
                 raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
             if there != here:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from eigen_core.config import Config, choices
 from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.memory import MemoryGuardError
+from eigen_core.progress import checked_by
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.executor import agent_shares
@@ -58,6 +60,12 @@ def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, 
         yield state, state.executor
 
 
+def wait_for(executor: WorkerExecutor, workers: int) -> None:
+    """Wait until so many workers are there, as long as they still start."""
+    while len(executor.addresses()) < workers:
+        time.sleep(0.1)
+
+
 LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in choices.LEARNERS]
 PENDULUM = small_config(
     task="gym:Pendulum-v1",
@@ -85,15 +93,16 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
     phase: Callable[[TrainingState], object],
 ) -> None:
     config = small_config()
-    with LocalWorkers(2) as workers, led(config, workers) as (state, _):
+    with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
         advance(state, 1)
+        wait_for(executor, 2)
         for earlier in PHASES[: PHASES.index(phase)]:
             earlier(state)
         worker = sorted(workers.processes)[0]
+        # It has been asked when the phase first reports its progress, and has not answered.
         os.kill(worker, signal.SIGSTOP)
-        killed = threading.Timer(0.5, os.kill, (worker, signal.SIGKILL))
-        killed.start()
-        with pytest.raises(WorkerLostError, match="was lost while it computed agents"):
+        kill = partial(os.kill, worker, signal.SIGKILL)
+        with checked_by(kill), pytest.raises(WorkerLostError, match="was lost while it computed agents"):
             phase(state)
         for again in PHASES[PHASES.index(phase) :]:
             again(state)
@@ -102,11 +111,26 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
         assert worker not in workers.processes
 
 
+def test_a_worker_that_ends_before_it_has_the_run_counts_as_lost() -> None:
+    config = small_config()
+    with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
+        wait_for(executor, 2)
+        worker = sorted(workers.processes)[0]
+        # The scheduler still lists it when the phase begins.
+        os.kill(worker, signal.SIGSTOP)
+        timer = threading.Timer(2.0, os.kill, (worker, signal.SIGKILL))
+        timer.start()
+        with pytest.raises(WorkerLostError, match="was lost while it began with the run"):
+            evaluate(state)
+        assert content_of(advance(state, 1)) == content_of(alone(config, 1))
+
+
 @pytest.mark.thorough
 def test_a_worker_that_hangs_counts_as_lost() -> None:
     config = small_config()
-    with LocalWorkers(2, lost_seconds=5) as workers, led(config, workers) as (state, _):
+    with LocalWorkers(2, lost_seconds=15) as workers, led(config, workers) as (state, executor):
         advance(state, 1)
+        wait_for(executor, 2)
         worker = sorted(workers.processes)[0]
         os.kill(worker, signal.SIGSTOP)
         try:
@@ -124,8 +148,7 @@ def test_a_worker_that_joins_is_used_from_the_next_phase_on() -> None:
         assert len(executor.workers) == 1
         workers.count = 2
         train(state)
-        while len(executor.addresses()) < 2:
-            time.sleep(0.1)
+        wait_for(executor, 2)
         evolve(state)
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))
         assert len(executor.workers) == 2
@@ -180,6 +203,7 @@ def test_a_worker_guards_its_memory(workers: LocalWorkers) -> None:
 
 def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
     with led(small_config(), workers) as (state, executor):
+        wait_for(executor, 2)
         evaluate(state)
         listed = workers_of(workers.address)
         assert [worker.address for worker in listed] == list(executor.workers)
