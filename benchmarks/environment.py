@@ -61,11 +61,10 @@ class _Market:
     def step_by_step(self, episodes: int) -> Tensor:
         environment = TradingEnvironment(self.prices, self.trading)
         environment.reset(self.first_days[:episodes])
-        rewards = []
         for step in range(self.trading.episode_days):
             environment.portfolio()
-            rewards.append(environment.step(self.coefficients[:episodes, step], self.targets[:episodes, step]))
-        return torch.stack(rewards, dim=1)
+            environment.step(self.coefficients[:episodes, step], self.targets[:episodes, step])
+        return environment.rewards()
 
     def whole(self, episodes: int) -> Tensor:
         actions = self.coefficients[:episodes], self.targets[:episodes]

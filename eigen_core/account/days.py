@@ -9,6 +9,7 @@ from torch import Tensor
 from eigen_core.account.trades import DecidedTrades
 from eigen_core.config import TradingConfig
 from eigen_core.trading import Prices, TradingEnvironment
+from eigen_core.trading.prices import CLAIMS
 
 Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
 """From a day of the span and portfolios `[traders, assets, 4]` to the arguments of `TradingEnvironment.step`."""
@@ -34,7 +35,8 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         last_close=padded(prices.last_close, prices.last_close[span.stop - 1]),
         tradable=padded(prices.tradable, False),
         missing=padded(prices.missing, True),
-        precedence=padded(prices.precedence, prices.precedence[span.stop - 1]),
+        precedence=padded(prices.precedence, -CLAIMS),
+        by_precedence=padded(prices.by_precedence, prices.by_precedence[span.stop - 1]),
     )
 
 

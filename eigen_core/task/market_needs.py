@@ -24,11 +24,11 @@ from eigen_core.task.market_sample import market_sample
 from eigen_core.task.market_transitions import market_columns, stored_steps
 from eigen_core.task.needs import BatchNeeds, Sample
 from eigen_core.trading import PORTFOLIO_VALUES
-from eigen_core.trading.whole_episodes import episodes_at_once
+from eigen_core.trading.orders import episodes_at_once
 
-_STATE_VALUES = 6
+_SLOT_BYTES = 5 * DOUBLE + HALF * PORTFOLIO_VALUES
+_DECISION_BYTES = 3 * DOUBLE + 1
 _ORDER_BYTES = 8 * DOUBLE + 3
-_TEMPORARY_VALUES = 6
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class MarketNeeds:
             Kept(
                 "prices",
                 "Open, high, close and last known close of the tradable columns and their order on each day, 8 bytes "
-                "each, where they can be bought and where there are none.",
-                (5 * DOUBLE + 2) * traded + cells,
+                "each and 4 for its inverse, where they can be bought and where there are none.",
+                (5 * DOUBLE + SINGLE + 2) * traded + cells,
             ),
             *self._agent.encoder.kept,
             *self._outcomes_kept,
@@ -182,20 +182,25 @@ class MarketNeeds:
 
     def _step(self, episodes: int) -> int:
         """The most at once while one day is acted on and traded, with the positions and the orders so far."""
-        cells = episodes * self.panel.assets
+        trading, cells = self.config.trading, episodes * self.panel.assets
         actor = self._agent.actor(episodes, 1)
         acting = max(3 * actor.hidden + actor.product, 4 * actor.hidden)
-        trading = max(_TEMPORARY_VALUES * DOUBLE * cells, 3 * DOUBLE * cells + self._resolve(episodes))
-        positions = _STATE_VALUES * DOUBLE * (cells + episodes)
-        orders = self._orders(episodes * self.config.trading.trading_days)
-        # At the end they are put together in a copy.
-        return positions + orders + max(HALF * cells * PORTFOLIO_VALUES + max(acting, trading), orders)
+        choosing = 3 * DOUBLE * cells + self._resolve(episodes)
+        held = trading.holding_days * trading.purchases_per_day
+        positions = _SLOT_BYTES * episodes * (min(held, self.panel.assets) + 1)
+        decisions = _DECISION_BYTES * episodes * trading.trading_days * trading.purchases_per_day
+        settling = decisions + self._settle(episodes, trading.trading_days * held)
+        return positions + decisions + max(HALF * cells * PORTFOLIO_VALUES + max(acting, choosing), settling)
 
     def _trade(self, episodes: int) -> int:
         """The most at once while whole episodes are traded, with all orders."""
-        decisions = episodes * self.config.trading.trading_days
-        at_once = episodes_at_once(self.episode_steps * self.panel.assets) * self.config.trading.trading_days
-        return self._orders(decisions) + max(self._orders(decisions), self._resolve(min(decisions, at_once)))
+        return self._settle(episodes, self.episode_steps * self.panel.assets)
+
+    def _settle(self, episodes: int, cells: int) -> int:
+        """The most at once while orders are made of decisions, some episodes of so many values at a time."""
+        days = self.config.trading.trading_days
+        orders, at_once = self._orders(episodes * days), min(episodes, episodes_at_once(cells))
+        return orders + max(orders, self._resolve(at_once * days))
 
     def _orders(self, decisions: int) -> int:
         """The orders of decisions."""

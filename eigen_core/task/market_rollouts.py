@@ -82,7 +82,6 @@ class Evaluator:
             device=self._device,
         )
         stored = torch.empty((episodes if record else 0, days, assets, self._network.box.values), device=self._device)
-        rewards = torch.empty((episodes, self._trading.episode_days), dtype=torch.float64, device=self._device)
         for step in range(days):
             portfolio = environment.portfolio()
             seen = portfolio.float().reshape(agents, slices, assets, -1)
@@ -91,10 +90,11 @@ class Evaluator:
             if record:
                 portfolios[:, step] = portfolio
                 stored[:, step] = played.stored.flatten(0, 1)
-            rewards[:, step] = environment.step(*played.actions.flatten(0, 1).unbind(-1))
+            environment.step(*played.actions.flatten(0, 1).unbind(-1))
         nothing = torch.zeros((episodes, assets), device=self._device)
-        for step in range(days, self._trading.episode_days):
-            rewards[:, step] = environment.step(nothing, nothing)
+        while not environment.done:
+            environment.step(nothing, nothing)
+        rewards = environment.rewards()
         batch = None
         if record:
             batch = EpisodeBatch(first_days, portfolios, stored, stored_rewards(rewards, days))

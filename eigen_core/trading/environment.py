@@ -1,6 +1,6 @@
 """The trading environment: many episodes at once, as arrays."""
 
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -9,15 +9,17 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.errors import InputError
+from eigen_core.trading.booking import book
 from eigen_core.trading.orders import (
     Orders,
+    choose_assets,
     combine_orders,
+    episode_parts,
     fill_offset,
-    gain_at_close,
-    place_orders,
-    sum_of_day,
+    is_placed,
+    open_positions,
+    orders_of,
     target_price,
-    trade_value,
 )
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary, account
@@ -29,8 +31,9 @@ EPISODE_TIME_VALUES = 2
 GAIN_LIMIT = 5.0
 """Bound of the unrealised gain that is observed, as a fraction."""
 _LARGEST_HALF = float(torch.finfo(torch.float16).max)
-# Rows of the state of an asset's latest position. Steps are kept as float64, exact far beyond any episode.
-_DECISION_STEP, _EXIT_STEP, _ENTRY, _COEFFICIENT, _VALUE, _MARK = range(6)
+# Rows of the state of a position. Steps are kept as float64, exact far beyond any episode.
+_POSITION_ROWS = 4
+_EXIT_STEP = 1
 
 
 def episode_time(step_index: int, trading: TradingConfig) -> tuple[float, float]:
@@ -82,6 +85,15 @@ def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor,
             raise ValueError(f"{name} must be {list(shape)}, not {list(values.shape)}.")
 
 
+class _Decision(NamedTuple):
+    """What a day's decision chose, and which of its orders were bought: each `[E, K]`."""
+
+    asset: Tensor
+    coefficient: Tensor
+    target: Tensor
+    bought: Tensor
+
+
 class TradingEnvironment:
     """E episodes in step, over A assets, each its own portfolio.
 
@@ -100,7 +112,7 @@ class TradingEnvironment:
     episode does not depend on `trading.credit`, up to rounding.
 
     Nothing is read back from the device except at `reset` and at the last step. Nothing is kept of an episode but its
-    summary, unless `record_trades`.
+    rewards and its summary, unless `record_trades`.
     """
 
     def __init__(self, prices: Prices, trading: TradingConfig, record_trades: bool = False) -> None:
@@ -109,6 +121,9 @@ class TradingEnvironment:
         self._record_trades = record_trades
         self._step_index = trading.episode_days
         self._summary: EpisodeSummary | None = None
+        # A position closes after `holding_days` at the latest, and then its slot is free for the decision of that day.
+        self._rolling = trading.holding_days * trading.purchases_per_day < prices.assets
+        self._slots = trading.holding_days * trading.purchases_per_day if self._rolling else prices.assets
 
     def reset(self, first_days: Tensor) -> None:
         """Start episodes at `first_days`, int64 `[E]`; former ones are dropped.
@@ -122,14 +137,12 @@ class TradingEnvironment:
         self._step_index = 0
         self._summary = None
         episodes, device = len(first_days), self._first_days.device
-        # One column more than assets: it takes the orders that are not bought, so that no step has to select.
-        self._state = torch.zeros((6, episodes, self.prices.assets + 1), dtype=torch.float64, device=device)
-        self._state[_EXIT_STEP] = -1.0
-        self._state[_ENTRY] = 1.0
-        self._idle_days = torch.zeros(episodes, dtype=torch.int64, device=device)
-        self._reward = torch.zeros(episodes, dtype=torch.float64, device=device)
-        self._orders: list[Orders] = []
-        self._bought: list[Tensor] = []
+        # One slot more takes the orders that are not bought, so that no step has to select.
+        self._asset = torch.zeros((episodes, self._slots + 1), dtype=torch.int64, device=device)
+        self._positions = torch.ones((_POSITION_ROWS, episodes, self._slots + 1), dtype=torch.float64, device=device)
+        self._positions[_EXIT_STEP] = -1.0
+        self._observed = torch.ones((episodes, self._slots, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
+        self._decisions: list[_Decision] = []
 
     @property
     def days(self) -> Tensor:
@@ -155,22 +168,22 @@ class TradingEnvironment:
         `trading.observe_portfolio` is false. A position that closes on day t is not held on it any more.
         """
         episodes, assets, step = len(self._first_days), self.prices.assets, self._step_index
-        shape = (episodes, assets, PORTFOLIO_VALUES)
-        seen = torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
-        if self.done or not self.trading.observe_portfolio:
-            return seen
-        positions = self._state[:, :, :assets]
-        held = positions[_EXIT_STEP] > step
-        gain = self.prices.last_close[self._days] / positions[_ENTRY] - 1.0
-        size = positions[_COEFFICIENT] / (self.trading.max_coefficient or 1.0)
-        seen[..., 0] = held
-        seen[..., 1] = torch.where(held, (step - positions[_DECISION_STEP]) / self.trading.holding_days, 0.0)
-        seen[..., 2] = torch.where(held, gain.clamp(-GAIN_LIMIT, GAIN_LIMIT), 0.0)
-        seen[..., 3] = torch.where(held, size.clamp(max=_LARGEST_HALF), 0.0)
-        return seen
+        # The four values of an asset are moved as one of 8 bytes. One asset more takes the slots that are free.
+        seen = torch.zeros((episodes, assets + 1), dtype=torch.int64, device=self._first_days.device)
+        if self.trading.observe_portfolio and not self.done:
+            asset = self._asset[:, :-1]
+            decision, exit_step, entry, size = self._positions[:, :, :-1].unbind()
+            last_close = self.prices.last_close.take(asset + (self._days * assets).unsqueeze(1))
+            _, age, gain, observed_size = self._observed.unbind(-1)
+            age.copy_((step - decision).div_(self.trading.holding_days))
+            gain.copy_(last_close.div_(entry).sub_(1.0).clamp_(-GAIN_LIMIT, GAIN_LIMIT))
+            observed_size.copy_(size)
+            column = torch.where(exit_step > step, asset, assets)
+            seen.scatter_(1, column, self._observed.view(torch.int64).squeeze(-1))
+        return seen.view(torch.float16).view(episodes, assets + 1, PORTFOLIO_VALUES)[:, :assets]
 
     @torch.no_grad()
-    def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> Tensor:
+    def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> None:
         """Decide on the day `days` and move to the next.
 
         Args:
@@ -180,9 +193,6 @@ class TradingEnvironment:
             ranks: any float dtype `[E, A]`, clipped to 0 and 1, of which the highest are bought; None: the
                 coefficients are the ranks.
 
-        Returns:
-            Rewards of the step, float64 `[E]`.
-
         Raises:
             RuntimeError: the episodes are over.
             ValueError: an action has the wrong shape.
@@ -190,31 +200,25 @@ class TradingEnvironment:
         """
         if self.done:
             raise RuntimeError("The episodes are over: call reset before the next step.")
-        shape = (len(self._first_days), self.prices.assets)
-        check_actions(shape, coefficients, targets, ranks)
-        step = self._step_index
-        rewards = self._book_open_positions()
-        exit_step = self._state[_EXIT_STEP, :, :-1]
-        held = exit_step > step
-        active = (exit_step >= step if self.trading.bookkeeping == "classic" else held).any(dim=1)
-        if step < self.trading.trading_days:
-            orders = place_orders(self.prices, self.trading, self._days, coefficients, targets, ranks)
-            bought = orders.placed & ~held.gather(1, orders.asset)
-            rewards = rewards + self._open(orders, bought)
-            if fill_offset(self.trading) == 0:
-                active = active | bought.any(dim=1)
-        idle = ~active
-        rewards = rewards - idle.to(torch.float64) * self.trading.idle_penalty
-        self._idle_days += idle
-        if step == self.trading.no_trade_step:
-            traded = torch.cat(self._bought, dim=1).any(dim=1)
-            rewards = rewards - (~traded).to(torch.float64) * self.trading.no_trade_penalty
-        self._reward += rewards
+        check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
+        if self._step_index < self.trading.trading_days:
+            asset, coefficient = choose_assets(self.prices, self.trading, self._days, coefficients, ranks)
+            self._buy(asset, coefficient, targets.gather(-1, asset).to(torch.float64))
         self._step_index += 1
         self._days = self._first_days + self._step_index
         if self._step_index == self.trading.episode_days:
             self._finish()
-        return rewards
+
+    @torch.no_grad()
+    def rewards(self, first_step: int = 0) -> Tensor:
+        """Return the rewards of the steps that are done, from `first_step` on: float64 `[E, steps]`."""
+        if self._summary is not None:
+            return self._rewards[:, first_step:]
+        # What was decided longer ago is closed, but one decision at least has to be looked at.
+        first = max(0, min(first_step - self.trading.holding_days, len(self._decisions) - 1))
+        orders, bought = self._orders(first)
+        booked, _ = self._booked(orders, bought, first)
+        return booked[:, first_step - first :]
 
     def summary(self) -> EpisodeSummary:
         """Return the account of the episodes.
@@ -240,10 +244,10 @@ class TradingEnvironment:
             raise RuntimeError("Trades were not recorded: create the environment with record_trades=True.")
         if self._summary is None:
             raise RuntimeError("The episodes are not over: the list of trades is made after their last step.")
-        bought = torch.stack(self._bought, dim=1)
+        orders, bought = self._orders()
         episode, step, _ = (index.cpu() for index in bought.nonzero(as_tuple=True))
         # Rows of a boolean selection come in the order of nonzero: episode by episode, each by its decisions.
-        trade = {name: values[bought].cpu() for name, values in vars(_stacked(self._orders)).items()}
+        trade = {name: values[bought].cpu() for name, values in vars(orders).items()}
         decision_day = self._first_days.cpu()[episode] + step
         columns = {
             "episode": episode,
@@ -262,53 +266,53 @@ class TradingEnvironment:
         table["reason"] = np.where(trade["at_target"].numpy(), "target", "time")
         return table
 
-    def _book_open_positions(self) -> Tensor:
-        """Return what positions opened before today book today, float64 `[E]`."""
-        if self.trading.credit == "decision":
-            return torch.zeros_like(self._reward)
-        step, positions = self._step_index, self._state[:, :, :-1]
-        closing = positions[_EXIT_STEP] == step
-        if self.trading.credit == "realized":
-            return torch.where(closing, positions[_VALUE], 0.0).sum(dim=1)
-        gain = gain_at_close(self.trading, positions[_ENTRY], self.prices.last_close[self._days])
-        mark = torch.where(closing, positions[_VALUE], trade_value(self.trading, positions[_COEFFICIENT], gain))
-        booked = torch.where(positions[_EXIT_STEP] >= step, mark - positions[_MARK], 0.0).sum(dim=1)
-        positions[_MARK] = mark
-        return booked
+    def _buy(self, asset: Tensor, coefficient: Tensor, target: Tensor) -> None:
+        """Open the positions of today's decisions, each `[E, K]`, where they can be filled and nothing is held yet."""
+        step, days = self._step_index, self._days.unsqueeze(1)
+        opened = open_positions(self.prices, self.trading, days, asset, target)
+        is_open = self._positions[_EXIT_STEP] > step
+        held = ((self._asset.unsqueeze(1) == asset.unsqueeze(2)) & is_open.unsqueeze(1)).any(dim=2)
+        bought = is_placed(self.prices, self.trading, days, asset, coefficient) & opened.filled & ~held
+        slot = self._rolling_slots() if self._rolling else asset
+        slot = torch.where(bought, slot, self._slots)
+        exit_step = (step + opened.exit_offset).masked_fill_(~bought, -1)
+        size = (coefficient / (self.trading.max_coefficient or 1.0)).clamp_(max=_LARGEST_HALF)
+        position = torch.stack((torch.full_like(size, step), exit_step, opened.entry, size))
+        self._asset.scatter_(1, slot, asset)
+        self._positions.scatter_(2, slot.expand(len(position), -1, -1), position)
+        self._decisions.append(_Decision(asset, coefficient, target, bought))
 
-    def _open(self, orders: Orders, bought: Tensor) -> Tensor:
-        """Open the positions that today's decisions buy; return what they book today, float64 `[E]`."""
-        mark, booked = torch.zeros_like(orders.value), torch.zeros_like(orders.value)
-        if self.trading.credit == "decision":
-            booked = torch.where(bought, orders.value, 0.0)
-        elif self.trading.credit == "marked" and fill_offset(self.trading) == 0:
-            close = self.prices.close.take(self._days.unsqueeze(1) * self.prices.assets + orders.asset)
-            mark = trade_value(self.trading, orders.coefficient, gain_at_close(self.trading, orders.entry, close))
-            booked = torch.where(bought, mark, 0.0)
-        position = torch.stack(
-            (
-                torch.full_like(orders.value, self._step_index),
-                self._step_index + orders.exit_offset,
-                orders.entry,
-                orders.coefficient,
-                orders.value,
-                mark,
-            )
+    def _rolling_slots(self) -> Tensor:
+        """Return the slots of today's decisions, int64 `[K]`."""
+        first = self._step_index * self.trading.purchases_per_day % self._slots
+        return torch.arange(first, first + self.trading.purchases_per_day, device=self._asset.device)
+
+    def _orders(self, first: int = 0) -> tuple[Orders, Tensor]:
+        """Return orders of the decisions from `first` on, and which were bought: each `[E, decisions, K]`."""
+        asset, coefficient, target, bought = (
+            torch.stack(parts, dim=1) for parts in zip(*self._decisions[first:], strict=True)
         )
-        column = torch.where(bought, orders.asset, self.prices.assets)
-        self._state.scatter_(2, column.expand(6, -1, -1), position)
-        self._orders.append(orders)
-        self._bought.append(bought)
-        return sum_of_day(booked)
+        days = self._decided_days(first)
+        orders = [
+            orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
+            for part in episode_parts(len(days), asset[0].numel() * self.trading.holding_days)
+        ]
+        return combine_orders(orders, torch.cat), bought
+
+    def _decided_days(self, first: int) -> Tensor:
+        steps = torch.arange(first, len(self._decisions), device=self._first_days.device)
+        return self._first_days.unsqueeze(1) + steps
+
+    def _booked(self, orders: Orders, bought: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Return rewards, float64, and idle days, bool, of the steps from `first` on, `[E, steps]` each."""
+        steps = slice(first, self._step_index)
+        traded = torch.cat([decision.bought for decision in self._decisions], dim=1).any(dim=1)
+        return book(self.prices, self.trading, self._decided_days(first), orders, bought, steps, traded)
 
     def _finish(self) -> None:
         """Make the account after the last step."""
-        orders, bought = _stacked(self._orders), torch.stack(self._bought, dim=1)
+        orders, bought = self._orders()
+        self._rewards, idle = self._booked(orders, bought)
+        self._summary = account(self.trading, orders, bought, idle.sum(dim=1), self._rewards.sum(dim=1))
         if not self._record_trades:
-            self._orders, self._bought = [], []
-        self._summary = account(self.trading, orders, bought, self._idle_days, self._reward)
-
-
-def _stacked(orders: list[Orders]) -> Orders:
-    """Join the orders of all decisions, each `[E, K]`, to `[E, decisions, K]`."""
-    return combine_orders(orders, partial(torch.stack, dim=1))
+            self._decisions = []

@@ -90,7 +90,9 @@ class SingleEpisodeEnv(gymnasium.Env[Observation, Action]):
         if np.shape(action) != shape:
             raise ValueError(f"an action must have the shape {shape}, not {np.shape(action)}.")
         values = torch.as_tensor(np.asarray(action, dtype=np.float64)).unsqueeze(0)
-        reward = float(self._environment.step(*values.unbind(-1)))
+        step = self._environment.step_index
+        self._environment.step(*values.unbind(-1))
+        reward = float(self._environment.rewards(step))
         info: dict[str, Any] = {"day": self._day()}
         if self._environment.done:
             account = self._environment.summary()

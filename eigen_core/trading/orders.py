@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import cache, reduce
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.prices import Prices
+from eigen_core.trading.prices import CLAIMS, PLACES, Prices
 
 BASIS_POINTS = 10_000.0
 PERCENT = 100.0
+# Values turned into orders at a time: what fits a processor's cache is 2.6 times as fast.
+_CELLS_AT_A_TIME = 2**20
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,17 @@ def combine_orders(parts: list[Orders], combine: Callable[[list[Tensor]], Tensor
     return Orders(**{field.name: combine([getattr(part, field.name) for part in parts]) for field in fields(Orders)})
 
 
+def episodes_at_once(cells: int) -> int:
+    """Return how many episodes are turned into orders together, of so many values each."""
+    return max(1, _CELLS_AT_A_TIME // cells)
+
+
+def episode_parts(episodes: int, cells: int) -> list[slice]:
+    """Return the episodes that are turned into orders together, of so many values each."""
+    step = episodes_at_once(cells)
+    return [slice(start, start + step) for start in range(0, episodes, step)]
+
+
 def sum_of_day(values: Tensor) -> Tensor:
     """Return what the orders of each decision come to together: `[..., K]` to `[...]`.
 
@@ -85,8 +100,9 @@ def choose_assets(
 ) -> tuple[Tensor, Tensor]:
     """Choose the assets that each decision is about: the tradable ones with the highest ranks.
 
-    Of equals the one with the highest `Prices.precedence` comes first, so that no column is favoured. With classic
-    bookkeeping the first column of equals does, and assets that are not tradable take part.
+    Ranks are compared as float32. Of equals the one with the highest `Prices.precedence` comes first, so that no
+    column is favoured. With classic bookkeeping the first column of equals does, and assets that are not tradable take
+    part.
 
     Args:
         prices: prices of all days.
@@ -101,23 +117,46 @@ def choose_assets(
         float64 `[..., K]`: -1 if no more assets take part, not a number if the rank of any asset that does is not a
         number, so that it cannot go unseen.
     """
-    bounded = coefficients.to(torch.float64).clamp(min=0.0, max=trading.max_coefficient)
+    most = trading.max_coefficient
     if trading.bookkeeping == "classic":
-        best, asset = bounded.max(dim=-1, keepdim=True)
+        best, asset = coefficients.to(torch.float64).clamp(min=0.0, max=most).max(dim=-1, keepdim=True)
         return asset, best
-    ranked = bounded if ranks is None else ranks.to(torch.float64).clamp(min=0.0, max=1.0)
-    ranked = torch.where(prices.tradable[days], ranked, -1.0)
-    lowest = torch.iinfo(torch.int64).min
+    wanted, limit = (coefficients, most) if ranks is None else (ranks, 1.0)
+    claims = _claims(prices, days, wanted, limit)
+    row = days.unsqueeze(-1) * prices.assets
     assets: list[Tensor] = []
     highest: list[Tensor] = []
     for _ in range(trading.purchases_per_day):
         if assets:
-            ranked.scatter_(-1, assets[-1], -1.0)
-        highest.append(ranked.amax(dim=-1, keepdim=True))
-        first = torch.where(ranked == highest[-1], prices.precedence[days], lowest).argmax(dim=-1, keepdim=True)
-        assets.append(first)
-    asset, rank = torch.cat(assets, dim=-1), torch.cat(highest, dim=-1)
-    return asset, rank if ranks is None else torch.where(rank >= 0.0, bounded.gather(-1, asset), rank)
+            claims.scatter_(-1, assets[-1], -CLAIMS)
+        highest.append(claims.amax(dim=-1, keepdim=True))
+        place = highest[-1].remainder(PLACES).to(torch.int64)
+        assets.append(prices.by_precedence.take(place.add_(row)).to(torch.int64))
+    asset, claim = (torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0] for parts in (assets, highest))
+    coefficient = coefficients.gather(-1, asset).to(torch.float64).clamp_(min=0.0, max=most)
+    if ranks is not None:
+        coefficient = torch.where(ranks.gather(-1, asset).isnan(), torch.nan, coefficient)
+    return asset, torch.where(claim < 0.0, -1.0, coefficient)
+
+
+def _claims(prices: Prices, days: Tensor, wanted: Tensor, limit: float | None) -> Tensor:
+    """Return numbers that are in the order of rank and then precedence, float64 `[..., assets]`; below 0: no claim.
+
+    One maximum then finds what comes first. The bits of a float32 that is not negative, read as an integer, are in the
+    order of the numbers, with what is not a number at the end; a place among a day's assets takes the digits below.
+    """
+    # The smallest float32 that is not below the limit, so that the same values are equal as in float64.
+    bounded = wanted.to(torch.float32).clamp(min=0.0, max=None if limit is None else _float32_from(limit))
+    # No sign may be left, neither of a zero nor of what is not a number.
+    claims = bounded.abs_().view(torch.int32).to(torch.float64).mul_(PLACES)
+    return claims.add_(prices.precedence.index_select(0, days.flatten()).view(claims.shape))
+
+
+@cache
+def _float32_from(value: float) -> float:
+    """Return the smallest float32 that is not below a value."""
+    nearest = np.float32(value)
+    return float(nearest if float(nearest) >= value else np.nextafter(nearest, np.float32(np.inf)))
 
 
 def place_orders(
@@ -139,16 +178,21 @@ def place_orders(
         ranks: as in `choose_assets`.
     """
     asset, coefficient = choose_assets(prices, trading, days, coefficients, ranks)
-    target = targets.gather(-1, asset).to(torch.float64)
+    return orders_of(prices, trading, days, asset, coefficient, targets.gather(-1, asset).to(torch.float64))
+
+
+def orders_of(
+    prices: Prices, trading: TradingConfig, days: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
+) -> Orders:
+    """Return the orders of decisions, given what is chosen, `[..., K]`: see `Orders`; days int64 `[...]`."""
     days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)
     gain = net_gain(trading, trades.entry, trades.exit)
-    tradable = prices.tradable.take(days * prices.assets + asset)
     return Orders(
         asset=asset,
         coefficient=coefficient,
         target=target,
-        placed=(coefficient >= trading.buy_threshold) & tradable & trades.filled,
+        placed=is_placed(prices, trading, days, asset, coefficient) & trades.filled,
         exit_offset=trades.exit_offset,
         entry=trades.entry,
         exit=trades.exit,
@@ -156,6 +200,11 @@ def place_orders(
         gain=gain,
         value=trade_value(trading, coefficient, gain),
     )
+
+
+def is_placed(prices: Prices, trading: TradingConfig, days: Tensor, asset: Tensor, coefficient: Tensor) -> Tensor:
+    """Return which orders are placed if they can be filled, bool `[..., K]`; days int64 `[..., 1]`."""
+    return (coefficient >= trading.buy_threshold) & prices.tradable.take(days * prices.assets + asset)
 
 
 def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets: Tensor, targets: Tensor) -> Trades:
@@ -180,40 +229,78 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         the first day without any price ends the holding time, and a last day without a close closes at the entry price.
     """
     holding, columns = trading.holding_days, prices.assets
-    slippage = trading.slippage_bps / BASIS_POINTS
+    positions = open_positions(prices, trading, days, assets, targets)
     cell = days * columns + assets
-    price = prices.close.take(cell + fill_offset(trading) * columns)
+    left = 1.0 - trading.slippage_bps / BASIS_POINTS
+    if trading.bookkeeping == "classic":
+        last_close = prices.close.take(cell + positions.latest * columns)
+        at_the_latest = torch.where(torch.isnan(last_close), positions.entry, last_close * left)
+    else:
+        at_the_latest = prices.last_close.take(cell + holding * columns) * left
+    return Trades(
+        filled=positions.filled,
+        exit_offset=positions.exit_offset,
+        entry=positions.entry,
+        exit=torch.where(positions.at_target, positions.target, at_the_latest),
+        at_target=positions.at_target,
+    )
+
+
+class Positions(NamedTuple):
+    """What is known of orders once they are filled.
+
+    Attributes:
+        filled, exit_offset, entry, at_target: as in `Trades`.
+        target: float64, price of the sale before the last day.
+        latest: days from the decision to the exit if the target is not reached before.
+    """
+
+    filled: Tensor
+    exit_offset: Tensor
+    entry: Tensor
+    at_target: Tensor
+    target: Tensor
+    latest: Tensor | int
+
+
+def open_positions(prices: Prices, trading: TradingConfig, days: Tensor, assets: Tensor, targets: Tensor) -> Positions:
+    """Open positions: arguments and rules are those of `resolve_orders`."""
+    holding, columns = trading.holding_days, prices.assets
+    cell = days * columns + assets
+    price = prices.close.take(cell + columns if fill_offset(trading) else cell)
     opened = None
     if trading.fill == "next_open":
         first = prices.open.take(cell + columns)
         opened = ~torch.isnan(first)
         price = torch.where(opened, first, price)
-    entry = price * (1.0 + slippage)
+    entry = price * (1.0 + trading.slippage_bps / BASIS_POINTS)
     target = target_price(trading, entry, targets)
-
-    offsets = torch.arange(1, holding + 1, device=days.device)
-    reached = prices.high.take(cell.unsqueeze(-1) + offsets * columns) >= target.unsqueeze(-1)
+    # Days are the first dimension, along which a maximum is fast.
+    offsets, cells_later, days_left = _days_held(holding, columns, cell.dim(), days.device)
+    reached = prices.high.take(cell + cells_later) >= target
     if opened is not None:
-        reached[..., 0] &= opened
+        reached[0] &= opened
     elif trading.fill == "next_close":
-        reached[..., 0] = False
-    first_reached = torch.where(reached, offsets, holding + 1).amin(dim=-1)
-    if trading.bookkeeping == "classic":
-        missing = prices.missing.take(cell.unsqueeze(-1) + offsets * columns)
-        latest = torch.where(missing, offsets, holding).amin(dim=-1)
-        last_close = prices.close.take(cell + latest * columns)
-        at_the_latest = torch.where(torch.isnan(last_close), entry, last_close * (1.0 - slippage))
-    else:
-        latest = torch.full_like(first_reached, holding)
-        at_the_latest = prices.last_close.take(cell + holding * columns) * (1.0 - slippage)
-    at_target = first_reached <= latest
-    return Trades(
-        filled=price > 0.0,
-        exit_offset=torch.minimum(first_reached, latest),
-        entry=entry,
-        exit=torch.where(at_target, target, at_the_latest),
-        at_target=at_target,
-    )
+        reached[0] = False
+    # The days that are left from the first day reached; 0 if none is.
+    left = (reached * days_left).amax(dim=0)
+    if trading.bookkeeping == "exact":
+        return Positions(price > 0.0, holding + 1 - left.clamp(min=1).to(torch.int64), entry, left > 0, target, holding)
+    first_reached = holding + 1 - left.to(torch.int64)
+    latest = torch.where(prices.missing.take(cell + cells_later), offsets, holding).amin(dim=0)
+    exit_offset = torch.minimum(first_reached, latest)
+    return Positions(price > 0.0, exit_offset, entry, first_reached <= latest, target, latest)
+
+
+@cache
+def _days_held(holding: int, columns: int, dimensions: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the days after a decision, how many prices they lie after its own, and the days left on them.
+
+    Each `[holding, 1, ...]` with so many dimensions more. The last are of the smallest type, which is the fastest.
+    """
+    offsets = torch.arange(1, holding + 1, device=device).view(-1, *[1] * dimensions)
+    small = torch.uint8 if holding < torch.iinfo(torch.uint8).max else torch.int32
+    return offsets, offsets * columns, (holding + 1 - offsets).to(small)
 
 
 def target_price(trading: TradingConfig, entry: Tensor, targets: Tensor) -> Tensor:

@@ -9,6 +9,11 @@ from torch import Tensor
 
 from eigen_core.market.panel import Panel
 
+PLACES = 2.0**21
+"""More than a day has assets."""
+CLAIMS = 2.0**52
+"""More than the bits of a float32 that is not negative, times `PLACES`; float64 is exact up to its double."""
+
 
 def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
     """Carry each column's last price forward over its gaps and its end."""
@@ -40,8 +45,10 @@ class Prices:
         last_close: the last known close at the end of the day; NaN before the first.
         tradable: bool, the asset has a close above zero on the day.
         missing: bool, the asset has no price at all on the day.
-        precedence: int64, different for all assets of a day: where agents want several assets equally, the one with the
-            highest number comes first. It depends on the date and the column alone.
+        precedence: float64, place of an asset in the order of its day, from 0: where agents want several assets
+            equally, the one with the highest comes first. The order depends on the date and the columns alone. Less by
+            `CLAIMS` where the asset is not tradable.
+        by_precedence: int32 `[days, assets]`, the assets of a day in that order.
     """
 
     open: Tensor
@@ -51,6 +58,7 @@ class Prices:
     tradable: Tensor
     missing: Tensor
     precedence: Tensor
+    by_precedence: Tensor
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
@@ -60,15 +68,19 @@ class Prices:
             return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
 
         close = on_device(panel.close)
+        tradable = close > 0.0
+        by_precedence = np.argsort(precedence_of(np.asarray(panel.dates), panel.assets), axis=1)
+        places = np.argsort(by_precedence, axis=1).astype(np.float64)
         of_day = (panel.open, panel.high, panel.low, panel.close)
         return cls(
             open=on_device(panel.open),
             high=on_device(panel.high),
             close=close,
             last_close=on_device(_last_known(np.asarray(panel.close))),
-            tradable=close > 0.0,
+            tradable=tradable,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
-            precedence=torch.tensor(precedence_of(np.asarray(panel.dates), panel.assets), device=device),
+            precedence=on_device(places) - CLAIMS * ~tradable,
+            by_precedence=torch.tensor(by_precedence, dtype=torch.int32, device=device),
         )
 
     @property

@@ -36,7 +36,8 @@ def test_the_table_equals_trades_that_are_played_one_by_one(trading: dict[str, A
     environment.reset(row + table.first_day)
     coefficients = torch.zeros(len(cells), assets).scatter_(1, asset[:, None], 1.0)
     wanted = torch.linspace(0.01, 0.15, targets, dtype=torch.float64)[level][:, None].expand(-1, assets)
-    rewards = environment.step(coefficients, wanted)
+    environment.step(coefficients, wanted)
+    rewards = environment.rewards()[:, 0]
     while not environment.done:
         environment.step(torch.zeros(len(cells), assets), wanted)
     summary = environment.summary()

@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.config import TradingConfig
@@ -95,6 +97,48 @@ def test_where_there_are_fewer_assets_than_purchases_the_rest_is_nothing() -> No
     trading = TradingConfig(purchases_per_day=4, buy_threshold=0.0)
     _, coefficient = choose_assets(prices_of(panel_of(close, close, close)), trading, torch.arange(5), torch.ones(5, 3))
     assert coefficient.tolist() == [[1.0, 1.0, -1.0, -1.0]] * 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    limit=st.sampled_from([None, 0.1, 0.7, 1.5, 3.0]),
+    purchases=st.integers(1, 4),
+    dtype=st.sampled_from([torch.float16, torch.float32]),
+)
+def test_choice_equals_the_sorted_order(seed: int, limit: float | None, purchases: int, dtype: torch.dtype) -> None:
+    """By value within the bounds, then by precedence; zeros of both signs are equal, and huge values have an order."""
+    random = np.random.default_rng(seed)
+    prices = prices_of(random_panel(seed, 30, 7))
+    some = np.array([0.0, -0.0, -1.0, 0.1, 0.7, 0.70000005, 1.5, 3.0, 6e4, np.inf])
+    wanted = torch.tensor(random.choice(some, (30, 7))).to(dtype)
+    trading = TradingConfig(max_coefficient=limit, buy_threshold=0.0, purchases_per_day=purchases)
+    asset, coefficient = choose_assets(prices, trading, torch.arange(30), wanted)
+    for day in range(30):
+        bounded = wanted[day].double().clamp(min=0.0, max=limit).tolist()
+        order = sorted(
+            (bounded[column], float(prices.precedence[day, column]), column)
+            for column in range(7)
+            if prices.tradable[day, column]
+        )
+        expected = [(column, value) for value, _, column in order[::-1][:purchases]]
+        chosen = list(zip(asset[day].tolist(), coefficient[day].tolist(), strict=True))
+        assert chosen[: len(expected)] == expected
+        assert all(value == -1.0 for _, value in chosen[len(expected) :])
+
+
+def test_what_is_not_a_number_counts_only_where_it_can_be_bought() -> None:
+    close = np.full((5, 3), 10.0)
+    close[:, 1] = np.nan
+    prices = prices_of(panel_of(close, close, close))
+    for sign in (1.0, -1.0):
+        wanted = torch.ones(5, 3)
+        wanted[:, 1] = sign * torch.nan
+        _, coefficient = choose_assets(prices, TradingConfig(), torch.arange(5), wanted)
+        assert (coefficient == 1.0).all()
+        wanted[:, 2] = torch.copysign(torch.tensor(torch.nan), torch.tensor(sign))
+        _, coefficient = choose_assets(prices, TradingConfig(), torch.arange(5), wanted)
+        assert coefficient.isnan().all()
 
 
 def test_classic_bookkeeping_takes_the_first_of_equals() -> None:

@@ -51,11 +51,10 @@ def played(panel: Panel, trading: TradingConfig, seed: int) -> tuple[list[np.nda
     first_days = torch.tensor(first_days_of(seed))
     environment = TradingEnvironment(prices_of(panel), trading)
     environment.reset(first_days)
-    rewards = [
-        environment.step(coefficients[:, step], targets[:, step]).numpy().copy() for step in range(trading.episode_days)
-    ]
+    for step in range(trading.episode_days):
+        environment.step(coefficients[:, step], targets[:, step])
     whole, summary = trade_whole_episodes(prices_of(panel), trading, first_days, coefficients, targets)
-    return [np.stack(rewards, axis=1), whole.numpy()], [environment.summary(), summary]
+    return [environment.rewards().numpy(), whole.numpy()], [environment.summary(), summary]
 
 
 def first_days_of(seed: int) -> np.ndarray:

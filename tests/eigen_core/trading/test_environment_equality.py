@@ -98,9 +98,11 @@ def _trades_of_equal_forms(
         assert environment.step_index == step
         assert environment.days.tolist() == (first_days + step).tolist()
         portfolios.append(environment.portfolio().numpy())
-        rewards.append(environment.step(*(torch.tensor(values[:, step]) for values in actions)).numpy().copy())
+        environment.step(*(torch.tensor(values[:, step]) for values in actions))
+        rewards.append(environment.rewards(step)[:, 0].numpy())
     assert environment.done
     assert not environment.portfolio().any()
+    np.testing.assert_array_equal(environment.rewards(), np.stack(rewards, axis=1))
     account = environment.summary()
     table = environment.trades()
     whole_rewards, whole_account = trade_whole_episodes(

@@ -14,7 +14,7 @@ from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.errors import InputError
-from eigen_core.trading import whole_episodes
+from eigen_core.trading import orders
 from eigen_core.trading.environment import TradingEnvironment, episode_time
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import Prices
@@ -33,8 +33,9 @@ def random_actions(seed: int, *shape: int) -> tuple[Tensor, Tensor]:
 def play(environment: TradingEnvironment, first_days: Tensor, coefficients: Tensor, targets: Tensor) -> Tensor:
     """Trade whole episodes with actions `[E, T, A]`; return the rewards `[E, T]`."""
     environment.reset(first_days)
-    steps = range(coefficients.shape[1])
-    return torch.stack([environment.step(coefficients[:, step], targets[:, step]) for step in steps], dim=1)
+    for step in range(coefficients.shape[1]):
+        environment.step(coefficients[:, step], targets[:, step])
+    return environment.rewards()
 
 
 def classic_rules(bookkeeping: str = "classic") -> TradingConfig:
@@ -104,9 +105,12 @@ def test_costs_and_slippage_by_hand() -> None:
     trading = TradingConfig(cost_bps=100.0, slippage_bps=100.0, **rules)
     environment = TradingEnvironment(prices, trading, record_trades=True)
     environment.reset(torch.tensor([0]))
-    rewards = [float(environment.step(torch.tensor([[2.0]]), torch.tensor([[0.5]])))]
+    environment.step(torch.tensor([[2.0]]), torch.tensor([[0.5]]))
+    rewards = [float(environment.rewards())]
     assert environment.portfolio()[0, 0].tolist() == pytest.approx([1.0, 0.5, 100 / 101 - 1, 2 / 3], rel=1e-3)
-    rewards += [float(environment.step(torch.zeros(1, 1), torch.zeros(1, 1))) for _ in range(2)]
+    for step in (1, 2):
+        environment.step(torch.zeros(1, 1), torch.zeros(1, 1))
+        rewards.append(float(environment.rewards(step)))
     entry, sale = 101.0, 108.9
     gain = sale * 0.99 / (entry * 1.01) - 1.0
     assert rewards == pytest.approx([2.0 * gain * 100.0, 0.0, 0.0])
@@ -174,15 +178,15 @@ def test_nothing_up_to_a_day_depends_on_later_prices(
     for prices in (before, scribble_after(before, day, seed)):
         environment = TradingEnvironment(prices, trading, record_trades=True)
         environment.reset(first_days)
-        observed, acted, rewards, orders = [], [], [], []
+        observed, acted, chosen = [], [], []
         for now in range(33):
             portfolio = environment.portfolio()
             action = coefficients[:, now] + portfolio[..., 2] - 0.3 * portfolio[..., 0]
             asset, coefficient = choose_assets(prices, trading, environment.days, action)
             observed.append(portfolio)
             acted.append(action)
-            orders.append(torch.stack((asset, coefficient)))
-            rewards.append(environment.step(action, targets[:, now]))
+            chosen.append(torch.stack((asset, coefficient)))
+            environment.step(action, targets[:, now])
         known = slice(step + 1)
         table = environment.trades()
         filled = table[table["fill_day"] <= day]
@@ -190,8 +194,8 @@ def test_nothing_up_to_a_day_depends_on_later_prices(
             {
                 "observations": torch.stack(observed)[known],
                 "actions": torch.stack(acted)[known],
-                "orders": torch.stack(orders)[known],
-                "rewards": torch.stack(rewards)[known],
+                "orders": torch.stack(chosen)[known],
+                "rewards": environment.rewards()[:, known],
                 "fills": filled[["episode", "asset", "decision_day", "fill_day", "entry", "coefficient"]],
                 "closed": table[table["exit_day"] <= day],
             }
@@ -237,7 +241,7 @@ def test_whole_episodes_do_not_depend_on_how_many_are_placed_at_a_time(
     prices = prices_of(random_panel(5, 200, 9))
     arguments = (prices, trading, torch.arange(0, 160, 7), *random_actions(5, 23, 33, 9))
     rewards, _ = trade_whole_episodes(*arguments)
-    monkeypatch.setattr(whole_episodes, "_CELLS_AT_A_TIME", cells)
+    monkeypatch.setattr(orders, "_CELLS_AT_A_TIME", cells)
     again, _ = trade_whole_episodes(*arguments)
     assert torch.equal(rewards, again)
 
@@ -343,8 +347,8 @@ def test_nothing_is_kept_of_past_episodes() -> None:
     at_reset = tensors()
     coefficients, targets = random_actions(1, 3, 33, 4)
     play(alone, torch.arange(3), coefficients, targets)
-    # The actions above and the summary: not one tensor for each step.
-    assert tensors() < at_reset + 15
+    # The actions above, rewards, summary and constants of the rules: not one tensor for each step.
+    assert tensors() < at_reset + 20
 
     recording = TradingEnvironment(prices, TradingConfig(**SMALL), record_trades=True)
     plain = TradingEnvironment(prices, TradingConfig(credit="marked", **SMALL))
@@ -359,7 +363,8 @@ def test_nothing_is_kept_of_past_episodes() -> None:
         kept.append(tensors())
     assert kept[1] == kept[2] == kept[3]
     recording.reset(torch.arange(3))
-    assert tensors() < kept[-1] - 33 * 5
+    # Four of each decision.
+    assert tensors() < kept[-1] - 4 * SMALL["trading_days"]
 
 
 def test_last_close_is_carried_over_gaps_and_ends() -> None:

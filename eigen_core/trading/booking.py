@@ -1,0 +1,78 @@
+"""What decisions are worth to an agent once all of them are known: rewards of each step, and which days were idle."""
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.trading.orders import Orders, fill_offset, gain_at_close, sum_of_day, trade_value
+from eigen_core.trading.prices import Prices
+
+
+def book(
+    prices: Prices,
+    trading: TradingConfig,
+    days: Tensor,
+    orders: Orders,
+    bought: Tensor,
+    steps: slice,
+    traded: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the rewards of steps, float64 `[episodes, steps]`, and which of their days were idle, bool of this shape.
+
+    Args:
+        prices: prices of all days.
+        trading: the rules.
+        days: int64 `[episodes, decisions]`, days of consecutive decisions, the first on the first of the steps.
+        orders: `[episodes, decisions, K]`.
+        bought: bool `[episodes, decisions, K]`, which of them became trades.
+        steps: which steps of the episodes; what is booked later is left out.
+        traded: bool `[episodes]`, whether there was a trade until the last of the steps.
+    """
+    count = steps.stop - steps.start
+    rewards = _trade_rewards(prices, trading, days, orders, bought, count)
+    idle = _idle(trading, orders, bought, count)
+    rewards -= idle.to(torch.float64) * trading.idle_penalty
+    if steps.start <= trading.no_trade_step < steps.stop:
+        rewards[:, trading.no_trade_step - steps.start] -= (~traded).to(torch.float64) * trading.no_trade_penalty
+    return rewards, idle
+
+
+def _trade_rewards(
+    prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor, steps: int
+) -> Tensor:
+    """Return what trades book as `trading.credit` says, float64 `[episodes, steps]`."""
+    episodes, decisions = days.shape
+    rewards = torch.zeros((episodes, _columns(trading, decisions, steps)), dtype=torch.float64, device=days.device)
+    if trading.credit == "decision":
+        rewards[:, :decisions] = sum_of_day(torch.where(bought, orders.value, 0.0))
+        return rewards[:, :steps]
+    cell = days.unsqueeze(2) * prices.assets + orders.asset
+    booked = torch.zeros_like(orders.value)
+    for offset in range(fill_offset(trading), trading.holding_days + 1):
+        worth = booked
+        if trading.credit == "marked":
+            close = prices.last_close.take(cell + offset * prices.assets)
+            worth = trade_value(trading, orders.coefficient, gain_at_close(trading, orders.entry, close))
+        worth = torch.where(orders.exit_offset == offset, orders.value, worth)
+        counts = bought & (orders.exit_offset >= offset)
+        rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))
+        booked = worth
+    return rewards[:, :steps]
+
+
+def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, steps: int) -> Tensor:
+    """Return which days end without an open position, bool `[episodes, steps]`.
+
+    With classic bookkeeping a day on which a position closes is not idle either.
+    """
+    episodes, decisions, _ = bought.shape
+    last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
+    active = torch.zeros((episodes, _columns(trading, decisions, steps)), dtype=torch.bool, device=bought.device)
+    for offset in range(fill_offset(trading), trading.holding_days + 1):
+        active[:, offset : offset + decisions] |= (bought & (last_offset >= offset)).any(dim=2)
+    return ~active[:, :steps]
+
+
+def _columns(trading: TradingConfig, decisions: int, steps: int) -> int:
+    """Steps in which these decisions are booked, or those that are asked for if they are more."""
+    return max(steps, decisions + trading.holding_days)
