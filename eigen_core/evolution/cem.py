@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.devices import on_device
 from eigen_core.errors import InputError
 from eigen_core.evolution.interface import Bred, Ended, MethodNeeds, MethodState, NewAgents, Number
 from eigen_core.needs import SINGLE
@@ -31,6 +32,10 @@ def shares(parents: int) -> list[float]:
     """Share of each parent in the distribution, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
     logarithms = [math.log((1 + parents) / rank) for rank in range(1, parents + 1)]
     return [logarithm / sum(logarithms) for logarithm in logarithms]
+
+
+def _mean_deviation(variance: Tensor) -> float:
+    return float(np.sqrt(variance.cpu().numpy().mean(dtype=np.float64)))
 
 
 class CemMethod:
@@ -73,7 +78,7 @@ class CemMethod:
         """Return the actor that an agent of a generation begins with, given the state at the generation's start."""
         mean, variance = state.tensors["mean"], state.tensors["variance"]
         generator = keyed_generator(self._config.seed, generation, "evolve", agent, "sample")
-        noise = torch.tensor(generator.standard_normal(len(mean), dtype=np.float32), device=mean.device)
+        noise = on_device(generator.standard_normal(len(mean), dtype=np.float32), mean.device)
         return noise.mul_(variance.sqrt()).add_(mean)
 
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
@@ -91,8 +96,7 @@ class CemMethod:
         bred = self._drawn(weights, range(len(learned), size), ended.generation + 1, state)
         kept = [Lineage(index, "learner", (agent,)) for index, agent in enumerate(learned)]
         drawn = [Lineage(index, "sample", (parents[0],)) for index in range(len(learned), size)]
-        deviation = float(np.sqrt(state.tensors["variance"].cpu().numpy().mean(dtype=np.float64)))
-        return Bred(bred, (*kept, *drawn), state, {"distribution_std": deviation})
+        return Bred(bred, (*kept, *drawn), state, {"distribution_std": _mean_deviation(state.tensors["variance"])})
 
     def _moved(self, ended: Ended, parents: Sequence[int]) -> MethodState:
         """Return the distribution after a generation (equations 1 and 2)."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config, EvolutionConfig
+from eigen_core.devices import on_device
 from eigen_core.evolution.interface import Bred, Champion, Ended, MethodNeeds, MethodState, NewAgents, Number
 from eigen_core.needs import SINGLE
 from eigen_core.population import Population
@@ -96,30 +96,34 @@ def breed(
     lineages = [Lineage(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
     weights = population.weights[ranking]
     kept = list(elites)
+    first_mutant = len(elites) + offspring
+    changes = np.empty((size - first_mutant, weights.shape[1]), dtype=np.float32)
     if config.reinject_champion and not (champion.generation == generation and champion.agent in elites):
         weights[len(elites) - 1] = champion.weights
         lineages[-1] = Lineage(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
         kept.pop()
     for index in range(len(elites), size):
         first = _tournament(generator, fitness, config.tournament_size)
-        if index < len(elites) + offspring:
+        if index < first_mutant:
             second = _tournament(generator, fitness, config.tournament_size)
             blend = float(generator.uniform(config.blend_low, config.blend_high))
             weights[index] = population.weights[first] * blend + population.weights[second] * (1.0 - blend)
             lineages.append(Lineage(agent=index, origin="offspring", parents=(first, second), blend=blend))
         else:
-            weights[index] = _mutated(population.weights[first], mutation, generator)
+            weights[index] = population.weights[first]
+            changes[index - first_mutant] = _mutation(mutation, generator, weights.shape[1])
             lineages.append(Lineage(agent=index, origin="mutant", parents=(first,)))
+    weights[first_mutant:] += on_device(changes, weights.device)
     bred = new_agents(weights)
     for name, tensor in bred.state.items():
         tensor[: len(kept)] = population.state[name][kept]
     return bred, tuple(lineages)
 
 
-def _mutated(weights: Tensor, mutation: MutationState, generator: np.random.Generator) -> Tensor:
-    changed = generator.random(len(weights)) < mutation.rate
-    change = generator.standard_normal(len(weights)) * mutation.std * changed
-    return weights + torch.tensor(change, dtype=torch.float32, device=weights.device)
+def _mutation(mutation: MutationState, generator: np.random.Generator, weights: int) -> NDArray[np.float64]:
+    """Draw by how much each weight of a mutant changes."""
+    changed = generator.random(weights) < mutation.rate
+    return generator.standard_normal(weights) * mutation.std * changed
 
 
 class GeneticMethod:
@@ -172,9 +176,11 @@ class GeneticMethod:
 
     @staticmethod
     def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:
-        """Return the bytes of the population that is bred, and of a column of the elites' state."""
+        """Return the bytes of the population that is bred, and of the elites' state or of what mutation changes."""
         if not config.evolution.enabled:
             return MethodNeeds(0)
         size = config.population.size
         matrix = SINGLE * size * (critic + actor)
-        return MethodNeeds(agent * size + int(matrix * config.evolution.elite_share))
+        evolution = config.evolution
+        mutants = 1.0 - evolution.elite_share - evolution.offspring_share
+        return MethodNeeds(agent * size + int(matrix * max(evolution.elite_share, mutants)))

@@ -30,6 +30,10 @@ def perturbed(name: str, value: float, factor: float) -> float:
     return value * factor if name != "gamma" else min(max(1.0 - (1.0 - value) * factor, 0.0), _LONGEST_HORIZON)
 
 
+def _genes(population: Population) -> dict[str, list[float]]:
+    return {name: tensor.tolist() for name, tensor in population.genes.items()}
+
+
 class PbtMethod:
     """Implements `PopulationMethod`. Genes are part of the population's state, float32 `[agents]` each."""
 
@@ -75,7 +79,7 @@ class PbtMethod:
         if ended.generation % self._evolution.sync_generations == 0:
             population = population.clone()
             parents = self._copied(ended, population)
-        genes = {name: tensor.tolist() for name, tensor in population.genes.items()}
+        genes = _genes(population)
         lineages = tuple(
             Lineage(
                 agent,
@@ -94,11 +98,12 @@ class PbtMethod:
         share = min(max(1, round(size * self._evolution.exploit_share)), size // 2)
         generator = keyed_generator(self._config.seed, ended.generation, "evolve", "population", "exploit")
         parents = list(range(size))
+        genes = _genes(population)
         for agent in ended.ranking[-share:]:
             parents[agent] = ended.ranking[int(generator.integers(share))]
             for tensor in population.tensors().values():
                 tensor[agent] = tensor[parents[agent]]
-            inherited = {name: float(tensor[agent]) for name, tensor in population.genes.items()}
+            inherited = {name: values[parents[agent]] for name, values in genes.items()}
             for name, value in self._explored(inherited, ended.generation, agent).items():
                 population.genes[name][agent] = value
         return parents

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.devices import on_device
 from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.learners import LearningPlan, learner_class
 from eigen_core.pieces import agents_at_once
@@ -158,7 +159,7 @@ class AgentComputer:
         """Return the exploration noise of a group, whose episodes these are; `factors` are those of all agents."""
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.standard_normal(shape, dtype=np.float32) for generator in self._generators(episodes, "noise")]
-        noise = torch.tensor(np.stack(rows), device=self.device)
+        noise = on_device(np.stack(rows), self.device)
         # A stochastic policy has a spread of its own.
         if self.heads.spread != "none":
             return noise
@@ -168,16 +169,14 @@ class AgentComputer:
     def _random_play(self, weights: Tensor, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """Return weights and noise that play actions drawn uniformly from their range."""
         shape = self.task.noise_shape(episodes.training.shape[1])
-        rows = []
-        for generator in self._generators(episodes, "random actions"):
-            fractions = torch.from_numpy(generator.uniform(-1.0, 1.0, shape)).float().clamp_(-_LARGEST, _LARGEST)
-            # Without weights an actor plays what its box begins with, with a standard deviation of 1 if it has one.
-            deterministic, box = self.heads.spread == "none", self.task.box
-            drawn = fractions / 2.0 if deterministic else box.raw(fractions)
-            if box.offset is not None:
-                drawn = drawn - (box.initial - 0.5 if deterministic else box.offset).cpu()
-            rows.append(drawn)
-        return weights.new_zeros(()).expand_as(weights), torch.stack(rows).to(self.device)
+        rows = [generator.uniform(-1.0, 1.0, shape) for generator in self._generators(episodes, "random actions")]
+        fractions = on_device(np.stack(rows).astype(np.float32), self.device).clamp_(-_LARGEST, _LARGEST)
+        # Without weights an actor plays what its box begins with, with a standard deviation of 1 if it has one.
+        deterministic, box = self.heads.spread == "none", self.task.box
+        drawn = fractions / 2.0 if deterministic else box.raw(fractions)
+        if box.offset is not None:
+            drawn = drawn - (box.initial - 0.5 if deterministic else box.offset)
+        return weights.new_zeros(()).expand_as(weights), drawn
 
     def _generators(self, episodes: Episodes, purpose: str) -> list[np.random.Generator]:
         agents = range(episodes.first_agent, episodes.first_agent + len(episodes.training))

@@ -4,7 +4,8 @@ On torch's `meta` device tensors have no values. What needs one raises: `item`, 
 tensor. So does an operation on tensors of two devices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from science_cases import random_panel, small_config
 from torch import Tensor
 from training_cases import market_of
 
+import eigen_core.evolution.cem
+import eigen_core.evolution.pbt
 import eigen_core.learners.ppo
 import eigen_core.replay
 import eigen_core.task.market_rollouts
@@ -21,6 +24,7 @@ import eigen_core.trading.environment
 import eigen_core.trading.portfolio
 import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, choices
+from eigen_core.evolution import Champion, Ended
 from eigen_core.generation import evaluate, start_training
 from eigen_core.generation.groups import AgentComputer
 from eigen_core.learners.interface import Learned
@@ -45,6 +49,11 @@ def read_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.zeros(len(stays), dtype=bool))
     # Once a run or a resume: days of transitions that batches are drawn by.
     patch.setattr(eigen_core.replay, "_on_host", lambda column, _: torch.zeros(column.shape, dtype=column.dtype))
+    # Once a generation: facts of the method, and genes before and after they are copied.
+    patch.setattr(eigen_core.evolution.cem, "_mean_deviation", lambda _: 1.0)
+    patch.setattr(
+        eigen_core.evolution.pbt, "_genes", lambda agents: {name: [0.5] * agents.size for name in agents.genes}
+    )
     # Once a train phase: the curves.
     patch.setattr(Learned, "of", classmethod(lambda cls, group, *_: cls(group, {})))
 
@@ -106,6 +115,28 @@ def test_a_step_of_ppo_reads_back_alone_who_goes_on() -> None:
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor") as raised:
         learned_on_meta(small_config(learner={"algorithm": "ppo"}))
     assert "divergence.tolist()" in str([str(entry.statement) for entry in raised.traceback][-1])
+
+
+@pytest.mark.parametrize("method", list(choices.METHODS))
+def test_breeding_reads_nothing_back(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_back(monkeypatch)
+    population = {"size": 10, "group_size": 5}
+    config = small_config(population=population, evolution={"method": method, "sync_generations": 1})
+    real = start_training(config, random_panel(config))
+
+    def moved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(META) for name, tensor in tensors.items()}
+
+    tensors = moved(real.population.tensors())
+    ended = Ended(
+        generation=1,
+        population=Population(tensors.pop("weights"), tensors),
+        fitness=np.arange(10.0),
+        learned=True,
+        champion=Champion(real.population.weights[0].to(META), 0.0, 0.0, 1, 0),
+        state=replace(real.method_state, tensors=moved(real.method_state.tensors)),
+    )
+    assert real.method.breed(ended).population.weights.device == META
 
 
 def test_a_portfolio_grows_without_reading_anything_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,31 @@
+"""Arrays of the host on the device that computes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eigen_core.devices import on_device
+
+
+def test_on_the_cpu_it_is_the_same_memory() -> None:
+    values = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    tensor = on_device(values, torch.device("cpu"))
+    values[1, 2] = 9.0
+    assert tensor.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 9.0]]
+
+
+def test_a_gpu_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is asked for as one from pinned memory that need not have ended; there may be no GPU here."""
+    pinned, copies = torch.zeros(3), []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda _: pinned)
+
+    def copied(tensor: Tensor, device: torch.device, *, non_blocking: bool = False) -> Any:
+        copies.append((tensor is pinned, device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(Tensor, "to", copied)
+    on_device(np.zeros(3), torch.device("cuda"))
+    assert copies == [(True, "cuda", True)]
