@@ -22,6 +22,7 @@ from eigen_core.config.stored import stored_values
 from eigen_core.errors import InputError, SchedulerLostError
 from eigen_core.generation import TrainingState, hold_out, remember_saved, snapshot
 from eigen_core.memory import MemoryGuard, MemoryGuardError
+from eigen_core.profiling import profiled
 from eigen_core.records import HoldoutResult
 from eigen_core.reporting import in_words
 from eigen_core.reporting.plots import write_plots
@@ -78,7 +79,7 @@ def _run_name(phase: str) -> str:
 def _guarded(guard: MemoryGuard, phase: str, generation: int) -> Iterator[list[str]]:
     """Run the block as a phase under the guard; then log what it has put into the list, its time and its memory."""
     facts: list[str] = []
-    with guard.phase(phase, generation):
+    with guard.phase(phase, generation), profiled(phase, generation):
         yield facts
     usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
     seconds = usage.ended - usage.began

@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
+    from eigen_core.profiling import Profile
     from flows.run_plan import RunPlan
 
 
-def start_or_continue(config: "Config", name: str, *, fresh: bool) -> None:
+_OPERATORS_SHOWN = 5
+"""Of each phase that was profiled."""
+
+
+def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool = False) -> None:
     """Train the run `name` with `config`, from its newest checkpoint if there is one.
+
+    With `profile` a generation is profiled (`_profile_of`) and its table printed.
 
     Raises:
         InputError: something that was given cannot be used, or the run exists and must be `fresh`.
@@ -53,7 +60,39 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool) -> None:
                     f"Run '{name}' exists in {location.store.url}: choose another name, or leave out --fresh."
                 )
             require_same_run(location, config)
-        _train(config, name, display, signals, server)
+        if not profile:
+            _train(config, name, display, signals, server)
+            return
+        from eigen_core.profiling import profiled_to
+
+        profiled = _profile_of(config, name)
+        with profiled_to(profiled):
+            _train(config, name, display, signals, server)
+        _print_profile(display.console, profiled)
+
+
+def _profile_of(config: "Config", name: str) -> "Profile":
+    """Return an empty profile of the second generation that is trained now, or of the only one that is left.
+
+    The first one warms up caches and allocators.
+    """
+    from eigen_core.profiling import Profile
+    from flows.runs import run_exists, status_of
+
+    done = status_of(config.checkpoint.store, name).generation if run_exists(config.checkpoint, name) else 0
+    return Profile(Path.cwd() / f"{name}-profile", min(done + 2, config.generations))
+
+
+def _print_profile(console: Console, profile: "Profile") -> None:
+    """Print what took longest in each phase, and where the whole table is."""
+    if not profile.operators:
+        print_line(console, "Nothing was profiled: no generation was left to train.")
+        return
+    print_line(console, f"Profile of generation {profile.generation}, CPU seconds of operators: {profile.folder}")
+    for phase in dict.fromkeys(operator.phase for operator in profile.operators):
+        for operator in [found for found in profile.operators if found.phase == phase][:_OPERATORS_SHOWN]:
+            took = f"{100 * operator.cpu_share:3.0f} % {operator.cpu_seconds:8.3f} s {operator.calls:8,} x"
+            print_line(console, f"  {phase:10} {took} {operator.operator}")
 
 
 def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:

@@ -135,10 +135,14 @@ def train(
     store: Store = None,
     device: Device = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Refuse to continue an existing run.", metavar="")] = False,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Profile the second generation from here; files in NAME-profile/.", metavar=""),
+    ] = False,
 ) -> None:
     """Train a run, or continue it if there is one of that name with the same settings."""
     config = config_of(preset, generations, seed, assignments, data, store, device)
-    start_or_continue(config, default_run_name(config) if run is None else run, fresh=fresh)
+    start_or_continue(config, default_run_name(config) if run is None else run, fresh=fresh, profile=profile)
 
 
 @sentences

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
@@ -137,6 +138,25 @@ def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
     assert str(folder / "runs" / "whole" / "plots") in whole.stdout
     assert "eigen show whole" in whole.stdout
     assert whole.stderr == ""
+
+
+@pytest.mark.usefixtures("whole")
+def test_a_profile_shows_the_operators_of_each_phase_and_changes_no_bit(
+    environment: dict[str, str], folder: Path
+) -> None:
+    arguments = [*train_arguments("profiled"), "--profile"]
+    ended = run_eigen(arguments, environment=environment, folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))
+    written = folder / "profiled-profile"
+    assert f"Profile of generation 2, CPU seconds of operators: {written}" in ended.stdout
+    table = pd.read_csv(written / "operators.csv")
+    for phase in ("evaluate", "train", "evolve"):
+        assert f"\n  {phase}" in ended.stdout
+        assert (written / f"{phase}.trace.json.gz").stat().st_size > 0
+        of_phase = table[table["phase"] == phase]
+        assert of_phase["cpu_share"].sum() == pytest.approx(1.0)
+        assert "aten::add" in set(of_phase["operator"])
 
 
 @pytest.mark.usefixtures("whole")
