@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.isolated_prefect import isolated_prefect
 from benchmarks.measure import seconds_of
-from benchmarks.plain_run import is_plotted, run_generation
+from benchmarks.plain_run import run_generation
 from benchmarks.results import Section
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
@@ -89,7 +89,7 @@ def run() -> Section:
     return Section(
         title="Orchestration",
         method=f"{_GENERATIONS} generations of preset quickstart, or of one with 1 gradient step and 2 episodes of a "
-        "kind, on the bundled prices with checkpoints and plots (generations 5 and 6), as the Prefect flow on its "
+        "kind, on the bundled prices with checkpoints and without plots, as the Prefect flow on its "
         "embedded server and as the same functions without Prefect, 2 or 3 times by turns after a warm-up; a "
         "generation's time runs from the end of the one before it, and what is shown is the mean over the generations "
         "of the least over the turns.",
@@ -116,7 +116,10 @@ def _import_flow() -> None:
 
 
 def _config(assignments: Sequence[str], store: str) -> Config:
-    return load_config("quickstart", [*assignments, f"generations={_GENERATIONS}", f"checkpoint.store={store}"])
+    return load_config(
+        "quickstart",
+        [*assignments, "reporting.plot_every=0", f"generations={_GENERATIONS}", f"checkpoint.store={store}"],
+    )
 
 
 def _take_turns(config: Config, turns: int) -> tuple[list[Course], list[Course]]:
@@ -153,8 +156,8 @@ def run_plainly(config: Config, name: str) -> Course:
     directory = RunDirectory.create(Path(config.checkpoint.store), name, config.model_dump(mode="json"))
     with directory.lock():
         clock.start()
-        for generation in range(1, config.generations + 1):
-            run_generation(state, directory, is_plotted(state, generation))
+        for _ in range(config.generations):
+            run_generation(state, directory, plotted=False)
             clock.generation_finished(state.history[-1], state.telemetry[-1])
     return clock.course()
 

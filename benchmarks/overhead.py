@@ -103,7 +103,7 @@ def run() -> Section:
     return Section(
         title="What server and worker cost",
         method=f"Generations 2 to {_GENERATIONS} of preset {_PRESET}, or of one with 1 gradient step and 2 episodes of "
-        "a kind, on the bundled prices with checkpoints and plots (after 5 and 10), launched with `eigen launch` on "
+        "a kind, on the bundled prices with checkpoints and without plots, launched with `eigen launch` on "
         "the server and the worker of `eigen up`, and as the same functions without Prefect in a process of its own "
         f"while neither runs; {_TURNS} times by turns, one torch thread. A generation's time runs from the manifest "
         "before it to its own, so all that the flow does beside the phases counts: states, logs, pages, memory guard, "
@@ -139,7 +139,13 @@ def train_plainly(store: str, name: str, assignments: Sequence[str]) -> None:
 
 def _take_turns(folder: Path) -> dict[str, Comparison]:
     settings = {
-        name: (*assignments, f"generations={_GENERATIONS}", f"checkpoint.keep_last={_GENERATIONS}", "threads=1")
+        name: (
+            *assignments,
+            "reporting.plot_every=0",
+            f"generations={_GENERATIONS}",
+            f"checkpoint.keep_last={_GENERATIONS}",
+            "threads=1",
+        )
         for name, assignments in _CASES.items()
     }
     plain: dict[str, list[Course]] = {name: [] for name in _CASES}

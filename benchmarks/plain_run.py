@@ -1,6 +1,7 @@
-"""Generations as the training flow runs them, without Prefect: the same functions, checkpoints and plots."""
+"""Generations as the training flow runs them, without Prefect: the same functions, checkpoints and plots.
 
-import gc
+A flow lets its plots be drawn beside the next generation; here they are waited for.
+"""
 
 import psutil
 
@@ -9,15 +10,9 @@ from eigen_core.checkpoint import RunDirectory
 from eigen_core.generation import TrainingState, evaluate, evolve, record_telemetry, snapshot, train
 from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
 from eigen_core.records import Telemetry
-from eigen_core.reporting.plots import write_plots
+from eigen_core.reporting.drawing import Drawing
 
 PHASES = ("evaluate", "train", "evolve", "checkpoint", "plot")
-
-
-def is_plotted(state: TrainingState, generation: int) -> bool:
-    """Whether the flow plots after `generation`."""
-    every = state.config.reporting.plot_every
-    return generation == state.config.generations or (every > 0 and generation % every == 0)
 
 
 def run_generation(state: TrainingState, directory: RunDirectory, plotted: bool) -> dict[str, float]:
@@ -49,13 +44,14 @@ def run_generation(state: TrainingState, directory: RunDirectory, plotted: bool)
     return seconds
 
 
+def _plot(state: TrainingState, directory: RunDirectory) -> None:
+    drawing = Drawing()
+    drawing.begin(state.history, state.telemetry, state.learner.curves)
+    drawing.write(directory.plots)
+    drawing.stop()
+
+
 def _save(state: TrainingState, directory: RunDirectory) -> None:
     directory.save(snapshot(state), compression=state.config.replay.compression)
     settings = state.config.checkpoint
     directory.clean(settings.keep_last, settings.keep_every)
-
-
-def _plot(state: TrainingState, directory: RunDirectory) -> None:
-    write_plots(state.history, state.telemetry, directory.plots, state.learner.curves)
-    # As the flow does: figures are full of circular references.
-    gc.collect()

@@ -1,7 +1,7 @@
 """What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -295,6 +295,15 @@ class RecordLog(Sequence[R]):
         """The log of these records."""
         return cls(kind, tuple(_packed(record) for record in records))
 
+    @classmethod
+    def of_lines(cls, kind: type[R], lines: Iterable[bytes]) -> "RecordLog[R]":
+        """The log of records as JSON text, one a line; each is parsed when it is looked at."""
+        return cls(kind, tuple(zlib.compress(line) for line in lines))
+
+    def lines(self) -> Iterator[bytes]:
+        """Give each record as JSON text without a line break."""
+        return map(zlib.decompress, self._rows)
+
     def followed_by(self, record: R) -> "RecordLog[R]":
         """The log with one more record; this one stays as it is."""
         return RecordLog(self._kind, (*self._rows, _packed(record)))
@@ -305,7 +314,7 @@ class RecordLog(Sequence[R]):
 
     def json(self) -> bytes:
         """All records as the text of a JSON array."""
-        return b"[" + b",".join(zlib.decompress(row) for row in self._rows) + b"]"
+        return b"[" + b",".join(self.lines()) + b"]"
 
     def __len__(self) -> int:
         """Number of records."""

@@ -11,7 +11,6 @@ from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import httpx
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
@@ -40,9 +39,9 @@ from eigen_core.reporting.tables import Row
 from eigen_core.units import exact_clock, size
 from flows.goodput import Start, goodput
 from flows.listener import Listener
+from flows.reporter import Reporter
 from flows.run_plan import RunPlan
-from flows.server_presence import require_server
-from tasks.artifacts import REFUSALS, Pages, artifact_key
+from tasks.artifacts import Pages, artifact_key
 
 if TYPE_CHECKING:
     from flows.training import Training
@@ -55,23 +54,23 @@ _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 class Cockpit(Listener):
     """Shows in Prefect's pages how one training goes; a context manager that also shows how it ended.
 
-    Nothing in here stops a training: what the server does not accept is logged. It holds texts and numbers, nothing of
-    the training's state.
+    It holds texts and numbers, nothing of the training's state.
 
     Args:
         config: the run's.
         run: its name.
+        reporter: sends the pages.
     """
 
-    def __init__(self, config: Config, run: str) -> None:
+    def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
         self._run = run
+        self._reporter = reporter
         self._pages = Pages()
         self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
         self._overview: Overview | None = None
         self._champion: Row = {}
         self._starts: Sequence[Start] = ()
-        self._unavailable = False
 
     def __enter__(self) -> Self:
         _TASK_LOGGER.addFilter(_says_more_than_completed)
@@ -86,7 +85,7 @@ class Cockpit(Listener):
 
     def refused(self, run_plan: RunPlan) -> None:
         """Show the plan of a run that does not fit."""
-        self._show(lambda: self._show_plan(run_plan))
+        self._show_plan(run_plan)
 
     def begun(self, training: "Training", starts: Sequence[Start]) -> None:
         """Show that training begins or continues, with its data and its plan."""
@@ -100,11 +99,9 @@ class Cockpit(Listener):
         self._renew(training)
         held = training.data
         data = data_page(self._run, held.size, held.lines, held.parts)
-        self._show(
-            self._show_overview,
-            lambda: self._markdown("data", data, f"Data of run {self._run}"),
-            lambda: self._show_plan(training.plan),
-        )
+        self._show_overview()
+        self._markdown("data", lambda: data, f"Data of run {self._run}")
+        self._show_plan(training.plan)
 
     def checkpointed(self, training: "Training") -> None:
         """Show how the newest generation went."""
@@ -114,23 +111,21 @@ class Cockpit(Listener):
         self._stamps.append(time.monotonic())
         self._overview = replace(self._overview, checkpoint=self._now())
         self._renew(training)
-        self._show(
-            self._show_overview,
-            lambda: self._show_population(state),
-            self._show_progress,
-            lambda: self._show_uploads(training),
-        )
+        self._show_overview()
+        self._show_population(state)
+        self._show_progress()
+        self._show_uploads(training)
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
         """Show the plots that were drawn after a generation."""
         if self._overview is None or not paths:
             return
         self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
-        self._show(self._show_overview)
+        self._show_overview()
 
     def uploaded(self, training: "Training") -> None:
         """Show how far the uploads are, at the end."""
-        self._show(lambda: self._show_uploads(training))
+        self._show_uploads(training)
 
     def completed(self, training: "Training", result: HoldoutResult | None) -> None:
         """Show that the run has all its generations, and what came of it."""
@@ -142,11 +137,9 @@ class Cockpit(Listener):
         if result is not None:
             sentence = holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
-        self._show(
-            self._show_overview,
-            self._show_progress,
-            lambda: self._markdown("summary", summary, f"Summary of run {self._run}"),
-        )
+        self._show_overview()
+        self._show_progress()
+        self._markdown("summary", lambda: summary, f"Summary of run {self._run}")
         # What fails after this changes nothing about the run.
         self._overview = None
 
@@ -156,7 +149,8 @@ class Cockpit(Listener):
             return
         progress = replace(self._overview.progress, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
         self._overview = replace(self._overview, progress=progress)
-        self._show(self._show_overview, self._show_progress)
+        self._show_overview()
+        self._show_progress()
 
     def _renew(self, training: "Training", *, is_complete: bool = False) -> None:
         """Take over what the newest generation has shown."""
@@ -230,13 +224,21 @@ class Cockpit(Listener):
         return fmean(entry.seconds for entry in earlier) if earlier else None
 
     def _show_overview(self) -> None:
-        assert self._overview is not None
-        self._markdown("", self._overview.page(), self._overview.line())
+        overview = self._overview
+        assert overview is not None
+        self._markdown("", overview.page, overview.line())
 
     def _show_population(self, state: TrainingState) -> None:
-        rows = readable(population_table(state.history[-2:]))
-        title = f"Generation {state.generation}: the agents, the fittest first (run {self._run})"
-        self._pages.show_table(artifact_key(self._run, "population"), rows, title)
+        newest, title = (
+            state.history[-2:],
+            f"Generation {state.generation}: the agents, the fittest first (run {self._run})",
+        )
+
+        def show() -> None:
+            rows = readable(population_table(newest))
+            self._pages.show_table(artifact_key(self._run, "population"), rows, title)
+
+        self._reporter.report("population", show)
 
     def _show_progress(self) -> None:
         assert self._overview is not None
@@ -244,19 +246,22 @@ class Cockpit(Listener):
         text = f"{progress.line()} (run {self._run})"
         # The page cuts decimals off.
         percent = float(round(100.0 * progress.share))
-        self._pages.show_progress(artifact_key(self._run, "progress"), percent, text)
+        key = artifact_key(self._run, "progress")
+        self._reporter.report("progress", lambda: self._pages.show_progress(key, percent, text))
 
     def _show_plan(self, run_plan: RunPlan) -> None:
         page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
-        self._markdown("plan", page, f"Memory plan of run {self._run}")
+        self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
     def _show_uploads(self, training: "Training") -> None:
         status = training.session.uploads()
         if status is not None:
-            self._markdown("uploads", uploads_page(status), f"Uploads of run {self._run}")
+            self._markdown("uploads", lambda: uploads_page(status), f"Uploads of run {self._run}")
 
-    def _markdown(self, kind: str, page: str, description: str) -> None:
-        self._pages.show_markdown(artifact_key(self._run, kind), page, description)
+    def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
+        """Show a text, which is made when it is sent."""
+        key = artifact_key(self._run, kind)
+        self._reporter.report(kind, lambda: self._pages.show_markdown(key, page(), description))
 
     def _with_earlier_plots(self, overview: Overview, folder: Path) -> Overview:
         """The page with the plots that an earlier process of the run has left on this machine."""
@@ -274,22 +279,6 @@ class Cockpit(Listener):
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
             return overview
         return replace(overview, curve=curve, plots=f"## Plots, {when}\n\n{others}")
-
-    def _show(self, *pages: Callable[[], None]) -> None:
-        """Show pages. What the server does not accept is logged; that it is unavailable is logged once."""
-        for page in pages:
-            try:
-                require_server()
-                self._unavailable = False
-                page()
-            except REFUSALS as error:
-                if not self._unavailable:
-                    get_run_logger().warning(
-                        "The pages of run %s could not be renewed: %s: %s", self._run, type(error).__name__, error
-                    )
-                self._unavailable = isinstance(error, httpx.ConnectError)
-                if self._unavailable:
-                    return
 
     @staticmethod
     def _now() -> datetime:

@@ -28,7 +28,6 @@ from eigen_core.memory import (
 from eigen_core.memory.allocation import is_exhaustion
 from eigen_core.planning import PHASES
 from eigen_core.records import PhaseMemory
-from eigen_core.reporting.memory_plot import plot_memory_curve
 from flows.journals import (
     GuardAbort,
     memory_key,
@@ -166,6 +165,8 @@ def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
     """
     gc.collect()
     release_free_memory()
+    from eigen_core.reporting.memory_plot import plot_memory_curve
+
     try:
         return [plot_memory_curve(report, markdown.with_suffix(".png"))]
     except (MemoryError, OSError, RuntimeError) as error:

@@ -1,5 +1,6 @@
 """The flow run of this process, at Prefect's server: its name, its tags, and that it trains."""
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -14,6 +15,7 @@ from eigen_core.config import Config
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from flows.listener import Listener
 from flows.names import SUSPENDED_EVENT, run_tag
+from flows.reporter import Reporter
 from flows.resuming import is_scheduled, remove_needless_resumes, switch_schedule
 from flows.server_presence import require_server, server_asked, server_is_there, wait_for_server
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 # A server that is unavailable at the end of a training is waited for so long.
 _REPORT_SECONDS = 120.0
+# What the server makes of this flow run is looked at so often, at the end of a generation.
+_LOOK_SECONDS = 5.0
 
 
 def first_name() -> str:
@@ -52,11 +56,14 @@ class OwnFlowRun(Listener):
     Args:
         config: of the run that is trained.
         run: its name.
+        reporter: sends its names.
     """
 
-    def __init__(self, config: Config, run: str) -> None:
+    def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
         self._run = run
+        self._reporter = reporter
+        self._looked = time.monotonic()
         self._name = ""
 
     def chosen(self, generation: int) -> None:
@@ -77,8 +84,8 @@ class OwnFlowRun(Listener):
 
     def checkpointed(self, training: "Training") -> None:
         """Add the newest complete generation to the flow run's name."""
-        if server_is_there():
-            name_flow_run(f"{self._name} ({training.state.generation} done)")
+        name = f"{self._name} ({training.state.generation} done)"
+        self._reporter.report("name", lambda: name_flow_run(name))
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002
         """Look at what the server makes of this flow run.
@@ -86,8 +93,10 @@ class OwnFlowRun(Listener):
         Raises:
             CancellationError: it is being cancelled.
         """
-        remove_needless_resumes()
-        correct_state()
+        if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            remove_needless_resumes()
+            correct_state()
+            self._looked = time.monotonic()
 
     def completed(self, training: "Training", result: HoldoutResult | None) -> None:  # noqa: ARG002
         """Wait for a server that is unavailable: a training that cannot report its end would be taken for crashed."""

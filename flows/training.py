@@ -1,6 +1,5 @@
 """A training in four steps: decide which run, prepare it, train its generations, end it. Each is in one place."""
 
-import gc
 import os
 import signal
 import time
@@ -41,7 +40,9 @@ from flows.looks import keep_look
 from flows.memory_watch import MemoryWatch
 from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME
 from flows.own_flow_run import CancellationError, OwnFlowRun, report_suspension
+from flows.plotting import Plotting
 from flows.prefect_environment import set_umask
+from flows.reporter import Reporter
 from flows.resuming import is_scheduled, switch_schedule
 from flows.run_plan import RunPlan, RunTooLargeError, require_fit
 from flows.runs import holdout_of, is_complete, keep_request, open_or_create
@@ -49,7 +50,7 @@ from flows.server_presence import asked_twice, server_is_there
 from flows.stop_requests import stop_requests_unmasked
 from flows.tracking import Tracking
 from flows.workers import computed_by_workers, local_workers
-from tasks.phases import checkpoint, checkpoint_before_end, evaluate, evolve, holdout, plot, train
+from tasks.phases import checkpoint, checkpoint_before_end, evaluate, evolve, holdout, train
 
 # After these there is nothing that a schedule could resume, or not without a user's help.
 _LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
@@ -69,6 +70,7 @@ class Training:
         plan: what it will take.
         data: what is played on.
         listeners: receive its events.
+        plotting: draws its plots.
     """
 
     run: ChosenRun
@@ -78,6 +80,7 @@ class Training:
     plan: RunPlan
     data: TaskData
     listeners: Sequence[Listener]
+    plotting: Plotting
 
     @property
     def guard(self) -> MemoryGuard:
@@ -135,10 +138,11 @@ def _train(run: ChosenRun) -> State[None] | None:
     with (
         run.attempt(),
         MemoryWatch(run.config, run.location) as watch,
-        Cockpit(run.config, run.name) as cockpit,
+        Reporter(run.name) as reporter,
+        Cockpit(run.config, run.name, reporter) as cockpit,
         Tracking(run.config, run.location, _warn) as tracking,
     ):
-        listeners = (OwnFlowRun(run.config, run.name), watch, cockpit, tracking, *outside_listeners())
+        listeners = (OwnFlowRun(run.config, run.name, reporter), watch, cockpit, tracking, *outside_listeners())
         try:
             with watch.guard.exhaustion_reported():
                 return _train_guarded(run, watch, listeners)
@@ -194,7 +198,9 @@ def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener])
                 _resume(state, session)
         # Now it is known that these are the run's data.
         remember_own_settings(config, run.name)
-        yield Training(run, state, session, watch, plan, data, listeners)
+        plotting = Plotting()
+        exits.callback(plotting.stop)
+        yield Training(run, state, session, watch, plan, data, listeners, plotting)
 
 
 def _resume(state: TrainingState, session: RunSession) -> None:
@@ -227,7 +233,8 @@ def _run_generations(training: Training) -> None:
                 for generation in left:
                     _run_generation(training, generation)
             if not left:
-                _plot(training, state.generation)
+                training.plotting.prepare(training, state.generation)
+                training.plotting.begin(training, state.generation)
             result = _hold_out(training)
         except MemoryGuardError:
             _upload_before_end(training)
@@ -242,6 +249,9 @@ def _run_generations(training: Training) -> None:
 def _run_generation(training: Training, generation: int) -> None:
     state, guard = training.state, training.guard
     exchanged_before = state.executor.exchanged_bytes
+    is_drawn = _is_due(generation, state.config)
+    if is_drawn:
+        training.plotting.prepare(training, generation)
     took: dict[str, Any] = {
         f"{phase}_seconds": _timed(training, generation, phase, partial(run_phase, state, guard, generation))
         for phase, run_phase in (("evaluate", evaluate), ("train", train), ("evolve", evolve))
@@ -259,9 +269,8 @@ def _run_generation(training: Training, generation: int) -> None:
         raise
     telemetry = _record_telemetry(training, generation, took)
     training.send(lambda listener: listener.checkpointed(training))
-    if _is_due(generation, state.config):
-        _plot(training, generation)
-        telemetry = _record_telemetry(training, generation, took)
+    if is_drawn:
+        training.plotting.begin(training, generation)
     training.send(lambda listener: listener.generation_finished(state.history[-1], telemetry))
 
 
@@ -276,6 +285,7 @@ def _record_telemetry(training: Training, generation: int, took: Mapping[str, An
 
 def _timed(training: Training, generation: int, phase: str, run_phase: Callable[[], object]) -> float:
     """Run a phase and return its time with all its retries (seconds)."""
+    training.plotting.take_over_if_drawn(training)
     training.send(lambda listener: listener.phase_started(generation, phase))
     started = time.perf_counter()
     with stop_requests_unmasked(STOP_REQUESTS):
@@ -288,29 +298,17 @@ def _is_due(generation: int, config: Config) -> bool:
     return generation == config.generations or (every > 0 and generation % every == 0)
 
 
-def _plot(training: Training, generation: int) -> None:
-    training.send(lambda listener: listener.phase_started(generation, "plot"))
-    ended = plot(training.state, training.session, training.guard, generation, return_state=True)
-    # Figures and pages are full of circular references, which would stay until the next full collection.
-    gc.collect()
-    if ended.is_completed():
-        paths = ended.result()
-        training.send(lambda listener: listener.plotted(generation, paths))
-        return
-    error = ended.result(raise_on_failure=False)
-    if isinstance(error, MemoryGuardError):
-        raise error
-    get_run_logger().warning("generation %d has no new plots: %s", generation, ended.message)
-
-
 def _hold_out(training: Training) -> HoldoutResult | None:
-    """Play the holdout episodes, if there are any."""
-    state = training.state
-    if not state.config.holds_out:
-        return None
-    training.send(lambda listener: listener.phase_started(state.generation, "holdout"))
-    _keep_look(training)
-    result = holdout(state, training.guard, state.generation)
+    """Play the holdout episodes, if there are any, beside the last plots.
+
+    The result is kept last: with it the run is complete, and no resume would draw them.
+    """
+    state, result = training.state, None
+    if state.config.holds_out:
+        training.send(lambda listener: listener.phase_started(state.generation, "holdout"))
+        _keep_look(training)
+        result = holdout(state, training.guard, state.generation)
+    training.plotting.take_over(training)
     if result is not None:
         training.session.keep_holdout(state.generation, result.model_dump(mode="json"))
     return result

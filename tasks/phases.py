@@ -25,7 +25,7 @@ from eigen_core.memory import MemoryGuard, MemoryGuardError
 from eigen_core.profiling import profiled
 from eigen_core.records import HoldoutResult
 from eigen_core.reporting import in_words
-from eigen_core.reporting.plots import write_plots
+from eigen_core.reporting.drawing import Drawing
 from eigen_core.units import duration, size
 
 P = ParamSpec("P")
@@ -169,15 +169,15 @@ def _saved_sentence(saved: Saved) -> str:
 
 
 @_phase_task("plot", retried=False)
-def plot(state: TrainingState, session: RunSession, guard: MemoryGuard, generation: int) -> list[Path]:
-    """Draw all figures of the run up to `generation`, keep them in the store and return their paths.
+def plot(drawing: Drawing, session: RunSession, guard: MemoryGuard, generation: int) -> list[Path]:
+    """Keep the figures of the run up to `generation`, which another process draws, in the store; return their paths.
 
     A picture that cannot be drawn must not stop a training: it is not tried again.
     """
     folder = session.directory.plots
     with _guarded(guard, "plot", generation) as facts:
         with session.replacing_plots() as paths:
-            paths += write_plots(state.history, state.telemetry, folder, state.learner.curves)
+            paths += drawing.write(folder)
         bytes_written = sum(path.stat().st_size for path in paths)
         facts += [f"{len(paths)} plots", size(bytes_written), f"in {folder}"]
     return paths

@@ -22,9 +22,9 @@ _GENERATION: tuple[Phase, ...] = ("evaluate", "train", "evolve", "checkpoint", "
 _MB = 1_000_000
 
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8; `benchmarks/memory_plan.py` compares.
-_PROCESS = 485 * _MB
+_PROCESS = 455 * _MB
 _SERVER = 235 * _MB
-_PLOTS = 45 * _MB
+_PLOTS = 130 * _MB
 _STAGING = 16 * _MB
 _UPLOADS = 24 * _MB
 _UNUSED_CUDA = 295 * _MB
@@ -98,7 +98,7 @@ def _processes(device: Device, *, server: bool) -> list[Part]:
             "process",
             _PROCESS,
             0,
-            "Python with torch, Prefect, pandas, matplotlib and a flow under way: measured at the end of generations, "
+            "Python with torch, Prefect, pandas and a flow under way: measured at the end of generations, "
             "without the other parts.",
         )
     ]
@@ -263,8 +263,8 @@ def _leaving(scale: Scale, device: Device) -> list[Part]:
             "plots",
             _PLOTS,
             0,
-            "Figures and pages, given back at the next generation's end: measured.",
-            ("plot", "holdout"),
+            "The process that draws, beside the next generation or the last one: measured.",
+            _GENERATION,
         ),
     ]
     if device == "cuda":

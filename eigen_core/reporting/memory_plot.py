@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from eigen_core.memory import MemoryReport
-from eigen_core.memory.course import Point
 from eigen_core.records import PhaseMemory, Telemetry
 from eigen_core.reporting.style import (
     BLUE,
@@ -28,6 +27,10 @@ from eigen_core.reporting.style import (
 )
 from eigen_core.units import BYTES_PER_MB, duration, number, size
 
+if TYPE_CHECKING:
+    from eigen_core.memory import MemoryReport
+    from eigen_core.memory.course import Point
+
 # The name of a phase does not fit into a narrower part of the axis.
 _NAMED_SHARE = 0.07
 # A limit of more than this many times the memory would flatten the curve; the text names it.
@@ -36,7 +39,7 @@ _FAR = 4.0
 _STORY = 118
 
 
-def plot_memory_curve(report: MemoryReport, path: Path) -> Path:
+def plot_memory_curve(report: "MemoryReport", path: Path) -> Path:
     """Write the memory of a report over time: at the left the whole course, at the right its end with phases.
 
     Each point of the course is the peak of a stretch of time. The memory is that of the processes; the tensors on a GPU
@@ -57,14 +60,14 @@ def plot_memory_curve(report: MemoryReport, path: Path) -> Path:
     return path
 
 
-def _report_story(report: MemoryReport) -> str:
+def _report_story(report: "MemoryReport") -> str:
     if not report.recent:
         return "The memory was not looked at yet."
     text = f"{size(report.host_bytes)} are taken. {report.headline}"
     return text if len(text) <= _STORY else f"{text[:_STORY].rsplit(' ', 1)[0]} …"
 
 
-def _draw_course(axes: Axes, report: MemoryReport, points: Sequence[Point]) -> list[EndLabel]:
+def _draw_course(axes: Axes, report: "MemoryReport", points: "Sequence[Point]") -> list[EndLabel]:
     """Draw the memory over time, with the nearest limit if that is near, and return the labels of the lines."""
     unit, seconds_each = _time_unit(points[-1].seconds)
     time, host, device = (np.array(points, dtype=np.float64) / (seconds_each, BYTES_PER_MB, BYTES_PER_MB)).T
@@ -100,7 +103,7 @@ def _time_unit(seconds: float) -> tuple[str, float]:
     return ("minutes", 60.0) if seconds < 36_000 else ("hours", 3_600.0)
 
 
-def _draw_phases(axes: Axes, report: MemoryReport) -> None:
+def _draw_phases(axes: Axes, report: "MemoryReport") -> None:
     first, last = report.recent[0].seconds, report.recent[-1].seconds
     _, seconds_each = _time_unit(last)
     for phase in report.phases:

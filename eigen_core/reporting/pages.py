@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from eigen_core.checkpoint import UploadStatus
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.tables import (
     Row,
@@ -15,6 +15,9 @@ from eigen_core.reporting.tables import (
     markdown_table,
 )
 from eigen_core.units import count, duration, exact_clock
+
+if TYPE_CHECKING:
+    from eigen_core.checkpoint import UploadStatus
 
 _SUMMARY_GENERATIONS = 50
 _CONSOLE = "https://console.cloud.google.com/storage/browser/"
@@ -62,7 +65,7 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
     return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n\n## How it was computed\n\n{how}\n"
 
 
-def uploads_page(status: UploadStatus) -> str:
+def uploads_page(status: "UploadStatus") -> str:
     """Say how far the uploads to a store elsewhere are."""
     rows: list[Row] = [
         {
@@ -80,7 +83,7 @@ def uploads_page(status: UploadStatus) -> str:
     return "\n\n".join(filter(None, page))
 
 
-def uploads_sentence(status: UploadStatus) -> str:
+def uploads_sentence(status: "UploadStatus") -> str:
     """Say in one sentence whether everything is in a store elsewhere, and if not, what is not and why."""
     if status.pending or status.pending_files:
         return status.waiting

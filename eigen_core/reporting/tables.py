@@ -4,13 +4,14 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeGuard
-
-import pandas as pd
+from typing import TYPE_CHECKING, TypeGuard
 
 from eigen_core.records import Excess, GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.reporting.ancestry import champion_path, origins, record_of
 from eigen_core.units import BYTES_PER_MB, count, number, reward
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded, None is unknown."""
@@ -228,7 +229,7 @@ def in_words(statistics: Mapping[str, float]) -> str:
 
 def history_frame(
     history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry] = (), known: Sequence[str] = ()
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Return the scalars of a run as a frame indexed by generation; what is not known is NaN.
 
     Columns are the fields of `GenerationRecord`, how many of the first agents have descendants, what it has of the
@@ -240,6 +241,8 @@ def history_frame(
         telemetry: what they took.
         known: columns of learning and trading that are there even if no generation has them.
     """
+    import pandas as pd
+
     measured = {entry.generation: entry for entry in telemetry}
     rows = [_flat(record, measured.get(record.generation)) for record in history]
     scalars = [name for name in GenerationRecord.model_fields if name not in (*_NESTED, *_DIVERSITY)]

@@ -7,12 +7,13 @@ from typing import Any
 import httpx
 import pytest
 from fault_proxy import Fault, FaultProxy
-from flow_cases import small_flow_config
+from flow_cases import NoDrawing, small_flow_config
 from gcs_emulator import GcsEmulator
 from prefect.artifacts import Artifact
 from store_cases import locked_by_another_process, objects_of, run_config, save_generations
 from upload_cases import whole_generations
 
+import flows.plotting
 import flows.training
 import tasks.artifacts
 import tasks.phases
@@ -137,7 +138,7 @@ def quick(
     monkeypatch.chdir(tmp_path)
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
-    monkeypatch.setattr(tasks.phases, "write_plots", lambda *_: [])
+    monkeypatch.setattr(flows.plotting, "Drawing", NoDrawing)
 
 
 def bucket_config(url: str, **checkpoint: Any) -> Config:

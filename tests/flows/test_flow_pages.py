@@ -2,28 +2,30 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-import httpx
 import pytest
-from flow_cases import small_flow_config
+from flow_cases import NoDrawing, small_flow_config
 from prefect import State, flow, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-import flows.cockpit
+import flows.plotting
+import flows.reporter
 import flows.training
-import tasks.artifacts
 import tasks.phases
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
+from eigen_core.reporting.drawing import Drawing
 from eigen_core.store import open_store
 from flows.cockpit import Cockpit
 from flows.listener import Listener, observed_by
 from flows.own_flow_run import first_name
+from flows.reporter import Reporter
 from flows.runs import status_of
 from flows.train import train_flow
 
@@ -59,18 +61,28 @@ def records(config: Config, name: str) -> tuple[GenerationRecord, ...]:
 
 
 @pytest.mark.thorough
-def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(tmp_path: Path) -> None:
+def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows.reporter, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(Drawing, "is_done", lambda drawing: drawing._process.wait() == 0)
     config = small_flow_config(tmp_path, reporting={"plot_every": 2}, market={"holdout_days": 50})
     heard: list[dict[str, str]] = []
 
     class Observer(Listener):
         def phase_started(self, generation: int, phase: str) -> None:
             if (generation, phase) == (3, "train"):
+                end = time.monotonic() + 60.0
+                while "## Plots, drawn after generation 2" not in (shown := self.shown()).get("paged", ""):
+                    assert time.monotonic() < end
+                heard.append(shown)
                 raise KeyboardInterrupt
-            if (generation, phase) == (2, "plot"):
-                with get_client(sync_client=True) as client:
-                    (run,) = (run for run in client.read_flow_runs() if run.name.startswith("paged "))
-                heard.append({"name": run.name} | {key: str(page.data) for key, page in pages_of(run.id).items()})
+
+        @staticmethod
+        def shown() -> dict[str, str]:
+            with get_client(sync_client=True) as client:
+                (run,) = (run for run in client.read_flow_runs() if run.name.startswith("paged "))
+            return {"name": run.name} | {key: str(page.data) for key, page in pages_of(run.id).items()}
 
     with observed_by(Observer()), pytest.raises(KeyboardInterrupt):
         train(config, "paged")
@@ -153,7 +165,7 @@ def test_a_flow_run_is_named_by_what_it_was_asked_for_as_it_begins(parameters: d
 def test_a_phase_has_one_line_in_the_log_with_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tasks.phases.write_plots", lambda *_: [])
+    monkeypatch.setattr("flows.plotting.Drawing", NoDrawing)
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     with caplog.at_level("INFO"):
         assert train(config, "logged").is_completed()
@@ -162,7 +174,7 @@ def test_a_phase_has_one_line_in_the_log_with_its_figures(
     assert names == {"logged", "logged gen 1-2"}
     lines = [record.getMessage() for record in caplog.records if record.name == "prefect.task_runs"]
     phases = ("evaluate", "train", "evolve", "checkpoint")
-    expected = [f"{phase} {generation}:" for generation in (1, 2) for phase in phases] + ["plot 2:", "holdout 2:"]
+    expected = [f"{phase} {generation}:" for generation in (1, 2) for phase in phases] + ["holdout 2:", "plot 2:"]
     assert [" ".join(line.split(" ")[:2]) for line in lines] == expected
     for line in lines:
         assert re.search(r", \d+\.\d\d s, [\d.,]+ [MG]B$", line), line
@@ -199,41 +211,11 @@ def test_a_run_that_cannot_fit_shows_its_plan(tmp_path: Path) -> None:
     assert "The run does not fit" in str(pages["large-plan"].data)
 
 
-def test_a_server_that_is_away_is_not_asked_and_told_of_when_it_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked: list[str] = []
-
-    def away() -> None:
-        if status_of(str(tmp_path), "silent").generation in (1, 2):
-            raise httpx.ConnectError("it does not answer")
-
-    def telling(key: str, **options: object) -> UUID:  # noqa: ARG001
-        asked.append(key)
-        return uuid4()
-
-    for kind in ("markdown", "table", "progress"):
-        monkeypatch.setattr(tasks.artifacts, f"create_{kind}_artifact", telling)
-    monkeypatch.setattr(tasks.artifacts, "_renewed", lambda *_: False)
-    monkeypatch.setattr(flows.cockpit, "require_server", away)
-    monkeypatch.setattr("tasks.phases.write_plots", lambda *_: [])
-    assert train(small_flow_config(tmp_path), "silent").is_completed()
-    shown = ["silent", "silent-data", "silent-plan"]
-    assert asked == [
-        *shown,
-        "silent",
-        "silent-population",
-        "silent-progress",
-        "silent",
-        "silent-progress",
-        "silent-summary",
-    ]
-    assert caplog.text.count("The pages of run silent could not be renewed") == 1
-
-
 def test_a_cockpit_without_a_training_shows_nothing(tmp_path: Path) -> None:
-    cockpit = Cockpit(small_flow_config(tmp_path), "none")
-    with pytest.raises(ValueError, match="at once"), cockpit:
-        raise ValueError("at once")
-    cockpit.plotted(1, [])
-    cockpit.ended("It never began.")
+    with Reporter("none") as reporter:
+        cockpit = Cockpit(small_flow_config(tmp_path), "none", reporter)
+        with pytest.raises(ValueError, match="at once"), cockpit:
+            raise ValueError("at once")
+        cockpit.plotted(1, [])
+        cockpit.ended("It never began.")
+        assert not reporter._waiting

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_cases import small_flow_config
+from flow_cases import NoDrawing, small_flow_config
 
-import tasks.phases
+import flows.plotting
 from eigen_core.config import Config
 from flows.runs import status_of
 from flows.train import train_flow
@@ -25,7 +25,7 @@ def pendulum(store: Path, generations: int) -> Config:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("prefect_api")
 def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks.phases, "write_plots", lambda *_: [])
+    monkeypatch.setattr(flows.plotting, "Drawing", NoDrawing)
     for run, ends in (("whole", [4]), ("stopped", [2, 4])):
         for generations in ends:
             assert train_flow(pendulum(tmp_path, generations), run, return_state=True).is_completed()

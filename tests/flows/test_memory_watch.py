@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from flow_cases import small_flow_config
+from flow_cases import NoDrawing, small_flow_config
 from numpy.typing import NDArray
 from prefect import State
 from prefect.artifacts import Artifact
@@ -59,7 +59,7 @@ class Hoard:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No drawing of plots; nothing that was hoarded outlives a test."""
-    monkeypatch.setattr("tasks.phases.write_plots", lambda *_: [])
+    monkeypatch.setattr("flows.plotting.Drawing", NoDrawing)
     yield
     Hoard.kept.clear()
 
@@ -201,11 +201,12 @@ def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path
 
 @pytest.mark.thorough
 def test_a_plot_that_takes_too_much_ends_the_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hoard(*args: object) -> list[Path]:  # noqa: ARG001
-        Hoard().take()
-        return []
+    class Hoarding(NoDrawing):
+        def write(self, folder: Path) -> list[Path]:
+            Hoard().take()
+            return super().write(folder)
 
-    monkeypatch.setattr("tasks.phases.write_plots", hoard)
+    monkeypatch.setattr("flows.plotting.Drawing", Hoarding)
     config = small_flow_config(tmp_path, generations=1)
     ended = train(limited(config))
     assert ended.name == GUARD_NAME
@@ -252,8 +253,8 @@ def test_every_phase_of_every_generation_is_measured(tmp_path: Path) -> None:
     assert train(config).is_completed()
     telemetry = status_of(str(tmp_path), "run").telemetry
     names = [[phase.phase for phase in entry.phases] for entry in telemetry]
-    # What came after the last checkpoint is not in it.
-    generation = ["evaluate", "train", "evolve", "checkpoint", "plot"]
+    # What came after the last checkpoint is not in it, nor what another process does.
+    generation = ["evaluate", "train", "evolve", "checkpoint"]
     assert names == [["start", *generation], generation, generation[:3]]
     for entry in telemetry:
         assert entry.rss_peak_bytes == max(phase.peak_bytes for phase in entry.phases)

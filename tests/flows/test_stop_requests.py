@@ -17,6 +17,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import TerminationSignal
 
 from eigen_core import generation as phases
+from eigen_core.reporting.drawing import Drawing
 from flows.runs import status_of
 from flows.stop_requests import stop_requests_raised
 from flows.train import train_flow
@@ -193,6 +194,8 @@ def test_sigterm_while_prefect_creates_a_task_run_ends_a_training(
         return create(task=task, **facts)
 
     monkeypatch.setattr(task_engine, "_create_task_run_locally", stopped_in_the_second_generation)
+    # Plots are taken over in the next generation, however long they take.
+    monkeypatch.setattr(Drawing, "is_done", lambda drawing: drawing._process.wait() == 0)
     config = small_flow_config(tmp_path, generations=50)
     config = config.model_copy(update={"reporting": config.reporting.model_copy(update={"plot_every": 1})})
     with pytest.raises(TerminationSignal):

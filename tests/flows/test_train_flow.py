@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import Mock
 
 import httpx
 import pytest
-from flow_cases import small_flow_config
+from flow_cases import NoDrawing, small_flow_config
 from prefect import State
 
+import flows.plotting
 import flows.training
 import tasks.artifacts
 import tasks.phases
@@ -20,7 +20,8 @@ from eigen_core.checkpoint.names import holdout_name
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord
-from eigen_core.reporting.plots import write_plots
+from eigen_core.reporting import drawing
+from eigen_core.reporting.drawing import Drawing
 from flows.choosing import newest_unfinished
 from flows.listener import Listener, observed_by
 from flows.names import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
@@ -37,7 +38,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No back-off, no drawing: neither is what most tests are about."""
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
-    monkeypatch.setattr(tasks.phases, "write_plots", lambda *_: [])
+    monkeypatch.setattr(flows.plotting, "Drawing", NoDrawing)
 
 
 def train(config: Config, name: str = "run") -> State[Any]:
@@ -79,7 +80,7 @@ def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -
 def test_a_run_completes_with_its_records_plots_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
-    monkeypatch.setattr(tasks.phases, "write_plots", write_plots)
+    monkeypatch.setattr(flows.plotting, "Drawing", Drawing)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     status = status_of(str(tmp_path), "run")
@@ -216,7 +217,7 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     assert train(config, "undisturbed").is_completed()
     with monkeypatch.context() as patch:
-        patch.setattr(flows.training, killed_in, _interrupted)
+        patch.setattr(flows.plotting if killed_in == "plot" else flows.training, killed_in, _interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(config)
     status = status_of(str(tmp_path), "run")
@@ -224,13 +225,12 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
     chosen = newest_unfinished(str(tmp_path))
     assert chosen is not None
     assert chosen.name == "run"
-    draw = Mock(return_value=[])
-    monkeypatch.setattr(tasks.phases, "write_plots", draw)
+    monkeypatch.setattr(NoDrawing, "begun", 0)
     for phase in ("evaluate", "train", "evolve"):
         monkeypatch.setattr(phases, phase, _interrupted)
     ended = train_flow(config, resume=True, return_state=True)
     assert (ended.is_completed(), ended.name) == (True, "Completed")
-    draw.assert_called_once()
+    assert NoDrawing.begun == 1
     status = status_of(str(tmp_path), "run")
     assert (status.state, status.holdout) == ("finished", status_of(str(tmp_path), "undisturbed").holdout)
     assert train_flow(config, resume=True, return_state=True).name == NOTHING_NAME
@@ -249,10 +249,8 @@ def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:
 def test_a_failing_plot_is_a_failed_task_and_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
-    def failing(*args: object) -> None:  # noqa: ARG001
-        raise ValueError("no ink")
-
-    monkeypatch.setattr(tasks.phases, "write_plots", failing)
+    monkeypatch.setattr(flows.plotting, "Drawing", Drawing)
+    monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
     seen: list[State[Any]] = []
     plot = tasks.phases.plot
 
@@ -260,10 +258,11 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
         seen.append(plot(*args, **options))
         return seen[-1]
 
-    monkeypatch.setattr(flows.training, "plot", watched)
+    monkeypatch.setattr(flows.plotting, "plot", watched)
     config = small_flow_config(tmp_path, reporting={"plot_every": 1})
     assert train(config).is_completed()
     assert [state.is_failed() for state in seen] == [True, True, True]
+    assert all("No module named eigen_core.no_such_module" in str(state.message) for state in seen)
     assert records(config) == expected
 
 
@@ -276,7 +275,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
 
     monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
     monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
-    monkeypatch.setattr(tasks.phases, "write_plots", write_plots)
+    monkeypatch.setattr(flows.plotting, "Drawing", Drawing)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     assert records(config) == expected

@@ -13,6 +13,7 @@ from prefect.states import Cancelling
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.market import build_panel
+from flows import own_flow_run
 from flows.housekeeping import verify_run
 from flows.runs import runs_in, status_of
 from flows.walk import walk_flow
@@ -44,6 +45,7 @@ def test_a_walk_that_is_cancelled_ends_its_fold_and_goes_on_with_the_same_bits(
     evolve = phases.evolve
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", cancelled)
+        patch.setattr(own_flow_run, "_LOOK_SECONDS", 0.0)
         ended = walk_flow(walk, return_state=True)
     assert ended.is_cancelled()
     assert ended.message == "The flow run 'walk years', which began it, was cancelled."

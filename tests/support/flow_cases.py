@@ -63,6 +63,29 @@ def run_eigen(
     )
 
 
+class NoDrawing:
+    """Stands in for `Drawing` where a test is not about plots, and counts how often one was begun."""
+
+    begun = 0
+
+    def __init__(self) -> None:
+        type(self).begun += 1
+
+    def begin(self, *_: object) -> None:
+        """Draw nothing."""
+
+    def is_done(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, folder: Path) -> list[Path]:  # noqa: ARG002 - the interface
+        """Write nothing."""
+        return []
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
 @contextmanager
 def started(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The command line in a process group of its own, as a terminal would start it; nothing of it survives."""

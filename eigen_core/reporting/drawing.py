@@ -1,0 +1,112 @@
+"""The figures of a run, drawn by a process of its own: `python -P -m eigen_core.reporting.drawing`.
+
+It reads lines of JSON from standard input: how many records there are and the learner's curves, then the records, then
+what the generations took. It writes the figures as a ZIP archive to standard output, which is a file: nothing waits for
+what a killed parent does not read.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import chain, islice
+from pathlib import Path
+from zipfile import ZipFile
+
+from eigen_core.records import Curve, GenerationRecord, RecordLog, Telemetry
+from eigen_core.store.files import replacing
+
+# A training on all cores is more urgent.
+_NICENESS = 10
+
+
+class DrawingError(RuntimeError):
+    """The figures could not be drawn."""
+
+
+class Drawing:
+    """Draws the figures of a run once, in a process of its own, which is started here and waits for what to draw.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(self) -> None:
+        self._files = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
+        self._complaint = tempfile.TemporaryFile()  # noqa: SIM115 - as above
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=self._files,
+            stderr=self._complaint,
+            # Ctrl-C is for the training, which ends this process itself.
+            start_new_session=True,
+        )
+
+    def begin(
+        self, history: RecordLog[GenerationRecord], telemetry: RecordLog[Telemetry], curves: Sequence[Curve]
+    ) -> None:
+        """Let it draw these (`write_plots`), as they are now."""
+        head = {"records": len(history), "curves": [asdict(curve) for curve in curves]}
+        assert self._process.stdin is not None
+        # A process that has ended already says why in `write`.
+        with suppress(BrokenPipeError), self._process.stdin as given:
+            for line in chain([json.dumps(head).encode()], history.lines(), telemetry.lines()):
+                given.write(line + b"\n")
+
+    def is_done(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self._process.poll() is not None
+
+    def write(self, folder: Path) -> list[Path]:
+        """Wait until the figures are drawn, write them into `folder`, each in one step, and return the files.
+
+        Raises:
+            DrawingError: they could not be drawn.
+        """
+        status = self._process.wait()
+        if status != 0:
+            self._complaint.seek(0)
+            *_, last = self._complaint.read().decode(errors="replace").splitlines() or [
+                f"it ended with status {status}"
+            ]
+            raise DrawingError(f"the process that draws has failed: {last}")
+        paths = []
+        with ZipFile(self._files) as drawn:
+            for name in drawn.namelist():
+                with replacing(folder / name) as opened:
+                    opened.write(drawn.read(name))
+                paths.append(folder / name)
+        return paths
+
+    def stop(self) -> None:
+        """End the process, whether or not it has drawn everything."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._files.close()
+        self._complaint.close()
+
+
+def main() -> None:
+    """Draw what standard input holds."""
+    from eigen_core.reporting.plots import write_plots
+
+    os.nice(_NICENESS)
+    lines = (line.rstrip(b"\n") for line in sys.stdin.buffer)
+    head = json.loads(next(lines))
+    history = RecordLog.of_lines(GenerationRecord, islice(lines, head["records"]))
+    telemetry = RecordLog.of_lines(Telemetry, lines)
+    curves = [Curve(**curve) for curve in head["curves"]]
+    with tempfile.TemporaryDirectory(prefix="eigen-") as folder, ZipFile(sys.stdout.buffer, "w") as drawn:
+        for path in write_plots(history, telemetry, Path(folder), curves):
+            drawn.write(path, path.name)
+
+
+if __name__ == "__main__":
+    main()
