@@ -99,6 +99,11 @@ def warn_of_arithmetic(device: torch.device, instructions: Instructions) -> None
         logger.warning(problem)
 
 
+def is_problem_free(device: torch.device, instructions: Instructions) -> bool:
+    """Whether bits depend here on the configuration alone, not on groups and threads."""
+    return _problem(device, instructions) is None
+
+
 def warn_of_another(computed_by: Arithmetic | None, generation: int, device: torch.device) -> None:
     """Log a warning if a generation was computed by something else than what would go on with it here."""
     here = arithmetic_of(device)

@@ -41,7 +41,8 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where tensors live; `auto` takes a GPU if there is one."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
-    """Processor threads of a computation; 0: as many as torch chooses."""
+    """Processor threads of a computation; 0: all that torch would use or one, whichever computes the first gradient
+    steps sooner."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
     """Processes on this machine that compute the agents, one thread each; 0: the run's own process computes them;
     `auto`: as many as there are processor cores, at most one an agent; 0 with a GPU."""

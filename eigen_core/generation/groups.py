@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.arithmetic import is_problem_free
 from eigen_core.config import Config
 from eigen_core.devices import on_device
 from eigen_core.evolution.interface import NOISE_FACTOR
@@ -22,6 +23,7 @@ from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 from eigen_core.task import Rollout, task_class
+from eigen_core.threads import ThreadTrial
 
 # Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
 _LARGEST = 1.0 - 2.0**-20
@@ -115,6 +117,8 @@ class AgentComputer:
         self.heads = learner.heads(config)
         self.task = task_class(config)(config, content, device, self.heads)
         self.learner = learner(config, self.task)
+        is_tried = device.type == "cpu" and config.threads == 0 and is_problem_free(device, config.instructions)
+        self._trial = ThreadTrial() if is_tried else None
         self.group_size = agents_at_once(config.population, self.task.block_bytes, device.type)
 
     def play(self, population: Population, episodes: Episodes) -> Played:
@@ -143,10 +147,14 @@ class AgentComputer:
             nonlocal done
             done += 1
             report_progress("train", done, total)
+            if self._trial is not None:
+                self._trial.step()
 
         def learn(agents: slice) -> dict[str, Tensor]:
             # A group of all agents is the population itself: no memory for a second one.
             group = population if agents == slice(0, population.size) else population.rows(agents)
+            if self._trial is not None:
+                self._trial.begin()
             learned = self.learner.learn(group, plan.rows(agents), replay, count_step)
             if learned.group is not population:
                 population.put(agents, learned.group)

@@ -1,0 +1,60 @@
+"""How many threads compute: measured by gradient steps that are needed anyway; small ones gain nothing by more."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+# Of each count; the first one only warms up its threads.
+_STEPS = 4
+
+
+class ThreadTrial:
+    """Lets gradient steps be computed by all threads and by one in turns, and then goes on with what took less time.
+
+    The bits of a step do not depend on it. The least time counts: a busy machine makes steps longer, never shorter.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        most = torch.get_num_threads()
+        self._clock = clock
+        self._took: dict[int, list[float]] = {most: [], 1: []}
+        self._chosen = most == 1
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Begin a row of steps."""
+        self._began = self._clock()
+
+    def step(self) -> None:
+        """Note that a step has ended; choose for the next one."""
+        if self._chosen:
+            return
+        now = self._clock()
+        self._took[torch.get_num_threads()].append(now - self._began)
+        waiting = [count for count, took in self._took.items() if len(took) < _STEPS]
+        if waiting:
+            torch.set_num_threads(waiting[0])
+        else:
+            self._choose()
+        self._began = self._clock()
+
+    def _choose(self) -> None:
+        least = {count: min(took[1:]) for count, took in self._took.items()}
+        best = min(least, key=lambda count: (least[count], count))
+        torch.set_num_threads(best)
+        self._chosen = True
+        most, one = (1e3 * seconds for seconds in least.values())
+        logger.info(
+            "threads: %d, since a gradient step takes %.1f ms with %d threads and %.1f ms with one",
+            best,
+            most,
+            max(least),
+            one,
+        )

@@ -1,0 +1,77 @@
+"""Threads are chosen by steps that are needed anyway."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from training_cases import advance, small_state
+
+from eigen_core.threads import ThreadTrial
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Three threads, as on a machine of three cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+class Clock:
+    """Time that a step of so many threads takes; the first with each count takes long."""
+
+    def __init__(self, seconds: dict[int, list[float]]) -> None:
+        self.now = 0.0
+        self._seconds = {count: iter(steps) for count, steps in seconds.items()}
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def compute(self) -> None:
+        """Compute a step with the threads that are set."""
+        self.now += next(self._seconds[torch.get_num_threads()])
+
+
+@pytest.mark.parametrize(
+    ("three", "one", "chosen"),
+    [
+        ([9.0, 1.0, 1.1, 1.2], [0.1, 2.0, 2.1, 2.2], 3),
+        ([0.1, 2.0, 2.1, 2.2], [9.0, 5.0, 1.0, 5.0], 1),
+        ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], 1),
+    ],
+    ids=["three are faster", "one was faster once", "no difference"],
+)
+def test_what_computes_a_step_sooner_is_chosen_for_good(three: list[float], one: list[float], chosen: int) -> None:
+    clock = Clock({3: [*three, *[0.5] * 4], 1: [*one, *[0.5] * 4]})
+    trial = ThreadTrial(clock)
+    seen = []
+    for _ in range(4):
+        trial.begin()
+        for _ in range(3):
+            seen.append(torch.get_num_threads())
+            clock.compute()
+            trial.step()
+        # What comes between two rows of steps is no step.
+        clock.now += 100.0
+    assert seen == [3] * 4 + [1] * 4 + [chosen] * 4
+    assert torch.get_num_threads() == chosen
+
+
+def test_one_thread_is_not_compared() -> None:
+    torch.set_num_threads(1)
+    trial = ThreadTrial()
+    trial.begin()
+    for _ in range(20):
+        trial.step()
+        assert torch.get_num_threads() == 1
+
+
+def test_a_training_that_tries_threads_has_the_bits_of_one_that_does_not() -> None:
+    tried, fixed = (
+        advance(small_state(learner={"gradient_steps": 10}, threads=threads), 2).history for threads in (0, 1)
+    )
+    assert [record.weights_sha256 for record in tried] == [record.weights_sha256 for record in fixed]
+    assert tried[-1].learning == fixed[-1].learning
+    assert tried[-1].learning is not None
