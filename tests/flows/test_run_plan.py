@@ -222,5 +222,5 @@ def test_the_document_is_json_with_these_keys() -> None:
         "suggestions",
     }
     assert document["fits"] is False
-    assert {"bytes": 1_200 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
+    assert {"bytes": 1_300 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
     assert set(document["suggestions"][0]) == {"settings", "saved_bytes", "fits", "same_result"}
