@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -13,7 +14,7 @@ import torch
 from distributed import ActorFuture, Future, KilledWorker
 from torch import Tensor
 
-from eigen_core.arithmetic import arithmetic_of
+from eigen_core.arithmetic import Arithmetic, arithmetic_of
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
@@ -266,10 +267,19 @@ class WorkerExecutor:
             ) from error
 
     def _ready(self) -> list[_Worker]:
-        """Return the workers, each with this run; those that are new are given it first."""
-        self._before_phase()
-        addresses, began = self.addresses(), time.monotonic()
-        while not addresses:
+        """Return the workers, each with this run; those that are new are given it first.
+
+        Raises:
+            WorkerLostError: there are none.
+        """
+        began = time.monotonic()
+        while True:
+            self._before_phase()
+            addresses = self.addresses()
+            self._workers = {address: self._workers[address] for address in addresses if address in self._workers}
+            self._begin([address for address in addresses if address not in self._workers])
+            if self._workers:
+                return [self._workers[address] for address in addresses if address in self._workers]
             if time.monotonic() - began > _FIRST_WORKER_SECONDS:
                 raise WorkerLostError(
                     f"scheduler {self._scheduler} has no workers: start some, for example with "
@@ -277,14 +287,9 @@ class WorkerExecutor:
                 )
             report_progress("workers", 0, 1)
             time.sleep(_LOOK_SECONDS)
-            self._before_phase()
-            addresses = self.addresses()
-        self._workers = {address: self._workers[address] for address in addresses if address in self._workers}
-        self._begin([address for address in addresses if address not in self._workers])
-        return [self._workers[address] for address in addresses]
 
     def _begin(self, addresses: Sequence[str]) -> None:
-        """Give the run to workers that do not have it yet."""
+        """Give the run to workers that do not have it yet. Those that are lost meanwhile are left out."""
         stored = stored_values(self._config)
         futures = {
             address: self._client.submit(
@@ -299,22 +304,37 @@ class WorkerExecutor:
             )
             for address in addresses
         }
-        workers = [_Worker(address, self._awaited(future, address, _BEGINNING)) for address, future in futures.items()]
-        opened = [self._call(worker, "open") for worker in workers]
-        here = arithmetic_of(self._device)
-        for worker, opening in zip(workers, opened, strict=True):
-            there = self._awaited(opening, worker.address, _BEGINNING)
-            if there is None:
-                self.sent_bytes += array_bytes(self._content)
-                there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
-            if there is None:
-                raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
-            if there != here:
-                logger.warning(
-                    "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
-                    "machine computes.",
-                    worker.address,
-                    there,
-                    here,
-                )
-            self._workers[worker.address] = worker
+        opened = []
+        for address, future in futures.items():
+            with _left_out_if_lost():
+                worker = _Worker(address, self._awaited(future, address, _BEGINNING))
+                opened.append((worker, self._call(worker, "open")))
+        for worker, opening in opened:
+            with _left_out_if_lost():
+                self._check(worker, opening)
+                self._workers[worker.address] = worker
+
+    def _check(self, worker: _Worker, opening: ActorFuture[Arithmetic | None]) -> None:
+        """Send a worker the data that it did not find, and warn if it computes with something else."""
+        there, here = self._awaited(opening, worker.address, _BEGINNING), arithmetic_of(self._device)
+        if there is None:
+            self.sent_bytes += array_bytes(self._content)
+            there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
+        if there is None:
+            raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
+        if there != here:
+            logger.warning(
+                "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
+                "machine computes.",
+                worker.address,
+                there,
+                here,
+            )
+
+
+@contextmanager
+def _left_out_if_lost() -> Iterator[None]:
+    try:
+        yield
+    except WorkerLostError as error:
+        logger.warning("%s The phase goes on with the others.", error)

@@ -111,7 +111,7 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
         assert worker not in workers.processes
 
 
-def test_a_worker_that_ends_before_it_has_the_run_counts_as_lost() -> None:
+def test_a_worker_that_ends_before_it_has_the_run_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     config = small_config()
     with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
         wait_for(executor, 2)
@@ -120,8 +120,8 @@ def test_a_worker_that_ends_before_it_has_the_run_counts_as_lost() -> None:
         os.kill(worker, signal.SIGSTOP)
         timer = threading.Timer(2.0, os.kill, (worker, signal.SIGKILL))
         timer.start()
-        with pytest.raises(WorkerLostError, match="was lost while it began with the run"):
-            evaluate(state)
+        evaluate(state)
+        assert "was lost while it began with the run. The phase goes on with the others." in caplog.text
         assert content_of(advance(state, 1)) == content_of(alone(config, 1))
 
 
