@@ -21,6 +21,7 @@ BENCHMARKS = (
     "environment",
     "population",
     "groups",
+    "scaling",
     "baselines",
     "arithmetic",
     "generation",

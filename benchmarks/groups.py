@@ -23,7 +23,7 @@ _TRADABLE, _FEATURES, _DAYS = 108, 9, 1_200
 _PLAIN_AGENTS = 4
 _ROUNDS = 2
 _BATCH = 24
-_SETTINGS = (
+SETTINGS = (
     "device=cpu",
     "market.validation_days=160",
     "market.holdout_days=0",
@@ -38,6 +38,7 @@ _SETTINGS = (
     "evaluation.validation_slices=1",
     "evaluation.validation_lowest=1",
 )
+"""Of a run whose phases are as short as they can be."""
 
 
 def run() -> Section:
@@ -56,8 +57,8 @@ def run() -> Section:
 
 
 def _row(encoder: str, agents: int, columns: int) -> list[str]:
-    config = load_config("quickstart", [*_SETTINGS, f"network.encoder={encoder}", f"population.size={agents}"])
-    state = start_training(config, _panel(config, columns))
+    config = load_config("quickstart", [*SETTINGS, f"network.encoder={encoder}", f"population.size={agents}"])
+    state = start_training(config, random_panel(config, columns))
     evaluate(state)
     plan = state.learner.plan(state.replay, agents, 1)
     assert isinstance(plan, BatchPlan)
@@ -83,7 +84,8 @@ def _looped(state: TrainingState, plan: BatchPlan) -> Callable[[], object]:
     return lambda: learn_one_by_one(state, plan.rows(slice(0, _PLAIN_AGENTS)), agents)
 
 
-def _panel(config: Config, columns: int) -> Panel:
+def random_panel(config: Config, columns: int) -> Panel:
+    """Return a panel of random prices, the same for the same number of columns."""
     generator = keyed_generator(1, 0, "benchmark", "groups")
     assets = min(columns, _TRADABLE)
     features = generator.standard_normal((_DAYS, columns, _FEATURES), dtype=np.float32)

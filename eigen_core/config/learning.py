@@ -78,6 +78,8 @@ class ReplayConfig(Section):
     """Learning starts once this many transitions are stored."""
     compression: Literal["none", "gzip", "zstd"] = "zstd"
     """How the replay's shards are stored; all three can be read, whatever is chosen here."""
+    actions: Literal["float32", "float16"] = "float32"
+    """How the tasks of prices store actions. `float16` takes half the bytes, and rounds them by less than 0.05 %."""
     settlement_days: bool = False
     """The task `market` stores the days of settlement too, on which nothing is decided. Else an episode's last decision
     is terminal, and what is booked after it is added to its reward."""

@@ -106,6 +106,11 @@ class Config(Section):
                 f"exploration.random_steps {self.exploration.random_steps} draws actions uniformly from their range, "
                 "and trading.max_coefficient is empty, no bound: give a bound, or set random_steps to 0"
             )
+        if self.replay.actions == "float16" and self.trading.max_coefficient is None:
+            raise ValueError(
+                "replay.actions float16 holds numbers up to 65,504, and trading.max_coefficient is empty, no bound: "
+                "give a bound, or choose float32"
+            )
         too_long = [scale for scale in self.network.scales if scale > self.market.window]
         if self.network.encoder == "filter_bank" and too_long:
             raise ValueError(

@@ -76,7 +76,11 @@ class MarketTask(PanelTask):
         """Play one episode for each agent and start; see `Task.roll_out`."""
         played = self.evaluator.roll_out(weights, starts, noise, record)
         counts = self.counts(starts, played.summary)
-        return Rollout(played.rewards, counts, None if played.episodes is None else rows_of(played.episodes))
+        return Rollout(
+            played.rewards,
+            counts,
+            None if played.episodes is None else rows_of(played.episodes, self.columns["action"].dtype),
+        )
 
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
         """Return the assets that each decision buys, if any, each with the same share; see `PanelTask.decisions`."""

@@ -21,7 +21,7 @@ from eigen_core.pieces import agents_at_once, days_at_once, device_kind
 from eigen_core.replay import Column
 from eigen_core.task.market_outcomes import table_kept
 from eigen_core.task.market_sample import market_sample
-from eigen_core.task.market_transitions import market_columns, stored_steps
+from eigen_core.task.market_transitions import stored_columns, stored_steps
 from eigen_core.task.needs import BatchNeeds, Sample
 from eigen_core.trading import PORTFOLIO_VALUES
 from eigen_core.trading.orders import episodes_at_once
@@ -71,7 +71,7 @@ class MarketNeeds:
     @property
     def columns(self) -> Mapping[str, Column]:
         """What one stored transition consists of."""
-        return market_columns(self.panel.assets, self._actions.portfolio_values, self._actions.values)
+        return stored_columns(self.config, self.panel.assets, self._actions.portfolio_values, self._actions.values)
 
     @property
     def episode_steps(self) -> int:

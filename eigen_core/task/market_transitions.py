@@ -22,19 +22,22 @@ _ROWS_AT_A_TIME = 1 << 18
 """Rows that are looked at together, so that looking takes a few megabytes."""
 
 
-def market_columns(assets: int, portfolio_values: int, action_values: int = 2) -> dict[str, Column]:
+def market_columns(
+    assets: int, portfolio_values: int, action_values: int = 2, actions: torch.dtype = torch.float32
+) -> dict[str, Column]:
     """Return what a stored transition consists of.
 
     Args:
         assets: tradable columns.
         portfolio_values: values of an asset's portfolio state that are observed.
         action_values: values of an asset's action.
+        actions: type of what is stored of them.
     """
     return {
         "day": Column(torch.int32, on_host=True),
         "step": Column(torch.int16),
         "portfolio": Column(torch.float16, (assets, portfolio_values)),
-        "action": Column(torch.float32, (assets, action_values)),
+        "action": Column(actions, (assets, action_values)),
         "reward": Column(torch.float32),
         "terminal": Column(torch.bool),
     }
@@ -81,6 +84,12 @@ class TransitionBatch:
     terminal: Tensor
 
 
+def stored_columns(config: Config, assets: int, portfolio_values: int, action_values: int) -> dict[str, Column]:
+    """Return `market_columns` as a run stores them."""
+    actions = {"float16": torch.float16, "float32": torch.float32}[config.replay.actions]
+    return market_columns(assets, portfolio_values, action_values, actions)
+
+
 def stored_steps(config: Config) -> int:
     """Return the days of an episode of the task `market` that are stored: those of decisions, or all."""
     return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
@@ -100,15 +109,15 @@ def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
     return stored.float()
 
 
-def rows_of(episodes: EpisodeBatch) -> dict[str, Tensor]:
-    """Return the transitions of episodes in their order, as columns `[episodes * days, ...]`."""
+def rows_of(episodes: EpisodeBatch, actions: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Return the transitions of episodes in their order, as columns `[episodes * days, ...]`; actions as this type."""
     count, days = episodes.rewards.shape
     steps = torch.arange(days, device=episodes.rewards.device)
     return {
         "day": (episodes.first_days[:, None] + steps).flatten(),
         "step": steps.repeat(count),
         "portfolio": episodes.portfolios.flatten(0, 1),
-        "action": episodes.actions.flatten(0, 1),
+        "action": episodes.actions.flatten(0, 1).to(actions),
         "reward": episodes.rewards.flatten(),
         "terminal": (steps == days - 1).repeat(count),
     }
@@ -125,7 +134,7 @@ def picked(replay: Replay, slots: Tensor, most_steps: int = 1) -> TransitionBatc
         steps=stretches.steps,
         portfolios=rows["portfolio"].float(),
         next_portfolios=replay.pick((last + 1) % replay.capacity, "portfolio")["portfolio"].float(),
-        actions=rows["action"],
+        actions=rows["action"].float(),
         rewards=replay.pick(stretches.slots, "reward")["reward"] * stretches.taken,
         terminal=replay.pick(last, EPISODE_END)[EPISODE_END],
     )

@@ -27,8 +27,8 @@ from eigen_core.task.market_transitions import (
     EPISODE_END,
     DayBlocks,
     DistinctDaySampler,
-    market_columns,
     picked,
+    stored_columns,
     stored_days,
     wrong_rows,
 )
@@ -103,7 +103,9 @@ class PanelTask(ABC):
         self.critic_layout = self.network.critic_layout
         self.actor_layout = self.network.actor_layout
         self.box = self.network.box
-        self.columns: Mapping[str, Column] = market_columns(panel.assets, actions.portfolio_values, actions.values)
+        self.columns: Mapping[str, Column] = stored_columns(
+            config, panel.assets, actions.portfolio_values, actions.values
+        )
         self.episode_steps = self.fewest_steps = self.steps(config)
         self.episode_end = EPISODE_END
         self.state: Mapping[str, Tensor] = {}

@@ -77,7 +77,7 @@ class PortfolioTask(PanelTask):
         return Rollout(
             rewards.cpu().numpy().sum(axis=-1),
             {name: values.flatten().cpu().numpy() for name, values in counts.items()},
-            None if batch is None else rows_of(batch),
+            None if batch is None else rows_of(batch, self.columns["action"].dtype),
         )
 
     def _decided(

@@ -218,6 +218,22 @@ def test_a_transition_at_full_scale_takes_at_most_2000_bytes() -> None:
     assert replay.bytes_per_transition == replay.nbytes / 100
 
 
+def test_actions_of_half_precision_take_half_the_bytes_and_are_rounded_once() -> None:
+    whole = Replay(100, market_columns(108, 4), CPU)
+    half = Replay(100, market_columns(108, 4, actions=torch.float16), CPU)
+    assert whole.bytes_per_transition - half.bytes_per_transition == 108 * 2 * 2
+    assert half.bytes_per_transition <= 1_310
+    replay = Replay(24, market_columns(ASSETS, 4, actions=torch.float16), CPU)
+    episodes = episodes_of(1, 4, 6)
+    rows = rows_of(episodes, torch.float16)
+    replay.append(rows)
+    restored = Replay.from_ring(replay.ring(), market_columns(ASSETS, 4, actions=torch.float16), CPU)
+    drawn = picked(restored, torch.arange(24)[None]).actions[0]
+    assert drawn.dtype == torch.float32
+    assert torch.equal(drawn, episodes.actions.flatten(0, 1).half().float())
+    assert torch.allclose(drawn, episodes.actions.flatten(0, 1), rtol=2.0**-11, atol=0.0)
+
+
 def test_more_than_the_ring_can_hold_is_refused_and_changes_nothing() -> None:
     replay = Replay(24, market_columns(ASSETS, 4), CPU)
     replay.append(rows_of(episodes_of(1, 4, 5)))

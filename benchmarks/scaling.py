@@ -1,0 +1,88 @@
+"""How the time of a generation grows with agents, columns, window and replay."""
+
+from collections.abc import Sequence
+from math import log
+from statistics import median
+
+from benchmarks.groups import SETTINGS, random_panel
+from benchmarks.measure import seconds_of
+from benchmarks.results import Section
+from eigen_core.config.loading import load_config
+from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.memory import tune_allocator
+
+_ENCODERS = ("filter_bank", "tcn")
+_AGENTS, _COLUMNS, _WINDOW, _REPLAY = 16, 108, 64, 12_500
+_GROWTH: dict[str, tuple[int, int, int]] = {
+    "agents": (4, 16, 64),
+    "columns": (20, 108, 669),
+    "window": (64, 128, 504),
+    "replay": (12_500, 50_000, 500_000),
+}
+_GENERATIONS = 3
+_PHASES = {"evaluate": evaluate, "train": train, "evolve": evolve}
+_LINEAR = 1.05
+"""Exponents up to this one count as linear: times differ by a few percent from run to run."""
+
+
+def run() -> Section:
+    """Run generations of growing sizes with both encoders."""
+    tune_allocator()
+    found = {
+        (encoder, name): [_generation(encoder, name, size) for size in sizes]
+        for encoder in _ENCODERS
+        for name, sizes in _GROWTH.items()
+    }
+    exponents = {key: _exponent(_GROWTH[key[1]], times) for key, times in found.items()}
+    steeper = [f"{encoder} over {name}" for (encoder, name), exponent in exponents.items() if exponent > _LINEAR]
+    verdict = f"Steeper than linear: {', '.join(steeper)}." if steeper else "None grows faster than its size."
+    return Section(
+        title="A generation over sizes",
+        method=f"Middle of {_GENERATIONS} generations after a first one, of runs of {_AGENTS} agents, {_COLUMNS} "
+        "columns (at most 108 of them tradable, random prices of 1,200 days), window "
+        f"{_WINDOW} and {_REPLAY:,} transitions, of which one size grows; a gradient step of 24 transitions in blocks "
+        "of 256 days, an episode of a kind. Groups of agents are those that `population.group_size` 0 chooses. The "
+        "exponent is that of the power of the size by which the whole time grows from the middle size to the largest.",
+        columns=("encoder", "what grows", "sizes", *(f"{phase}: s" for phase in _PHASES), "exponent"),
+        rows=[
+            [encoder, name, _shown(_GROWTH[name], ",")]
+            + [_shown([times[phase] for times in found[encoder, name]], ".2f") for phase in _PHASES]
+            + [f"{exponents[encoder, name]:.2f}"]
+            for encoder, name in found
+        ],
+        remarks=(verdict,),
+    )
+
+
+def _shown(values: Sequence[float], form: str) -> str:
+    return " / ".join(format(value, form) for value in values)
+
+
+def _exponent(sizes: Sequence[int], times: Sequence[dict[str, float]]) -> float:
+    *_, before, last = (sum(phases.values()) for phases in times)
+    return log(last / before) / log(sizes[-1] / sizes[-2])
+
+
+def _generation(encoder: str, name: str, size: int) -> dict[str, float]:
+    """Return the time of each phase (seconds)."""
+    sizes = {"agents": _AGENTS, "columns": _COLUMNS, "window": _WINDOW, "replay": _REPLAY} | {name: size}
+    config = load_config(
+        "quickstart",
+        [
+            *SETTINGS,
+            f"network.encoder={encoder}",
+            f"population.size={sizes['agents']}",
+            f"market.window={sizes['window']}",
+            f"replay.capacity={sizes['replay']}",
+        ],
+    )
+    state = start_training(config, random_panel(config, sizes["columns"]))
+    _run(state)
+    while state.replay.size < state.replay.capacity:
+        state.commit(replay=state.replay.appended(state.replay.newest(min(state.replay.size, _REPLAY // 2))))
+    measured = [_run(state) for _ in range(_GENERATIONS)]
+    return {phase: median(times[phase] for times in measured) for phase in _PHASES}
+
+
+def _run(state: TrainingState) -> dict[str, float]:
+    return {phase: seconds_of(lambda compute=compute: compute(state)) for phase, compute in _PHASES.items()}  # type: ignore[misc]
