@@ -195,12 +195,12 @@ class AgentNetwork:
         hidden = prepared
         if portfolio is not None:
             hidden = hidden + project(parameters["actor.portfolio"], portfolio)
-        hidden = torch.relu(linear(parameters, "actor.hidden", torch.relu(hidden)))
+        hidden = linear(parameters, "actor.hidden", torch.relu(hidden), rectified=True)
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def expected(self, parameters: Parameters, prepared: Tensor) -> Expected:
         """Return what an actor expects of each setting of each asset, which `prepare_actor` has prepared."""
-        hidden = torch.relu(linear(parameters, "actor.hidden", torch.relu(prepared)))
+        hidden = linear(parameters, "actor.hidden", torch.relu(prepared), rectified=True)
         return expected_outcomes(parameters, hidden)
 
     def values(
@@ -233,10 +233,11 @@ class AgentNetwork:
 
     def _value(self, parameters: Parameters, name: str, assets: Tensor, context: Tensor, pooling: Tensor) -> Tensor:
         shared = linear(parameters, f"{name}.context", context)
-        hidden = torch.relu(linear(parameters, f"{name}.asset", assets) + shared[:, :, None])
-        hidden = torch.relu(linear(parameters, f"{name}.hidden", hidden))
+        hidden = (linear(parameters, f"{name}.asset", assets) + shared[:, :, None]).relu_()
+        hidden = linear(parameters, f"{name}.hidden", hidden, rectified=True)
         pooled = (pooling @ hidden).flatten(2)
-        return linear(parameters, f"{name}.value", torch.relu(linear(parameters, f"{name}.pooled", pooled)))[..., 0]
+        pooled = linear(parameters, f"{name}.pooled", pooled, rectified=True)
+        return linear(parameters, f"{name}.value", pooled)[..., 0]
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -77,8 +77,10 @@ class ParameterLayout:
         return np.concatenate([shape.initial_values(generator) for shape in self.shapes]).astype(np.float32)
 
 
-def linear(parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
+def linear(parameters: Parameters, name: str, inputs: Tensor, *, rectified: bool = False) -> Tensor:
     """Apply each agent's linear layer `name` to its inputs `[agents, ..., in]` -> `[agents, ..., out]`.
+
+    With `rectified` negative outputs become 0 (ReLU).
 
     A single output is a product and a sum, not a matrix product: kernels for matrices of width one order their
     sums by the shape of the whole bank.
@@ -86,9 +88,13 @@ def linear(parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
     rows = inputs.flatten(1, -2)
     if weight.shape[2] == 1:
-        outputs = (rows * weight.transpose(1, 2)).sum(-1, keepdim=True) + bias[:, None]
+        outputs = (rows * weight.transpose(1, 2)).sum(-1, keepdim=True)
     else:
-        outputs = _stacked_product(rows, weight) + bias[:, None]
+        outputs = _stacked_product(rows, weight)
+    # A block of values of its own is written to: a new one would have to be fetched into the cache.
+    outputs = outputs + bias[:, None] if outputs._is_view() else outputs.add_(bias[:, None])
+    if rectified:
+        outputs = outputs.relu_()
     return outputs.reshape(*inputs.shape[:-1], weight.shape[2])
 
 
@@ -127,7 +133,8 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
         weight = torch.nn.functional.pad(weight, (0, more))
     if count < FEWEST_ROWS:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, FEWEST_ROWS - count))
-    return torch.bmm(rows, weight)[:, :count, :outputs]
+    product = torch.bmm(rows, weight)
+    return product if product.shape[1:] == (count, outputs) else product[:, :count, :outputs]
 
 
 def product_bytes(rows: int, outputs: int) -> tuple[int, int]:

@@ -62,5 +62,5 @@ class MlpNetwork:
     def _hidden(self, parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
         hidden = inputs
         for index in range(self._layers):
-            hidden = torch.relu(linear(parameters, f"{name}.{index}", hidden))
+            hidden = linear(parameters, f"{name}.{index}", hidden, rectified=True)
         return hidden

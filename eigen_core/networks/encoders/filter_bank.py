@@ -71,7 +71,7 @@ class FilterBankEncoder:
         ]
 
     def _embed(self, parameters: Parameters, filtered: Tensor) -> Tensor:
-        return linear(parameters, "encoder.output", torch.relu(linear(parameters, "encoder.hidden", filtered)))
+        return linear(parameters, "encoder.output", linear(parameters, "encoder.hidden", filtered, rectified=True))
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
         """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
