@@ -140,7 +140,7 @@ class AgentNeeds:
         """`AgentNetwork.prepare_actor` and `expected`."""
         actor = self.actor(agents, batch)
         product, outputs = product_bytes(agents * batch * self.panel.assets, 2 * self.heads.outcomes)
-        hidden = max(4 * actor.hidden, 3 * actor.hidden + actor.product, 3 * actor.hidden + product + outputs)
+        hidden = 2 * actor.hidden + max(actor.hidden + actor.product, product + outputs)
         return Operation(
             outputs,
             plain=max(actor.prepare, hidden),

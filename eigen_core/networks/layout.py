@@ -138,5 +138,9 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def product_bytes(rows: int, outputs: int) -> tuple[int, int]:
-    """Bytes of the outputs of `linear` before its bias is added, and after."""
-    return SINGLE * rows * (outputs if outputs == 1 else filled_outputs(outputs)), SINGLE * rows * outputs
+    """Bytes of the product that `linear` holds beside its outputs, and of these.
+
+    There is none beside them where the bias is added to the product itself.
+    """
+    filled = outputs if outputs == 1 else filled_outputs(outputs)
+    return SINGLE * rows * (filled if filled != outputs else 0), SINGLE * rows * outputs

@@ -158,7 +158,7 @@ class MarketNeeds:
         preparing = whole + self._prepare(agents if shared else 1, agents * episodes)
         cells = agents * episodes * days * assets
         if not self._agent.portfolio_values:
-            acting = max(3 * whole, 2 * whole + self._agent.actor(agents * episodes, days).product)
+            acting = 2 * whole + self._agent.actor(agents * episodes, days).product
             played = 2 * SINGLE * cells * self._actions.values
             return max(preparing, whole + acting, whole + 2 * played, whole + played + self._trade(agents * episodes))
         kept = agents * episodes * days * self.recorded_row_bytes if recorded else 0
@@ -184,7 +184,7 @@ class MarketNeeds:
         """The most at once while one day is acted on and traded, with the positions and the orders so far."""
         trading, cells = self.config.trading, episodes * self.panel.assets
         actor = self._agent.actor(episodes, 1)
-        acting = max(3 * actor.hidden + actor.product, 4 * actor.hidden)
+        acting = 3 * actor.hidden + actor.product
         choosing = 3 * DOUBLE * cells + self._resolve(episodes)
         held = trading.holding_days * trading.purchases_per_day
         positions = _SLOT_BYTES * episodes * (min(held, self.panel.assets) + 1)

@@ -46,7 +46,7 @@ class PortfolioNeeds(MarketNeeds):
             acting = max(2 * decided, decided + 4 * day.hidden + day.product)
         else:
             product = self._agent.actor(agents * episodes, days).product
-            acting = max(3 * whole, 2 * whole + product, 12 * SINGLE * cells)
+            acting = max(2 * whole + product, 12 * SINGLE * cells)
         return max(preparing, whole + acting, decided + _ACCOUNT_VALUES * DOUBLE * cells)
 
     def growth(self, agents: int, days: int) -> Operation:

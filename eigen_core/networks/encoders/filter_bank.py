@@ -126,7 +126,7 @@ class FilterBankNeeds:
     def _embed(self, rows: int, read: int) -> Operation:
         product, hidden = product_bytes(rows, self.config.network.channels)
         output, embeddings = product_bytes(rows, self.config.network.embedding)
-        peak = read + max(product + hidden, 2 * hidden, hidden + output + embeddings)
+        peak = read + max(product + hidden, hidden + output + embeddings)
         backward = embeddings + read + 2 * hidden + max(hidden, embeddings)
         return Operation(embeddings, plain=peak, forward=peak, remembered=read + hidden, backward=backward)
 

@@ -150,7 +150,7 @@ def test_a_panel_tells_its_size_without_being_read() -> None:
 
 def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
     few, more = _plan("replay.capacity=5000000"), _plan("replay.capacity=5000000", "generations=500")
-    row = 4 + 2 + 108 * (4 * 2 + 2 * 4) + 4 + 1
+    row = 4 + 2 + 108 * (4 * 2 + 2 * 2) + 4 + 1
     appended = 16 * 5 * 125
     sizes = [next(part.host_bytes for part in plan.parts if part.name == "replay") for plan in (few, more)]
     assert sizes == [25 * appended * row, 5_000_000 * row]
