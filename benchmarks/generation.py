@@ -27,8 +27,8 @@ def run() -> Section:
         title="A generation by phase",
         method="Preset quickstart on the bundled prices (16 agents, 5 training and 3 validation episodes each, 32 "
         "gradient steps on blocks of the whole training range), middle of generations 2 to 6; with tcn: 4 gradient "
-        "steps instead of 32 on blocks of 1,000 days, generation 2; plots are drawn in every generation here, by "
-        "default in every fifth.",
+        "steps instead of 32 on blocks of 1,000 days, generation 2; plots are drawn in every generation here and "
+        "waited for; a training draws every fifth, beside the next generation.",
         columns=("seconds (share)", *PHASES, "generation"),
         rows=rows,
     )
