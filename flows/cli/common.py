@@ -51,6 +51,14 @@ Run = Annotated[
     str | None,
     typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
 ]
+RunsOn = Annotated[
+    str | None,
+    typer.Option(
+        help="Scheduler whose workers train the runs: tcp://host:8786.",
+        show_default="this machine",
+        metavar="ADDRESS",
+    ),
+]
 Slice = Annotated[
     str | None,
     typer.Option(

@@ -21,6 +21,7 @@ from flows.cli.common import (
     Preset,
     Run,
     RunName,
+    RunsOn,
     Seed,
     Store,
     config_of,
@@ -174,6 +175,7 @@ def sweep(
     trials: Annotated[int, typer.Option(min=1, max=LARGEST, help="Most trials.", metavar="N")] = 20,
     seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Seeds of each trial.", metavar="N")] = 1,
     jobs: Annotated[int, typer.Option(min=1, max=1_000, help="Trials trained at a time.", metavar="N")] = 1,
+    runs_on: RunsOn = None,
     prune: Annotated[bool, typer.Option(help="End trials early that fall behind.")] = True,
     preset: Preset = None,
     generations: Generations = None,
@@ -190,7 +192,7 @@ def sweep(
 
     named = given_store(store, assignments or ())
     settings = given_settings(generations, seed, assignments, data, named, device)
-    given = Sweep(name, preset, settings, vary or (), trials, seeds, jobs, prune)
+    given = Sweep(name, preset, settings, vary or (), trials, seeds, jobs, runs_on, prune)
     console = output_console()
     results = run_sweep(given, (lambda _: None) if as_json else partial(print_line, console))
     if as_json:

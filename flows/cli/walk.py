@@ -16,6 +16,7 @@ from flows.cli.common import (
     Generations,
     Json,
     Preset,
+    RunsOn,
     Seed,
     Store,
     given_settings,
@@ -24,7 +25,9 @@ from flows.cli.common import (
 )
 from flows.cli.flow_context import StoppableObserver, announce, prepared_to_train, run_flow, started_meanwhile
 from flows.cli.output import output_console, print_line, print_result
+from flows.cli.run_trainers import whole_runs
 from flows.cli.training import is_finished, refused_with_its_plan, require_trainable
+from flows.cli.whole_runs import train_all, whole_run
 from flows.endings import Stopped
 from flows.prefect_environment import PrefectServer
 
@@ -42,6 +45,7 @@ WALK_EXAMPLES = """[bold]Examples[/]
 
   eigen walk years --folds 6
   eigen walk years --folds 6 --seeds 3 --span-days 126 --train-days 2520
+  eigen walk years --folds 6 --jobs 3
   eigen walk crisis --folds 2 --set market.last_date=2009-12-31
 
 Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-seed-1` and so on, are ordinary ones:
@@ -58,6 +62,11 @@ def walk(
         int | None,
         typer.Option(min=1, help="Days that each fold plays.", show_default="market.holdout_days", metavar="N"),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000, help="Runs trained at a time, each in a process of its own.", metavar="N"),
+    ] = None,
+    runs_on: RunsOn = None,
     train_days: Annotated[
         str, typer.Option(help="Days that each fold is trained on; growing: all before.", metavar="N|growing")
     ] = "growing",
@@ -79,7 +88,12 @@ def walk(
         given.append(f"market.holdout_days={span_days}")
     console = Console(stderr=True) if as_json else output_console()
     planned = partial(_planned, name, preset, given, folds, _train_days(train_days), seeds)
-    trained = train_walk(planned, name, load_config(preset, given), console)
+    config = load_config(preset, given)
+    if jobs is None and runs_on is None:
+        trained = train_walk(planned, name, config, console)
+    else:
+        say = partial(print_line, console)
+        trained = train_side_by_side(planned, preset, given, jobs or 1, runs_on, say)
     from eigen_core.reporting.report import report_page
     from flows.cli.walk_results import print_walk, walk_document
     from flows.reports import write_page
@@ -151,6 +165,47 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
             except Stopped as stop:
                 raise type(stop)(f"{stop} With the same command the walk goes on.") from stop
     return walk
+
+
+def train_side_by_side(
+    planned: "Callable[[], Walk]",
+    preset: str | None,
+    given: Sequence[str],
+    jobs: int,
+    runs_on: str | None,
+    say: Callable[[str], None],
+) -> "Walk":
+    """Train the runs of a walk in processes of their own, those of an earlier call no more than they need.
+
+    Args:
+        planned: reads the dates of the data, and returns the walk.
+        preset: of all runs.
+        given: settings of all runs, as `key=value`.
+        jobs: runs that are trained at a time.
+        runs_on: address of the scheduler whose workers train them; None: this machine does.
+        say: receives a line about each run that begins or ends.
+
+    Raises:
+        InputError: what was given cannot be used.
+        StoreUnavailableError: the store does not answer.
+        Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
+    """
+    walk = planned()
+    from flows.walks import folder_of, remember_walk
+
+    remember_walk(walk)
+    runs = [whole_run(run, preset, [*given, *_days_of(config)]) for run, config in walk.runs()]
+    with whole_runs(jobs, runs_on) as trained_by:
+        train_all(runs, trained_by, jobs, folder_of(walk), say)
+    return walk
+
+
+def _days_of(config: "Config") -> list[str]:
+    """Return the settings in which the runs of a walk differ from what was given."""
+    market = config.market
+    first = [] if market.first_date is None else [f"market.first_date={market.first_date}"]
+    last = [f"market.last_date={market.last_date}", f"market.purge_days={market.purge_days}"]
+    return [*first, *last, f"seed={config.seed}"]
 
 
 def _loaded_flow(walk: "Walk") -> "Callable[[], State[Any]]":

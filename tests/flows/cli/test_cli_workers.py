@@ -3,15 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dask_cases import WAIT_SECONDS, dask, dask_worker, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started
 from gcs_emulator import GcsEmulator
 from typer.testing import CliRunner
@@ -25,35 +22,6 @@ from flows.runs import status_of
 pytestmark = pytest.mark.thorough
 
 GENERATIONS = 8
-_WAIT_SECONDS = 120.0
-
-
-@contextmanager
-def dask(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A scheduler or a worker in a process of its own, with a cache of its own."""
-    environment = {**os.environ, "EIGEN_CACHE": str(folder / "cache"), "PREFECT_HOME": str(folder / "prefect")}
-    command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
-    process = subprocess.Popen(
-        command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def dask_worker(folder: Path, scheduler: str) -> Any:
-    folder.mkdir(exist_ok=True)
-    return dask(folder, "worker", scheduler, "--nthreads", "1", "--no-nanny", "--death-timeout", "60 s")
-
-
-def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + _WAIT_SECONDS
-    while not holds():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
@@ -90,7 +58,7 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
             reached = generation()
             wait_until(lambda: generation() > reached, leader)
             scheduler.kill()
-            said = leader.communicate(timeout=_WAIT_SECONDS)
+            said = leader.communicate(timeout=WAIT_SECONDS)
     assert leader.returncode == 1, said
     assert f"scheduler {address} cannot be reached any more" in "".join(said)
     assert generation() < GENERATIONS

@@ -1,0 +1,78 @@
+"""Whole runs that workers of a scheduler train: all is killed once, and the end is that of this machine alone."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from dask_cases import WAIT_SECONDS, dask, dask_worker, wait_until
+from flow_cases import eigen_environment, run_eigen, small_settings, started
+from gcs_emulator import GcsEmulator
+
+from eigen_core.checkpoint import RunContents, RunLocation
+from eigen_core.config.running import CheckpointConfig
+from eigen_core.store import open_store
+from flows.prefect_environment import free_port
+from flows.runs import is_running, runs_in, status_of
+
+pytestmark = pytest.mark.thorough
+
+GENERATIONS = 8
+MARKET = {"holdout_days": 60, "first_date": "2018-01-01"}
+
+
+def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
+    gcs_bucket: str,
+    gcs_emulator: GcsEmulator,
+    session_folder: Path,
+    tmp_path: Path,
+    prefect_api_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert gcs_emulator.url
+    store = f"{gcs_bucket}/eigen"
+    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
+    settings = [*small_settings(market=MARKET, learner={"gradient_steps": 40}), "--generations", str(GENERATIONS)]
+    options = ["--folds", "2", *settings, "--store", store, "--set", "checkpoint.lease_seconds=10", "--json"]
+    address = f"tcp://127.0.0.1:{free_port()}"
+    command = ["walk", "led", *options, "--jobs", "2", "--runs-on", address]
+    runs = [f"led-fold-{fold}-seed-1" for fold in (1, 2)]
+
+    def generation(run: str) -> int:
+        newest = RunContents(open_store(store), run).newest_manifest()
+        return 0 if newest is None else newest.generation
+
+    def is_trained(run: str) -> bool:
+        return is_running(RunLocation.of(CheckpointConfig(store=store, local=str(tmp_path / "none")), run))
+
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api_url)
+    with (
+        dask(tmp_path, "scheduler", "--host", address) as scheduler,
+        dask_worker(tmp_path / "one", address) as one,
+        dask_worker(tmp_path / "two", address),
+    ):
+        with started(command, environment, tmp_path) as leader:
+            wait_until(lambda: all(generation(run) >= 1 for run in runs), leader)
+            one.kill()
+            os.killpg(leader.pid, signal.SIGKILL)
+        # Nothing trains on for a process that leads no more.
+        wait_until(lambda: not any(is_trained(run) for run in runs), scheduler)
+        assert all(generation(run) < GENERATIONS for run in runs)
+        with started(command, environment, tmp_path) as leader:
+            wait_until(lambda: any(is_trained(run) for run in runs), leader)
+            scheduler.kill()
+            said = leader.communicate(timeout=WAIT_SECONDS)
+    assert leader.returncode == 1, said
+    assert "The scheduler cannot be reached any more. The same command goes on." in "".join(said)
+
+    ended = run_eigen(["walk", "led", *options, "--jobs", "2"], environment=environment, folder=tmp_path, timeout=300.0)
+    assert ended.returncode == 0, ended.stderr
+    assert [row["run"] for row in json.loads(ended.stdout)["folds"]] == runs
+    alone = run_eigen(["walk", "alone", *options], environment=environment, folder=tmp_path, timeout=300.0)
+    assert alone.returncode == 0, alone.stderr
+    for run in runs:
+        assert run in runs_in(store)
+        other = status_of(store, run.replace("led", "alone"))
+        assert status_of(store, run).config == other.config
+        assert status_of(store, run).history == other.history

@@ -1,0 +1,63 @@
+"""Whole runs as processes: what was given, how they ended, and stopping them."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from flow_cases import eigen_environment
+
+from eigen_core.errors import InputError
+from flows.cli.whole_runs import RunEnd, WholeRun, require_trained, train_whole, whole_run
+from flows.endings import Stopped, StoppedByMemory
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> WholeRun:
+    return whole_run("mine", None, ["seed=1", f"checkpoint.store={tmp_path / 'runs'}", "generations=2", "seed=7"])
+
+
+def test_of_what_is_given_twice_the_last_counts(run: WholeRun) -> None:
+    assert run.config.seed == 7
+    assert [given for given in run.arguments if given.startswith("seed")] == ["seed=7"]
+    with pytest.raises(InputError, match=r"learner\.tau"):
+        whole_run("mine", None, ["learner.tau=7"])
+
+
+def test_a_run_that_is_refused_ends_with_its_sentence(
+    run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", eigen_environment(tmp_path))
+    refused = WholeRun(run.name, run.config, [*run.arguments, "--set", "learner.tau=7"])
+    end = train_whole(refused, tmp_path / "run.log", lambda: False)
+    assert end.refused
+    assert "learner.tau" in end.sentence
+    assert "learner.tau" in (tmp_path / "run.log").read_text()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_is_stopped_leaves_no_process(
+    run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", eigen_environment(tmp_path))
+    stopped = threading.Event()
+    stopped.set()
+    end = train_whole(run, tmp_path / "run.log", stopped.is_set)
+    assert end.code not in (0, None)
+    assert not end.refused
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "sentence"),
+    [
+        (RunEnd(0, ""), Stopped, "runs does not have it: give --store a bucket"),
+        (RunEnd(1, "x\neigen: No luck.\ny"), Stopped, r"exit code 1\. No luck\. Its output is in .*mine\.log"),
+        (RunEnd(3, "eigen: Too large."), StoppedByMemory, r"Too large\."),
+    ],
+)
+def test_what_is_not_trained_to_its_end_is_refused(
+    run: WholeRun, tmp_path: Path, end: RunEnd, error: type[Stopped], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence) as raised:
+        require_trained(run, end, tmp_path / "mine.log")
+    assert type(raised.value) is error
+    assert str(raised.value).endswith("The same command goes on.")
