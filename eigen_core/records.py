@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 
 from eigen_core.units import change
 
-Origin = Literal["initial", "elite", "offspring", "mutant", "champion", "learner", "copy", "sample"]
+Origin = Literal["initial", "elite", "offspring", "mutant", "champion", "learner", "copy", "sample", "immigrant"]
 
 
 @cache
@@ -61,7 +61,8 @@ class Lineage:
         agent: index in the new population.
         origin: how it came to be.
         parents: indices in the population that was bred; for the champion, its index in `champion_generation`; for a
-            sample of a distribution, the fittest agent of those that moved it.
+            sample of a distribution, the fittest agent of those that moved it; none for an immigrant, another run's
+            champion.
         blend: share of the first parent in the weights of an offspring.
         genes: settings that are the agent's own.
     """
@@ -151,7 +152,7 @@ class GenerationRecord(Record):
     """Lineage: where each agent of the population bred in this generation comes from."""
     ancestors: tuple[int, ...] = ()
     """From which agent of the first generation each agent bred in this one descends, by the parent that gave most of
-    its weights; empty in records of earlier versions."""
+    its weights, or minus the generation in which an immigrant came; empty in records of earlier versions."""
     policy_distance: float | None = None
     """Mean distance of the actions of two agents after learning, on the same stored observations (fraction of an
     action's range); None while too little was stored."""
@@ -162,7 +163,7 @@ class GenerationRecord(Record):
 
     @property
     def distinct_ancestors(self) -> int | None:
-        """Agents of the first generation from which the bred population descends; None where that is not known."""
+        """First agents and immigrants from which the bred population descends; None where that is not known."""
         return len(set(self.ancestors)) or None
 
     @model_validator(mode="before")
@@ -374,8 +375,9 @@ def _unfit(record: GenerationRecord, agents: int) -> str | None:
     """Return what keeps a record from being one of a population of so many agents."""
     if {len(record.fitness), len(record.validations), len(record.descent), len(record.ancestors) or agents} != {agents}:
         return f"is not about {agents} agents"
-    named = {record.champion_agent, *record.ancestors, *(parent for born in record.descent for parent in born.parents)}
-    if min(named) < 0 or max(named) >= agents:
+    named = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
+    ancestors = {0, *record.ancestors}
+    if min(named) < 0 or max(named | ancestors) >= agents or min(ancestors) < -record.generation:
         return f"names an agent that a population of {agents} does not have"
     if [born.agent for born in record.descent] != list(range(agents)):
         return "does not list all agents in order"

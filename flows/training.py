@@ -38,6 +38,7 @@ from flows.journals import BlockedError, remember_own_settings
 from flows.listener import Listener, outside_listeners
 from flows.looks import keep_look
 from flows.memory_watch import MemoryWatch
+from flows.migration import await_immigrant
 from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME
 from flows.own_flow_run import CancellationError, OwnFlowRun, report_suspension
 from flows.plotting import Plotting
@@ -248,6 +249,7 @@ def _run_generations(training: Training) -> None:
 
 def _run_generation(training: Training, generation: int) -> None:
     state, guard = training.state, training.guard
+    await_immigrant(state, training.run.name, get_run_logger())
     exchanged_before = state.executor.exchanged_bytes
     is_drawn = _is_due(generation, state.config)
     if is_drawn:

@@ -81,6 +81,8 @@ class TrainingState:
         population, replay, champion, method_state, noise_scale, task_state: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
+        immigrant: another run's champion, which joins the population that the generation under way breeds, float32
+            `[parameters]`; None: none.
         saved: where the population of the last checkpoint can be read again.
         half_learned: a train phase that works in place has begun on the population and not committed.
         history, telemetry: one record per completed generation.
@@ -106,6 +108,7 @@ class TrainingState:
         self.task_state = self.task.state
         self.evaluated: EvaluationResult | None = None
         self.learned: tuple[int, dict[str, float] | None] | None = None
+        self.immigrant: Tensor | None = None
         self.history = RecordLog(GenerationRecord)
         self.telemetry = RecordLog(Telemetry)
 

@@ -11,7 +11,10 @@ from eigen_core.reporting.tables import NO_GENERATION, diversity_sentence
 
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Write from how many of the first agents the population descends, and the distance between policies (%)."""
+    """Write from how many of the first agents the population descends, and the distance between policies (%).
+
+    Immigrants count as first agents.
+    """
     with figure_file(path, "Diversity", _diversity_story(history)) as figure:
         if history:
             generations = np.array([record.generation for record in history], dtype=np.float64)

@@ -8,7 +8,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from eigen_core.records import GenerationRecord, Origin
-from eigen_core.reporting.ancestry import Link, Member, champion_path, links, living
+from eigen_core.reporting.ancestry import Link, Member, champion_path, links, living, origins
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -39,11 +39,13 @@ _COLOURS: Mapping[Origin, str] = {
     "learner": INK,
     "copy": ORANGE,
     "sample": SKY,
+    "immigrant": "#8A5A2B",
 }
 _WORDS: Mapping[Origin, str] = {
     "offspring": "offspring of two",
     "champion": "champion, re-injected",
     "learner": "learner, kept",
+    "immigrant": "from another island",
 }
 
 
@@ -66,6 +68,8 @@ def _story(history: Sequence[GenerationRecord]) -> str:
     record, path = history[-1], champion_path(history)
     hidden = record.champion_generation < history[-min(len(history), _GENERATIONS)].generation
     champion = f"Champion: agent {record.champion_agent} of generation {record.champion_generation}"
+    if len(path) == 1 and origins(history, record.champion_generation).get(record.champion_agent) == "immigrant":
+        return f"{champion}, which came from another island."
     if len(path) == 1:
         return f"{champion}, which was there from the start."
     return (
@@ -82,10 +86,10 @@ def _draw(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     # One generation more: it bred the first that is shown.
     bred = history[-_GENERATIONS - 1 :]
     alive, born = living(bred), links(bred)
-    origins = {link.child: link.origin for link in born}
+    came = {Member(one.generation + 1, new.agent): new.origin for one in bred for new in one.descent}
     members = [Member(generation, agent) for generation in range(first, last + 1) for agent in range(agents)]
     _draw_links(axes, [link for link in born if link.parent.generation >= first], alive, crowded=agents > _CROWD)
-    colours = [_COLOURS[origins.get(member, "initial")] for member in members]
+    colours = [_COLOURS[came.get(member, "initial")] for member in members]
     edges = [
         colour if member in alive or member.generation == last else tint(colour, 0.7)
         for member, colour in zip(members, colours, strict=True)

@@ -38,6 +38,7 @@ class LocalRuns:
     """
 
     def __init__(self, jobs: int, signals: StopSignals) -> None:
+        self.most_at_a_time = jobs
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="run")
         self._signals = signals
         self._runs: list[_LocalRun] = []
@@ -138,6 +139,11 @@ class WorkerRuns:
     def __exit__(self, *error: object) -> None:
         """Leave the scheduler, which stops them."""
         self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+
+    @property
+    def most_at_a_time(self) -> int:
+        """See `WholeRuns.most_at_a_time`."""
+        return sum(self._client.nthreads().values())  # type: ignore[no-untyped-call] # as above
 
     def start(self, run: WholeRun, log: Path) -> RunningRun:
         """See `WholeRuns.start`."""

@@ -158,6 +158,10 @@ class WholeRuns(Protocol):
     def __exit__(self, *error: object) -> None:
         """Stop them."""
 
+    @property
+    def most_at_a_time(self) -> int:
+        """Runs that can be trained at a time."""
+
     def start(self, run: WholeRun, log: Path) -> RunningRun:
         """Train a run from its last checkpoint on; what its process prints is in `log` after its end at the latest."""
 

@@ -256,7 +256,10 @@ def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
 
 @pytest.mark.thorough
 def test_ddpg_learns_the_pendulum() -> None:
-    """The mean reward over 20 episodes: an agent that does nothing gets about -1,200, one that has learned -170."""
+    """The mean reward over 20 episodes: an agent that does nothing gets about -1,200, one that has learned -170.
+
+    Each kind of processor learns along a path of its own: the generation in which all have learned is 6 to 8.
+    """
     state = begin(load_config("pendulum"))
     starts = np.tile(spread_starts(state.task.holdout_starts, 20), (state.population.size, 1))
 
@@ -264,5 +267,5 @@ def test_ddpg_learns_the_pendulum() -> None:
         return float(state.task.roll_out(state.population.weights, starts).rewards.mean())
 
     assert population() < -900
-    advance(state, 7)
+    advance(state, 10)
     assert population() > -400

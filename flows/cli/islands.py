@@ -1,0 +1,114 @@
+"""The command `eigen islands`: ordinary runs that take each other's champions, all trained at once."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from eigen_core.errors import InputError
+from eigen_core.store import check_run_name, run_root
+from flows.cli.common import (
+    Assignments,
+    Data,
+    Device,
+    Generations,
+    Json,
+    Preset,
+    RunsOn,
+    Seed,
+    Store,
+    given_settings,
+    given_store,
+    sentences,
+)
+from flows.cli.output import PlainTable, output_console, print_line, print_result
+from flows.cli.run_trainers import whole_runs
+from flows.cli.whole_runs import WholeRun, train_all, whole_run
+
+ISLANDS_EXAMPLES = """[bold]Examples[/]
+
+  eigen islands archipelago --islands 2 --generations 50 --set threads=1
+  eigen islands archipelago --islands 8 --store gs://bucket/runs --runs-on tcp://host:8786
+  eigen islands archipelago --islands 4 --set evolution.migration_generations=20
+
+The runs are `NAME-island-1` and so on, with one seed each: `eigen show`, `compare` and `backtest` know them. Run the
+same command again to continue islands that were stopped.
+"""
+
+
+@dataclass(frozen=True)
+class IslandResult:
+    """What became of an island."""
+
+    run: str
+    seed: int
+    champion_validation: float
+    """Validation fitness of its champion (reward)."""
+    immigrants: int
+    """Agents that it took from other islands."""
+
+
+@sentences
+def islands(
+    name: Annotated[str, typer.Argument(help="Name of the islands; their runs begin with it.", metavar="NAME")],
+    number: Annotated[int, typer.Option("--islands", min=2, max=1_000, help="Populations.", metavar="N")] = 4,
+    runs_on: RunsOn = None,
+    preset: Preset = None,
+    generations: Generations = None,
+    seed: Seed = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Train several populations at once that now and then take each other's champion."""
+    named = given_store(store, assignments or ())
+    given = given_settings(generations, seed, assignments, data, named, device)
+    runs = island_runs(name, number, preset, given)
+    console = Console(stderr=True) if as_json else output_console()
+    checkpoint = runs[0].config.checkpoint
+    folder = run_root(checkpoint.store, checkpoint.local) / ".islands" / name
+    with whole_runs(number, runs_on) as trained_by:
+        if trained_by.most_at_a_time < number:
+            raise InputError(
+                f"The scheduler {runs_on} has {trained_by.most_at_a_time} worker threads, and {number} islands wait "
+                "for each other: start more workers, or give fewer islands."
+            )
+        train_all(runs, trained_by, number, folder, partial(print_line, console))
+    print_result(as_json, _document, _print_islands, [_result_of(run) for run in runs])
+
+
+def island_runs(name: str, number: int, preset: str | None, given: Sequence[str]) -> list[WholeRun]:
+    """Return the runs of islands; their seeds follow each other.
+
+    Raises:
+        InputError: what was given cannot be used.
+    """
+    check_run_name(name)
+    names = [f"{name}-island-{island}" for island in range(1, number + 1)]
+    settings = [*given, f"evolution.islands={','.join(names)}"]
+    first = whole_run(names[0], preset, settings).config.seed
+    return [whole_run(run, preset, [*settings, f"seed={first + island}"]) for island, run in enumerate(names)]
+
+
+def _result_of(run: WholeRun) -> IslandResult:
+    from flows.runs import status_of
+
+    history = status_of(run.config.checkpoint.store, run.name).history
+    came = sum(lineage.origin == "immigrant" for record in history for lineage in record.descent)
+    return IslandResult(run.name, run.config.seed, history[-1].champion_validation, came)
+
+
+def _document(results: Sequence[IslandResult]) -> list[dict[str, object]]:
+    return [asdict(result) for result in results]
+
+
+def _print_islands(console: Console, results: Sequence[IslandResult]) -> None:
+    table = PlainTable("run", "seed", "champion validation", "immigrants", left=("run",))
+    for one in results:
+        table.add_row(one.run, str(one.seed), f"{one.champion_validation:,.1f}", str(one.immigrants))
+    table.print(console)
