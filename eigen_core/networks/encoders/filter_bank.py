@@ -81,7 +81,9 @@ class FilterBankEncoder:
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
         """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`."""
-        return self._embed(parameters, self.bank[days])
+        # Copies whole days, which an index by a tensor of several dimensions does value by value.
+        rows = self.bank.index_select(0, days.flatten())
+        return self._embed(parameters, rows.view(*days.shape, *self.bank.shape[1:]))
 
     @staticmethod
     def needs(config: Config, panel: PanelFacts) -> "FilterBankNeeds":
