@@ -190,6 +190,11 @@ MARKETS = {
     "unblocked": MarketKind("a feature knows; held 5 days", holding_days=5),
     "factor": MarketKind("a feature knows; half of an asset's moves are the market's", factor=True),
     "memory": MarketKind(f"a feature knew {MEMORY_DAYS} days ago; held 5 days", _remembered, holding_days=5),
+    "memory_1": MarketKind(
+        f"a feature knew {MEMORY_DAYS} days ago, and on no day beside that one; held 1 day",
+        _remembered,
+        holding_days=1,
+    ),
     "leader": MarketKind("one column's move precedes the market's", _led, factor=True),
     "regimes": MarketKind("a feature knows, whose sign changes between stretches that another names", _changing),
     "noise": MarketKind("nothing is known; half of an asset's moves are the market's", _unknown, factor=True),

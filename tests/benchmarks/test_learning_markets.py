@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.learning.markets import LEADER, MARKETS, MEMORY_DAYS, REGIME, KnownMarket, known_market
 from benchmarks.learning.trial import trial_config
-from eigen_core.config import Config
+from eigen_core.config import Config, NetworkConfig
 from eigen_core.trading.planted import FEATURE, coming_returns
 
 _DAYS, _ASSETS, _EDGE = 3_000, 20, 0.3
@@ -35,7 +35,7 @@ def coefficient(values: np.ndarray, name: str, market: KnownMarket) -> float:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "isolated_factor", "isolated_factor_5", "unblocked", "factor", "memory", "regimes"]
+    "name", ["plain", "isolated_factor", "isolated_factor_5", "unblocked", "factor", "memory", "memory_1", "regimes"]
 )
 def test_the_signal_has_the_stated_information_coefficient(name: str) -> None:
     market = made(name)
@@ -49,12 +49,29 @@ def test_on_noise_there_is_none_whatever_was_asked_for() -> None:
     assert coefficient(feature(market, FEATURE), "noise", market) == pytest.approx(0.0, abs=0.05)
 
 
-def test_what_is_remembered_is_not_in_features_of_the_day() -> None:
-    market = made("memory")
+@pytest.mark.parametrize("kind", ["memory", "memory_1"])
+def test_what_is_remembered_is_not_in_features_of_the_day(kind: str) -> None:
+    market = made(kind)
     for name in market.panel.feature_names:
-        assert coefficient(feature(market, name), "memory", market) == pytest.approx(0.0, abs=0.07), name
+        assert coefficient(feature(market, name), kind, market) == pytest.approx(0.0, abs=0.07), name
     then = feature(market, FEATURE)[:-MEMORY_DAYS]
     assert np.allclose(then, market.signal[MEMORY_DAYS:], atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "lowest", "highest"), [("memory", 0.12, 0.24), ("memory_1", 0.03, 0.12)])
+def test_means_far_apart_know_less_of_what_is_remembered_where_positions_are_short(
+    kind: str, lowest: float, highest: float
+) -> None:
+    market = made(kind)
+    shown = feature(market, FEATURE)
+    scales = NetworkConfig().scales
+    longer = min(scale for scale in scales if scale > MEMORY_DAYS)
+    shorter = max(scale for scale in scales if scale <= MEMORY_DAYS)
+    # The days that lie between two scales are what their means tell apart.
+    sums = np.cumsum(shown, axis=0)
+    between = np.zeros_like(shown)
+    between[longer:] = sums[longer - shorter : -shorter] - sums[:-longer]
+    assert lowest < coefficient(between, kind, market) < highest
 
 
 def test_a_leaders_move_precedes_the_markets() -> None:
