@@ -17,7 +17,7 @@ from benchmarks.results import Section
 from eigen_core.config import TradingConfig
 from eigen_core.market import Panel
 from eigen_core.randomness import keyed_generator
-from eigen_core.trading import Prices, TradingEnvironment, trade_whole_episodes
+from eigen_core.trading import HeldPrices, Prices, TradingEnvironment, trade_whole_episodes
 
 _EPISODES = (16, 80, 1_024)
 _ASSETS = (20, 108)
@@ -51,6 +51,7 @@ class _Market:
         self.trading = TradingConfig()
         self.panel: Panel = self.reference.random_panel(assets, _PANEL_DAYS, assets)
         self.prices = Prices.of_panel(self.panel, torch.device("cpu"))
+        self.held_prices = HeldPrices.of(self.prices, self.trading)
         generator = keyed_generator(1, 0, "benchmarks", "environment", assets)
         shape = (max(_EPISODES), self.trading.episode_days, assets)
         self.coefficients = torch.tensor(2.0 * generator.random(shape, dtype="float32"))
@@ -59,7 +60,7 @@ class _Market:
         self.first_days = torch.tensor(generator.integers(0, last + 1, max(_EPISODES)))
 
     def step_by_step(self, episodes: int) -> Tensor:
-        environment = TradingEnvironment(self.prices, self.trading)
+        environment = TradingEnvironment(self.prices, self.trading, held_prices=self.held_prices)
         environment.reset(self.first_days[:episodes])
         for step in range(self.trading.episode_days):
             environment.portfolio()

@@ -36,7 +36,6 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         tradable=padded(prices.tradable, False),
         missing=padded(prices.missing, True),
         precedence=padded(prices.precedence, -CLAIMS),
-        by_precedence=padded(prices.by_precedence, prices.by_precedence[span.stop - 1]),
     )
 
 

@@ -81,7 +81,7 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
     """Add a day on which each asset that is tradable on the last day trades at its close."""
     close = torch.where(prices.tradable[-1:], prices.close[-1:], torch.nan)
     later = dict.fromkeys(("open", "high", "close"), close)
-    later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence", "by_precedence")}
+    later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence")}
     later["missing"] = ~prices.tradable[-1:]
     return replace(prices, **{name: torch.cat([getattr(prices, name), row]) for name, row in later.items()})
 

@@ -26,7 +26,7 @@ from eigen_core.task.needs import BatchNeeds, Sample
 from eigen_core.trading import PORTFOLIO_VALUES
 from eigen_core.trading.orders import episodes_at_once
 
-_SLOT_BYTES = 5 * DOUBLE + HALF * PORTFOLIO_VALUES
+_OBSERVED_BYTES = HALF * PORTFOLIO_VALUES
 _DECISION_BYTES = 3 * DOUBLE + 1
 _ORDER_BYTES = 8 * DOUBLE + 3
 
@@ -137,12 +137,20 @@ class MarketNeeds:
             Kept(
                 "prices",
                 "Open, high, close and last known close of the tradable columns and their order on each day, 8 bytes "
-                "each and 4 for its inverse, where they can be bought and where there are none.",
-                (5 * DOUBLE + SINGLE + 2) * traded + cells,
+                "each, where they can be bought and where there are none.",
+                (5 * DOUBLE + 2) * traded + cells,
             ),
+            *self._held_prices_kept,
             *self._agent.encoder.kept,
             *self._outcomes_kept,
         ]
+
+    @property
+    def _held_prices_kept(self) -> list[Kept]:
+        if not self._agent.portfolio_values:
+            return []
+        how = "What positions meet on each day: entry price, highs on the first and on later days, last known close."
+        return [Kept("held prices", how, 4 * DOUBLE * self.panel.days * self.panel.assets)]
 
     @property
     def _outcomes_kept(self) -> list[Kept]:
@@ -185,12 +193,12 @@ class MarketNeeds:
         trading, cells = self.config.trading, episodes * self.panel.assets
         actor = self._agent.actor(episodes, 1)
         acting = 3 * actor.hidden + actor.product
-        choosing = 3 * DOUBLE * cells + self._resolve(episodes)
+        choosing = (SINGLE + 2 * DOUBLE) * cells
         held = trading.holding_days * trading.purchases_per_day
-        positions = _SLOT_BYTES * episodes * (min(held, self.panel.assets) + 1)
+        positions = _OBSERVED_BYTES * trading.holding_days * (cells + 2 * episodes) + 5 * DOUBLE * episodes * held
+        trading_day = positions + _OBSERVED_BYTES * cells + max(acting, choosing, self._resolve(episodes))
         decisions = _DECISION_BYTES * episodes * trading.trading_days * trading.purchases_per_day
-        settling = decisions + self._settle(episodes, trading.trading_days * held)
-        return positions + decisions + max(HALF * cells * PORTFOLIO_VALUES + max(acting, choosing), settling)
+        return decisions + max(trading_day, decisions + self._settle(episodes, trading.trading_days * held))
 
     def _trade(self, episodes: int) -> int:
         """The most at once while whole episodes are traded, with all orders."""

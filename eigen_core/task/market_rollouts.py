@@ -11,7 +11,14 @@ from eigen_core.config import Config
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.layout import Parameters
 from eigen_core.task.market_transitions import EpisodeBatch, stored_rewards, stored_steps
-from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, episode_times, trade_whole_episodes
+from eigen_core.trading import (
+    EpisodeSummary,
+    HeldPrices,
+    Prices,
+    TradingEnvironment,
+    episode_times,
+    trade_whole_episodes,
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Evaluator:
         self.prices = prices
         self._trading = config.trading
         self._device = device
+        self._held_prices = HeldPrices.of(prices, config.trading) if network.portfolio_values else None
         self._steps = stored_steps(config)
         self._episode_times = episode_times(config.trading, device)[: self._steps]
 
@@ -74,7 +82,7 @@ class Evaluator:
     ) -> MarketRollout:
         agents, slices, days, assets, _ = prepared.shape
         episodes = agents * slices
-        environment = TradingEnvironment(self.prices, self._trading)
+        environment = TradingEnvironment(self.prices, self._trading, held_prices=self._held_prices)
         environment.reset(first_days)
         portfolios = torch.empty(
             (episodes if record else 0, days, assets, self._network.portfolio_values),

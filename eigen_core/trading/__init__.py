@@ -1,20 +1,9 @@
 """The trading environment: orders, accounting and rewards as arrays over episodes."""
 
-from eigen_core.trading.environment import (
-    EPISODE_TIME_VALUES,
-    PORTFOLIO_VALUES,
-    TradingEnvironment,
-    episode_time,
-    episode_times,
-)
-from eigen_core.trading.excess import (
-    entry_prices,
-    excess_of,
-    excess_of_days,
-    excess_sums,
-    market_gains,
-    newey_west_lags,
-)
+from eigen_core.trading.environment import EPISODE_TIME_VALUES, TradingEnvironment, episode_time, episode_times
+from eigen_core.trading.excess import excess_of, excess_of_days, excess_sums, market_gains, newey_west_lags
+from eigen_core.trading.orders import entry_prices
+from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary
 from eigen_core.trading.whole_episodes import trade_whole_episodes
@@ -23,6 +12,7 @@ __all__ = [
     "EPISODE_TIME_VALUES",
     "PORTFOLIO_VALUES",
     "EpisodeSummary",
+    "HeldPrices",
     "Prices",
     "TradingEnvironment",
     "entry_prices",

@@ -16,24 +16,15 @@ from eigen_core.trading.orders import (
     combine_orders,
     episode_parts,
     fill_offset,
-    is_placed,
-    open_positions,
     orders_of,
     target_price,
 )
+from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices, Positions
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.summary import EpisodeSummary, account
 
-PORTFOLIO_VALUES = 4
-"""Values of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
 EPISODE_TIME_VALUES = 2
 """Values of a day's time in its episode: share of the days passed, whether positions may be opened."""
-GAIN_LIMIT = 5.0
-"""Bound of the unrealised gain that is observed, as a fraction."""
-_LARGEST_HALF = float(torch.finfo(torch.float16).max)
-# Rows of the state of a position. Steps are kept as float64, exact far beyond any episode.
-_POSITION_ROWS = 4
-_EXIT_STEP = 1
 
 
 def episode_time(step_index: int, trading: TradingConfig) -> tuple[float, float]:
@@ -79,19 +70,18 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
 
 def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
     """Raise `ValueError` if a part of the actions has another shape."""
-    parts = {"coefficients": coefficients, "targets": targets} | ({} if ranks is None else {"ranks": ranks})
-    for name, values in parts.items():
-        if values.shape != shape:
+    for name, values in (("coefficients", coefficients), ("targets", targets), ("ranks", ranks)):
+        if values is not None and values.shape != shape:
             raise ValueError(f"{name} must be {list(shape)}, not {list(values.shape)}.")
 
 
 class _Decision(NamedTuple):
-    """What a day's decision chose, and which of its orders were bought: each `[E, K]`."""
+    """What a day's decision chose, and whether it was held already: each `[E, K]`."""
 
     asset: Tensor
     coefficient: Tensor
     target: Tensor
-    bought: Tensor
+    held: Tensor
 
 
 class TradingEnvironment:
@@ -113,18 +103,30 @@ class TradingEnvironment:
 
     Nothing is read back from the device except at `reset` and at the last step. Nothing is kept of an episode but its
     rewards and its summary, unless `record_trades`.
+
+    Args:
+        prices: prices of all days.
+        trading: the rules.
+        record_trades: keep what `trades` needs.
+        held_prices: `HeldPrices.of` these prices and rules, where it is known already; None: it is computed.
     """
 
-    def __init__(self, prices: Prices, trading: TradingConfig, record_trades: bool = False) -> None:
+    def __init__(
+        self,
+        prices: Prices,
+        trading: TradingConfig,
+        record_trades: bool = False,
+        held_prices: HeldPrices | None = None,
+    ) -> None:
         self.prices = prices
         self.trading = trading
         self._record_trades = record_trades
         self._step_index = trading.episode_days
+        self._positions: Positions | None = None
         self._summary: EpisodeSummary | None = None
-        # A position closes after `holding_days` at the latest, and then its slot is free for the decision of that day.
-        self._rolling = trading.holding_days * trading.purchases_per_day < prices.assets
-        self._slots = trading.holding_days * trading.purchases_per_day if self._rolling else prices.assets
+        self._held_prices = held_prices or HeldPrices.of(prices, trading)
 
+    @torch.inference_mode()
     def reset(self, first_days: Tensor) -> None:
         """Start episodes at `first_days`, int64 `[E]`; former ones are dropped.
 
@@ -133,21 +135,15 @@ class TradingEnvironment:
             ValueError: `first_days` is not a vector of at least one day.
         """
         self._first_days = check_first_days(self.prices, self.trading, first_days)
-        self._days = self._first_days
         self._step_index = 0
         self._summary = None
-        episodes, device = len(first_days), self._first_days.device
-        # One slot more takes the orders that are not bought, so that no step has to select.
-        self._asset = torch.zeros((episodes, self._slots + 1), dtype=torch.int64, device=device)
-        self._positions = torch.ones((_POSITION_ROWS, episodes, self._slots + 1), dtype=torch.float64, device=device)
-        self._positions[_EXIT_STEP] = -1.0
-        self._observed = torch.ones((episodes, self._slots, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
         self._decisions: list[_Decision] = []
+        self._positions = Positions(self._held_prices, self.trading, len(first_days))
 
     @property
     def days(self) -> Tensor:
         """Day of the coming decision, int64 `[E]`; the day after the episode when it is over."""
-        return self._days
+        return self._first_days + self._step_index
 
     @property
     def step_index(self) -> int:
@@ -167,22 +163,11 @@ class TradingEnvironment:
         if unbounded). Zero for an asset that is not held, for all of them when the episodes are over, and always if
         `trading.observe_portfolio` is false. A position that closes on day t is not held on it any more.
         """
-        episodes, assets, step = len(self._first_days), self.prices.assets, self._step_index
-        # The four values of an asset are moved as one of 8 bytes. One asset more takes the slots that are free.
-        seen = torch.zeros((episodes, assets + 1), dtype=torch.int64, device=self._first_days.device)
-        if self.trading.observe_portfolio and not self.done:
-            asset = self._asset[:, :-1]
-            decision, exit_step, entry, size = self._positions[:, :, :-1].unbind()
-            last_close = self.prices.last_close.take(asset + (self._days * assets).unsqueeze(1))
-            _, age, gain, observed_size = self._observed.unbind(-1)
-            age.copy_((step - decision).div_(self.trading.holding_days))
-            gain.copy_(last_close.div_(entry).sub_(1.0).clamp_(-GAIN_LIMIT, GAIN_LIMIT))
-            observed_size.copy_(size)
-            column = torch.where(exit_step > step, asset, assets)
-            seen.scatter_(1, column, self._observed.view(torch.int64).squeeze(-1))
-        return seen.view(torch.float16).view(episodes, assets + 1, PORTFOLIO_VALUES)[:, :assets]
+        if self._positions is not None and self.trading.observe_portfolio:
+            return self._positions.observed(self._step_index)
+        shape = (len(self._first_days), self.prices.assets, PORTFOLIO_VALUES)
+        return torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
 
-    @torch.no_grad()
     def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> None:
         """Decide on the day `days` and move to the next.
 
@@ -198,15 +183,11 @@ class TradingEnvironment:
             ValueError: an action has the wrong shape.
             FloatingPointError: at the last step, if an action that counted or a reward of the episode is not finite.
         """
-        if self.done:
+        if self._positions is None:
             raise RuntimeError("The episodes are over: call reset before the next step.")
         check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
-        if self._step_index < self.trading.trading_days:
-            asset, coefficient = choose_assets(self.prices, self.trading, self._days, coefficients, ranks)
-            self._buy(asset, coefficient, targets.gather(-1, asset).to(torch.float64))
-        self._step_index += 1
-        self._days = self._first_days + self._step_index
-        if self._step_index == self.trading.episode_days:
+        self._trade(self._positions, coefficients, targets, ranks)
+        if self.done:
             self._finish()
 
     @torch.no_grad()
@@ -214,8 +195,11 @@ class TradingEnvironment:
         """Return the rewards of the steps that are done, from `first_step` on: float64 `[E, steps]`."""
         if self._summary is not None:
             return self._rewards[:, first_step:]
-        # What was decided longer ago is closed, but one decision at least has to be looked at.
+        # What was decided longer ago is closed, but one decision at least has to be looked at, and all of them on the
+        # day on which an episode without a trade is punished.
         first = max(0, min(first_step - self.trading.holding_days, len(self._decisions) - 1))
+        if first_step <= self.trading.no_trade_step < self._step_index:
+            first = 0
         orders, bought = self._orders(first)
         booked, _ = self._booked(orders, bought, first)
         return booked[:, first_step - first :]
@@ -266,30 +250,23 @@ class TradingEnvironment:
         table["reason"] = np.where(trade["at_target"].numpy(), "target", "time")
         return table
 
-    def _buy(self, asset: Tensor, coefficient: Tensor, target: Tensor) -> None:
-        """Open the positions of today's decisions, each `[E, K]`, where they can be filled and nothing is held yet."""
-        step, days = self._step_index, self._days.unsqueeze(1)
-        opened = open_positions(self.prices, self.trading, days, asset, target)
-        is_open = self._positions[_EXIT_STEP] > step
-        held = ((self._asset.unsqueeze(1) == asset.unsqueeze(2)) & is_open.unsqueeze(1)).any(dim=2)
-        bought = is_placed(self.prices, self.trading, days, asset, coefficient) & opened.filled & ~held
-        slot = self._rolling_slots() if self._rolling else asset
-        slot = torch.where(bought, slot, self._slots)
-        exit_step = (step + opened.exit_offset).masked_fill_(~bought, -1)
-        size = (coefficient / (self.trading.max_coefficient or 1.0)).clamp_(max=_LARGEST_HALF)
-        position = torch.stack((torch.full_like(size, step), exit_step, opened.entry, size))
-        self._asset.scatter_(1, slot, asset)
-        self._positions.scatter_(2, slot.expand(len(position), -1, -1), position)
-        self._decisions.append(_Decision(asset, coefficient, target, bought))
-
-    def _rolling_slots(self) -> Tensor:
-        """Return the slots of today's decisions, int64 `[K]`."""
-        first = self._step_index * self.trading.purchases_per_day % self._slots
-        return torch.arange(first, first + self.trading.purchases_per_day, device=self._asset.device)
+    # In this mode an operator costs a tenth less. No tensor of it leaves the environment.
+    @torch.inference_mode()
+    def _trade(self, positions: Positions, coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
+        """Decide, and move to the next day."""
+        step = self._step_index
+        if step < self.trading.trading_days:
+            days = self._first_days.unsqueeze(1) + step
+            asset, coefficient = choose_assets(self.prices, self.trading, days, coefficients, ranks)
+            target = targets.gather(-1, asset).to(torch.float64)
+            held = positions.open(step, days, asset, coefficient, target)
+            self._decisions.append(_Decision(asset, coefficient, target, held))
+        positions.end_day(step)
+        self._step_index += 1
 
     def _orders(self, first: int = 0) -> tuple[Orders, Tensor]:
         """Return orders of the decisions from `first` on, and which were bought: each `[E, decisions, K]`."""
-        asset, coefficient, target, bought = (
+        asset, coefficient, target, held = (
             torch.stack(parts, dim=1) for parts in zip(*self._decisions[first:], strict=True)
         )
         days = self._decided_days(first)
@@ -297,7 +274,8 @@ class TradingEnvironment:
             orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
             for part in episode_parts(len(days), asset[0].numel() * self.trading.holding_days)
         ]
-        return combine_orders(orders, torch.cat), bought
+        combined = combine_orders(orders, torch.cat)
+        return combined, combined.placed & ~held
 
     def _decided_days(self, first: int) -> Tensor:
         steps = torch.arange(first, len(self._decisions), device=self._first_days.device)
@@ -305,12 +283,13 @@ class TradingEnvironment:
 
     def _booked(self, orders: Orders, bought: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return rewards, float64, and idle days, bool, of the steps from `first` on, `[E, steps]` each."""
-        steps = slice(first, self._step_index)
-        traded = torch.cat([decision.bought for decision in self._decisions], dim=1).any(dim=1)
+        steps, traded = slice(first, self._step_index), bought.flatten(1).any(dim=1)
         return book(self.prices, self.trading, self._decided_days(first), orders, bought, steps, traded)
 
+    @torch.no_grad()
     def _finish(self) -> None:
         """Make the account after the last step."""
+        self._positions = None
         orders, bought = self._orders()
         self._rewards, idle = self._booked(orders, bought)
         self._summary = account(self.trading, orders, bought, idle.sum(dim=1), self._rewards.sum(dim=1))

@@ -10,25 +10,10 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.records import Excess
-from eigen_core.trading.orders import BASIS_POINTS, PERCENT, fill_offset, gain_at_close
+from eigen_core.trading.orders import PERCENT, entry_prices, fill_offset, gain_at_close
 from eigen_core.trading.prices import Prices
 
 _SUMS = ("trades", "excess", "excess_excess", "excess_trades", "trades_trades")
-
-
-def entry_prices(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return what one share costs that is bought by the decision of a day, slippage included.
-
-    float64 `[days, assets]`; NaN where the asset is not tradable on the day, or the order is not filled.
-    """
-    days = prices.days
-    fill_day = torch.arange(days, device=prices.close.device) + fill_offset(trading)
-    row = fill_day.clamp(max=days - 1)
-    fill = prices.close[row]
-    if trading.fill == "next_open":
-        fill = torch.where(prices.open[row].isnan(), fill, prices.open[row])
-    can_buy = prices.tradable & (fill > 0.0) & (fill_day < days).unsqueeze(1)
-    return torch.where(can_buy, fill * (1.0 + trading.slippage_bps / BASIS_POINTS), torch.nan)
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
-from eigen_core.trading.environment import PORTFOLIO_VALUES, TradingEnvironment, episode_time
+from eigen_core.trading.environment import TradingEnvironment, episode_time
+from eigen_core.trading.positions import PORTFOLIO_VALUES
 from eigen_core.trading.prices import Prices
 
 Observation = dict[str, Any]

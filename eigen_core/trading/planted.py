@@ -11,7 +11,7 @@ from eigen_core.config import TradingConfig
 from eigen_core.errors import InputError
 from eigen_core.market import Panel
 from eigen_core.randomness import keyed_generator
-from eigen_core.trading.excess import entry_prices
+from eigen_core.trading.orders import entry_prices
 from eigen_core.trading.prices import Prices
 
 Values = NDArray[np.float64]

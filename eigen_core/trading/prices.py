@@ -7,12 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
 
-PLACES = 2.0**21
-"""More than a day has assets."""
-CLAIMS = 2.0**52
-"""More than the bits of a float32 that is not negative, times `PLACES`; float64 is exact up to its double."""
+PLACES = 2**16
+"""Most assets that a day can have."""
+CLAIMS = PLACES**2 * 2**31
+"""More than the bits of a float32 that is not negative, times the square of `PLACES`."""
 
 
 def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -45,10 +46,9 @@ class Prices:
         last_close: the last known close at the end of the day; NaN before the first.
         tradable: bool, the asset has a close above zero on the day.
         missing: bool, the asset has no price at all on the day.
-        precedence: float64, place of an asset in the order of its day, from 0: where agents want several assets
-            equally, the one with the highest comes first. The order depends on the date and the columns alone. Less by
-            `CLAIMS` where the asset is not tradable.
-        by_precedence: int32 `[days, assets]`, the assets of a day in that order.
+        precedence: int64, place of an asset in the order of its day, from 0, times `PLACES`, and the asset: where
+            agents want several assets equally, the one with the highest comes first. The order depends on the date and
+            the columns alone. Less by `CLAIMS` where the asset is not tradable.
     """
 
     open: Tensor
@@ -58,19 +58,24 @@ class Prices:
     tradable: Tensor
     missing: Tensor
     precedence: Tensor
-    by_precedence: Tensor
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
-        """Move the prices of `panel` to `device`."""
+        """Move the prices of `panel` to `device`.
+
+        Raises:
+            InputError: more columns are tradable than can be put in an order.
+        """
+        if panel.assets > PLACES:
+            raise InputError(f"{panel.assets:,} columns are tradable, and at most {PLACES:,} can be: leave some out.")
 
         def on_device(values: NDArray[np.float64]) -> Tensor:
             return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
 
         close = on_device(panel.close)
         tradable = close > 0.0
-        by_precedence = np.argsort(precedence_of(np.asarray(panel.dates), panel.assets), axis=1)
-        places = np.argsort(by_precedence, axis=1).astype(np.float64)
+        places = precedence_of(np.asarray(panel.dates), panel.assets).argsort(axis=1).argsort(axis=1)
+        precedence = torch.tensor(places * PLACES + np.arange(panel.assets), device=device)
         of_day = (panel.open, panel.high, panel.low, panel.close)
         return cls(
             open=on_device(panel.open),
@@ -79,8 +84,7 @@ class Prices:
             last_close=on_device(_last_known(np.asarray(panel.close))),
             tradable=tradable,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
-            precedence=on_device(places) - CLAIMS * ~tradable,
-            by_precedence=torch.tensor(by_precedence, dtype=torch.int32, device=device),
+            precedence=torch.where(tradable, precedence, precedence.add(-CLAIMS)),
         )
 
     @property

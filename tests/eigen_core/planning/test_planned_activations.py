@@ -151,6 +151,8 @@ def test_what_stays_has_exactly_the_planned_size(settings: tuple[str, ...]) -> N
     assert parts["population"] == state.population.nbytes
     assert scale.row_bytes == state.replay.bytes_per_transition
     assert parts["prices"] == sum(values.nbytes for values in vars(prices).values()) + panel.valid.nbytes
+    held = market_of(state).evaluator._held_prices
+    assert parts.get("held prices") == (held and held.values.nbytes)
     assert parts["panel"] == sum(
         array.nbytes for array in (panel.features, panel.valid, panel.open, panel.high, panel.low, panel.close)
     )

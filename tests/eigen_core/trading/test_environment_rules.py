@@ -15,6 +15,7 @@ from trading_cases import panel_of, prices_of, random_panel
 from eigen_core.config import Config, TradingConfig
 from eigen_core.errors import InputError
 from eigen_core.trading import orders
+from eigen_core.trading import prices as prices_module
 from eigen_core.trading.environment import TradingEnvironment, episode_time
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import Prices
@@ -362,9 +363,58 @@ def test_nothing_is_kept_of_past_episodes() -> None:
             del rewards, coefficients, targets
         kept.append(tensors())
     assert kept[1] == kept[2] == kept[3]
+    alone.reset(torch.arange(3))
+    of_reset = tensors() - kept[-1]
     recording.reset(torch.arange(3))
     # Four of each decision.
-    assert tensors() < kept[-1] - 4 * SMALL["trading_days"]
+    assert tensors() <= kept[-1] + 2 * of_reset - 4 * SMALL["trading_days"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    fill=st.sampled_from(["next_open", "next_close", "same_close"]),
+    bookkeeping=st.sampled_from(["exact", "classic"]),
+    holding=st.integers(1, 6),
+    purchases=st.integers(1, 4),
+    limit=st.sampled_from([None, 1.5]),
+)
+def test_what_is_observed_is_what_the_trades_say(
+    seed: int, fill: Fill, bookkeeping: Literal["exact", "classic"], holding: int, purchases: int, limit: float | None
+) -> None:
+    trading = TradingConfig(
+        trading_days=25,
+        settlement_days=holding,
+        holding_days=holding,
+        min_target=0.02,
+        fill=fill,
+        bookkeeping=bookkeeping,
+        purchases_per_day=1 if bookkeeping == "classic" else purchases,
+        max_coefficient=limit,
+    )
+    prices, first_days = prices_of(random_panel(seed, 70, 5)), torch.tensor([0, 11, 39])
+    environment = TradingEnvironment(prices, trading, record_trades=True)
+    environment.reset(first_days)
+    coefficients, targets = random_actions(seed, 3, trading.episode_days, 5)
+    seen = torch.zeros((3, trading.episode_days, 5, 4), dtype=torch.float16)
+    for step in range(trading.episode_days):
+        seen[:, step] = environment.portfolio()
+        environment.step(coefficients[:, step], targets[:, step])
+    expected = torch.zeros_like(seen)
+    for trade in environment.trades().to_dict("records"):
+        decided, asset = trade["decision_day"], trade["asset"]
+        for day in range(decided + 1, trade["exit_day"]):
+            gain = min(float(prices.last_close[day, asset]) / trade["entry"] - 1.0, 5.0)
+            values = (1.0, (day - decided) / holding, gain, trade["coefficient"] / (limit or 1.0))
+            step = day - int(first_days[trade["episode"]])
+            expected[trade["episode"], step, asset] = torch.tensor(values, dtype=torch.float64).half()
+    assert torch.equal(seen, expected)
+
+
+def test_more_assets_than_can_be_put_in_an_order_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices_module, "PLACES", 4)
+    with pytest.raises(InputError, match="5 columns are tradable, and at most 4 can be"):
+        prices_of(random_panel(1, 60, 5))
 
 
 def test_last_close_is_carried_over_gaps_and_ends() -> None:

@@ -1,0 +1,131 @@
+"""The open positions of many episodes, and what agents will observe of them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.trading.orders import entry_prices, target_price
+from eigen_core.trading.prices import Prices
+
+PORTFOLIO_VALUES = 4
+"""Values of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
+GAIN_LIMIT = 5.0
+"""Bound of the unrealised gain that is observed, as a fraction."""
+_LARGEST_HALF = float(torch.finfo(torch.float16).max)
+
+
+@dataclass(frozen=True)
+class HeldPrices:
+    """The prices that positions meet, arranged so that all that concern one lie close together.
+
+    Attributes:
+        values: float64 `[4, assets, days]`. The entry price of a decision of the day, minus infinity if it buys
+            nothing. What its sale target is compared with on the day after the decision, and what on later days: the
+            high, minus infinity where the target cannot be reached, infinity where the holding time ends. The last
+            known close.
+        offsets: int64 `[1 + 2 (holding_days - 1), 1, 1]`, where a position's values lie from the cell of its asset and
+            decision on: the entry price, what the target is compared with on each day before the last, the closes.
+    """
+
+    values: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
+        """Arrange the prices as the rules of `resolve_orders` need them."""
+        values = torch.empty((4, prices.assets, prices.days), dtype=torch.float64, device=prices.close.device)
+        entry, first, reached, last_close = values.mT.unbind()
+        entry.copy_(entry_prices(prices, trading).nan_to_num_(nan=-torch.inf, posinf=torch.inf))
+        reached.copy_(prices.high.nan_to_num(nan=-torch.inf, posinf=torch.inf))
+        if trading.fill == "next_open":
+            first.copy_(reached.masked_fill(prices.open.isnan(), -torch.inf))
+        elif trading.fill == "next_close":
+            first.fill_(-torch.inf)
+        else:
+            first.copy_(reached)
+        if trading.bookkeeping == "classic":
+            for compared in (first, reached):
+                compared.masked_fill_(prices.missing, torch.inf)
+        last_close.copy_(prices.last_close)
+        later, part = range(1, trading.holding_days), entry.numel()
+        cells = [0, *(part * min(day, 2) + day for day in later), *(part * 3 + day for day in later)]
+        return cls(values, torch.tensor(cells, device=values.device)[:, None, None])
+
+
+class Positions:
+    """The open positions of E episodes, from a decision of theirs to the next.
+
+    As the market does not react, all that agents observe of a position is known when it is opened, and written then:
+    a table has what they observe on each of the coming days if nothing more is bought.
+
+    Args:
+        prices: the prices that positions meet.
+        trading: the rules.
+        episodes: E.
+    """
+
+    def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
+        self._prices, self._trading = prices, trading
+        _, assets, self._price_days = prices.values.shape
+        holding, device = trading.holding_days, prices.values.device
+        # The four values of an asset are moved as one of 8 bytes. The row of a day is that of the day `holding_days`
+        # later as soon as it is over.
+        coming = torch.zeros((holding, episodes, assets), dtype=torch.int64, device=device)
+        self._coming, self._rows = coming.view(-1), coming.unbind()
+        self._observed = coming.view(torch.float16).view(*coming.shape, PORTFOLIO_VALUES).unbind()
+        rows = torch.arange(2 * holding, device=device) % holding * (episodes * assets)
+        cells = rows[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
+        self._cells_later = [cells[row + 1 : row + holding] for row in range(holding)]
+        # Each purchase is worked out in the same memory, of which no view has to be made again.
+        of_day = (episodes, trading.purchases_per_day)
+        self._met = torch.empty((2 * holding - 1, *of_day), dtype=torch.float64, device=device)
+        self._entry, self._compared, self._close = self._met[:1], self._met[1:holding], self._met[holding:]
+        self._cells = torch.empty((holding - 1, *of_day), dtype=torch.int64, device=device)
+        self._written = torch.empty_like(self._cells)
+        self._flat = self._cells.view(-1), self._written.view(-1)
+        observed = torch.ones((holding - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
+        _, days_held, self._gain, self._size = observed.unbind(-1)
+        ages = torch.arange(1, holding, dtype=torch.float64, device=device)
+        days_held.copy_(ages.div_(holding)[:, None, None])
+        self._position = observed.view(torch.int64).squeeze(-1)
+        self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
+
+    def observed(self, step: int) -> Tensor:
+        """Return what agents observe at a step: see `TradingEnvironment.portfolio`."""
+        return self._observed[step % self._trading.holding_days].clone()
+
+    def open(self, step: int, days: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor) -> Tensor:
+        """Open the positions of a step's decisions where they can be filled and the asset is not held.
+
+        Args:
+            step: the step.
+            days: int64 `[E, 1]`, its day.
+            asset, coefficient, target: `[E, K]`, what is decided, as in `Orders`.
+
+        Returns:
+            Whether the asset was held already, bool `[E, K]`.
+        """
+        trading = self._trading
+        row = step % trading.holding_days
+        held = self._rows[row].gather(1, asset) != 0
+        cell = days.add(asset, alpha=self._price_days)
+        torch.take(self._prices.values, cell + self._prices.offsets, out=self._met)
+        sale = target_price(trading, self._entry, target)
+        sale.masked_fill_(held | (coefficient < trading.buy_threshold), -torch.inf)
+        # 1 on the days before the first that reaches the target.
+        remains = (self._compared < sale).cumprod(0)
+        gain = torch.addcdiv(self._minus_one, self._close, self._entry)
+        self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
+        limit = trading.max_coefficient
+        self._size.copy_(coefficient.clamp(max=_LARGEST_HALF) if limit is None else coefficient / limit)
+        torch.add(self._cells_later[row], asset, out=self._cells)
+        torch.mul(self._position, remains, out=self._written)
+        # An asset that is bought has zeros on all of the coming days.
+        self._coming.scatter_add_(0, *self._flat)
+        return held
+
+    def end_day(self, step: int) -> None:
+        """Forget what was observed at a step."""
+        self._rows[step % self._trading.holding_days].zero_()
