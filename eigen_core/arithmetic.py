@@ -75,6 +75,20 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
     return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=str(torch.__version__))
 
 
+def compute_deterministically(device: torch.device) -> None:
+    """Let a GPU give the same bits each time from here on, in the whole process; a processor does so anyway.
+
+    Operators that have no such form raise. Products are neither rounded to TensorFloat-32 nor summed in bfloat16.
+    """
+    if device.type != "cuda":
+        return
+    torch.use_deterministic_algorithms(True)
+    # It would write to all memory that is allocated; nothing is read that was not written.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
 def mkl_mode() -> str | None:
     """Return the mode of conditional numerical reproducibility that MKL computes with, spelled as in `MKL_CBWR`.
 

@@ -1,6 +1,6 @@
-"""Which instructions of the processor the libraries compute with, as their environment tells them.
+"""How the libraries compute, as their environment tells them: instructions of the processor, the same bits each time.
 
-MKL and torch read it when they first compute, not when they are imported. Nothing here imports them.
+MKL, torch and cuBLAS read it when they first compute, not when they are imported. Nothing here imports them.
 """
 
 import os
@@ -12,11 +12,18 @@ MKL_MODE = "MKL_CBWR"
 STRICT = "AUTO,STRICT"
 TORCH_CAPABILITY = "ATEN_CPU_CAPABILITY"
 _STRICT_AVX2 = "AVX2,STRICT"
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_FIXED_WORKSPACE = ":4096:8"
 
 
 def compute_strictly() -> None:
-    """Let a product of MKL have the same bits whatever is multiplied beside it, unless the user has set its mode."""
+    """Let products have the same bits each time, unless the user has set how the libraries compute.
+
+    Those of MKL have them whatever is multiplied beside them. cuBLAS needs workspaces of a fixed size, without which
+    `torch.use_deterministic_algorithms` refuses its products.
+    """
     os.environ.setdefault(MKL_MODE, STRICT)
+    os.environ.setdefault(CUBLAS_WORKSPACE, _FIXED_WORKSPACE)
 
 
 def compute_with(instructions: Instructions) -> None:

@@ -52,6 +52,13 @@ os.environ["PREFECT_API_BLOCKS_REGISTER_ON_START"] = "false"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 
 
+def pytest_configure() -> None:
+    """Refuse a device that is not there before anything is collected."""
+    from tested_device import require_device
+
+    require_device()
+
+
 def pytest_collection_finish() -> None:
     """Set aside what the imports have made, a million objects that only the tests' own process has.
 
@@ -60,6 +67,14 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _tested_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    from tested_device import tested_device
+
+    with tested_device(request.node):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,7 +26,7 @@ def policy_distance(state: TrainingState) -> float | None:
         return None
     generator = keyed_generator(config.seed, state.generation + 1, "evolve", "population", "observations")
     block = int(sampler.draw_blocks(generator, (1,))[0])
-    slots = torch.tensor(sampler.draw(generator, block))
+    slots = torch.tensor(sampler.draw(generator, block), device=state.device)
     played = []
     for agents in agent_groups(state.population.size, state.group_size):
         weights, critic = state.population.weights[agents], task.critic_layout.size

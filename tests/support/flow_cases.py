@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tested_device import DEVICE
+
 from eigen_core.config import Config, merge
 
 SMALL: dict[str, Any] = {
-    "device": "cpu",
+    "device": DEVICE,
     "market": {"window": 20, "validation_days": 60, "holdout_days": 0},
     "trading": {"trading_days": 30, "settlement_days": 10, "holding_days": 10},
     "network": {"scales": [1, 5], "channels": 8, "embedding": 4, "queries": 2, "head_width": 8},

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from tested_device import DEVICE
 
 from eigen_core.config import Config, merge
 from eigen_core.config.choices import LEARNERS
@@ -11,7 +12,7 @@ from eigen_core.randomness import keyed_generator
 
 _SMALL: dict[str, Any] = {
     "seed": 3,
-    "device": "cpu",
+    "device": DEVICE,
     "market": {"window": 8, "validation_days": 30, "holdout_days": 24},
     "trading": {"trading_days": 12, "settlement_days": 5, "holding_days": 5},
     "network": {"scales": [1, 3, 8], "channels": 8, "embedding": 6, "queries": 2, "head_width": 8},

@@ -1,0 +1,111 @@
+"""Whole generations on a stand-in for a GPU: nothing mixes devices, and the values are those of the processor."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stand_in_gpu import GPU, stand_in_gpu
+from training_cases import advance, content_of, small_state
+
+from eigen_core.config import choices
+from eigen_core.generation import restore, snapshot
+
+CASES = [
+    (learner, encoder)
+    for learner in choices.LEARNERS
+    for encoder in ("filter_bank", "tcn")
+    if (learner, encoder) != ("ppo", "tcn")
+]
+
+USUAL = [("ddpg", "tcn"), ("counterfactual", "filter_bank")]
+
+
+# What a GPU would choose by bytes is given, so that sums have the same order.
+def sections(learner: str, encoder: str) -> dict[str, Any]:
+    return {
+        "learner": {"algorithm": learner, "gradient_steps": 2},
+        "network": {"encoder": encoder, "column_chunk": 3},
+        "threads": 1,
+    }
+
+
+# Of the operators that raise on a GPU in torch's deterministic mode (`torch.use_deterministic_algorithms`), those that a
+# network without pooling, losses of torch and images could come to use. The mode has other kernels for those of ours
+# that add or write by index: index_add_, index_put_, scatter_, gather and index_select with a gradient.
+WITHOUT_DETERMINISTIC_FORM = {
+    "bincount",
+    "cumsum",
+    "histc",
+    "kthvalue",
+    "median",
+    "put_",
+    "reflection_pad1d_backward",
+    "scatter_reduce",
+}
+
+
+def test_an_operator_without_a_deterministic_form_would_be_seen() -> None:
+    names = set[str]()
+    with stand_in_gpu(lambda operator, *_: names.add(name_of(operator))):
+        torch.ones(3, device="cuda").cumsum(0)
+    assert names & WITHOUT_DETERMINISTIC_FORM == {"cumsum"}
+
+
+def name_of(operator: Any) -> str:
+    """`aten.add.Tensor` is `add`."""
+    return str(operator).split(".")[1]
+
+
+@pytest.mark.parametrize(
+    ("learner", "encoder"),
+    [pytest.param(*case, marks=[] if case in USUAL else pytest.mark.thorough) for case in CASES],
+)
+def test_generations_are_deterministic_and_have_the_bits_of_the_processor(learner: str, encoder: str) -> None:
+    expected = content_of(advance(small_state(device="cpu", **sections(learner, encoder)), 2))
+    names = set[str]()
+    with stand_in_gpu(lambda operator, *_: names.add(name_of(operator))):
+        state = advance(small_state(device="cuda", **sections(learner, encoder)), 2)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert {tensor.device for tensor in state.population.tensors().values()} == {GPU}
+        assert content_of(state) == expected
+    assert "bmm" in names
+    assert not names & WITHOUT_DETERMINISTIC_FORM
+
+
+@pytest.mark.parametrize("method", list(choices.METHODS))
+@pytest.mark.thorough
+def test_every_population_method_breeds_there(method: str) -> None:
+    evolution = {"evolution": {"method": method, "sync_generations": 1}, "population": {"size": 10}}
+    expected = content_of(advance(small_state(device="cpu", **evolution, **sections("ddpg", "filter_bank")), 2))
+    with stand_in_gpu():
+        found = content_of(advance(small_state(device="cuda", **evolution, **sections("ddpg", "filter_bank")), 2))
+    assert found == expected
+
+
+def test_a_run_moves_there_and_says_that_bits_may_differ(caplog: pytest.LogCaptureFixture) -> None:
+    saved = snapshot(advance(small_state(device="cpu"), 1))
+    with stand_in_gpu():
+        state = small_state(device="cuda")
+        restore(state, saved)
+        assert state.population.weights.device == state.replay.tensors()["reward"].device == GPU
+        advance(state, 1)
+    assert "Stand-in with 9.0, cuBLAS" in caplog.text
+    assert "bits may differ" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda values: values + torch.zeros(3),
+        lambda values: torch.cat([values, torch.zeros(3)]),
+        lambda values: np.asarray(values),
+    ],
+    ids=["sum", "cat", "numpy"],
+)
+def test_the_stand_in_refuses_what_a_gpu_refuses(mixed: Any) -> None:
+    with stand_in_gpu():
+        values = torch.arange(3.0, device="cuda")
+        assert values.cpu().tolist() == [0.0, 1.0, 2.0]
+        with pytest.raises((RuntimeError, TypeError)):
+            mixed(values)

@@ -1,0 +1,169 @@
+"""A stand-in for a GPU: tensors that say `cuda` and are computed by the processor, so that a training runs as on one.
+
+It finds what a CPU hides and a GPU refuses: operations on tensors of two devices, numpy arrays of a GPU's tensors. Every
+operator passes through `StandInGpu.operator`, which a test may watch. It has no speed and no kernels of its own: that
+those compute the same is not shown.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+GPU = torch.device("cuda", 0)
+MEMORY = 80_000_000_000
+_ITEM = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+# They may read from another device, or be told by an index on the host.
+_OF_TWO_DEVICES = ("aten.copy_", "aten._to_copy", "aten.index.", "aten.index_put", "aten._index_put")
+
+Operator = Callable[..., Any]
+
+
+class GpuTensor(torch.Tensor):
+    """A tensor of the stand-in; `held` has its values, on the processor."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> "GpuTensor":
+        # To torch it is on `meta`, the only device without memory whose gradients need no device of their own.
+        made: GpuTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined] # torch has no annotation here
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device="meta",
+            requires_grad=held.requires_grad,
+        )
+        made.held = held
+        return made
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override] # an attribute there
+        """The GPU."""
+        return GPU
+
+    def tolist(self) -> Any:
+        """Its values on the host; torch refuses subclasses here."""
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Compute an operator outside of the block of a `StandInGpu`, as in another thread."""
+        return _computed(func, args, kwargs or {})
+
+
+class StandInGpu(TorchDispatchMode):
+    """While it is entered, tensors can be made on `cuda`.
+
+    Args:
+        watch: called with each operator on the GPU, its arguments and its result.
+    """
+
+    def __init__(self, watch: Callable[[Operator, tuple[Any, ...], dict[str, Any], Any], None] | None = None) -> None:
+        super().__init__()
+        # As the fake mode it keeps torch from looking for a GPU.
+        self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+        self._watch = watch
+
+    def __torch_dispatch__(
+        self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Compute an operator and report it."""
+        result = _computed(func, args, kwargs or {})
+        if self._watch is not None and any(isinstance(leaf, GpuTensor) for leaf in tree_leaves((args, kwargs, result))):
+            self._watch(func, args, kwargs or {}, result)
+        return result
+
+
+class _FirstGpu(TorchFunctionMode):
+    """`cuda` is its first GPU, as torch would ask the driver; an index that is a list or an array is on the host."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        if func in _ITEM and any(isinstance(arg, GpuTensor) for arg in args):
+            args = (args[0], _index(args[1]), *args[2:])
+        placed = {name: _first(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_first, args), **placed)
+
+
+def _first(value: Any) -> Any:
+    return GPU if isinstance(value, torch.device) and value.type == "cuda" else value
+
+
+def _index(index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_index(part) for part in index)
+    return torch.as_tensor(index) if isinstance(index, list | np.ndarray) else index
+
+
+def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    ours = {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, GpuTensor)}
+    others = [tensor for tensor in tensors if not isinstance(tensor, GpuTensor)]
+    assert all(tensor.device.type == "cpu" for tensor in others), f"{func} has a tensor without values"
+    if ours and any(tensor.dim() for tensor in others) and not str(func).startswith(_OF_TWO_DEVICES):
+        raise RuntimeError(f"Expected all tensors to be on the same device: {func} has tensors of cuda:0 and cpu.")
+    wanted = kwargs.get("device")
+    # Autograd makes its zeros where it believes the tensors to be.
+    on_gpu = bool(ours) if wanted is None else torch.device(wanted).type in ("cuda", "meta")
+    kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    if wanted is not None:
+        kwargs["device"] = torch.device("cpu")
+    result = func(*tree_map(_held, args), **tree_map(_held, kwargs))
+    written = {id(tensor) for tensor in others}
+
+    def given(value: Any) -> Any:
+        if not isinstance(value, Tensor) or id(value) in written:
+            return value
+        return ours.get(id(value)) if id(value) in ours else GpuTensor(value) if on_gpu else value
+
+    return tree_map(given, result)
+
+
+def _held(value: Any) -> Any:
+    return value.held if isinstance(value, GpuTensor) else value
+
+
+@contextmanager
+def stand_in_gpu(
+    watch: Callable[[Operator, tuple[Any, ...], dict[str, Any], Any], None] | None = None,
+) -> Iterator[None]:
+    """A machine with one GPU, for this thread; `watch` as in `StandInGpu`."""
+    driver = {
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "mem_get_info": lambda _=None: (MEMORY, MEMORY),
+        "memory_reserved": lambda _=None: 0,
+        "memory_allocated": lambda _=None: 0,
+        "empty_cache": lambda: None,
+        "get_device_capability": lambda _=None: (9, 0),
+        "get_device_name": lambda _=None: "Stand-in",
+    }
+    lifted, deterministic = torch._C._only_lift_cpu_tensors(), torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    with pytest.MonkeyPatch.context() as patch:
+        for name, answer in driver.items():
+            patch.setattr(torch.cuda, name, answer)
+        torch._C._set_only_lift_cpu_tensors(True)
+        try:
+            with _FirstGpu(), StandInGpu(watch):
+                yield
+        finally:
+            torch._C._set_only_lift_cpu_tensors(lifted)
+            # What a training on a GPU sets for its whole process.
+            torch.use_deterministic_algorithms(deterministic)
+            torch.utils.deterministic.fill_uninitialized_memory = filled
