@@ -43,6 +43,9 @@ class NetworkConfig(Section):
     column_chunk: CountOrZero = 0
     """Columns that `tcn` encodes at a time, and again in the backward pass; changes memory, speed and rounding. 0: as
     many as a processor's cache holds of a block of days."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What matrix products of weights are computed with, forward and backward. `bfloat16` rounds both factors to 8
+    bits of precision; sums, weights, moments and all else stay in float32. For GPUs; slower on most processors."""
 
 
 class PopulationConfig(Section):

@@ -81,8 +81,8 @@ class AgentNetwork:
         critic = [*self._encoder.shapes, *self._pooling_shapes()]
         for index in range(heads.critics):
             critic += self._critic_shapes(f"critic{index}")
-        self.critic_layout = ParameterLayout(tuple(critic))
-        self.actor_layout = ParameterLayout(tuple(self._actor_shapes()))
+        self.critic_layout = ParameterLayout.of(critic, config.network)
+        self.actor_layout = ParameterLayout.of(self._actor_shapes(), config.network)
 
     @property
     def layouts(self) -> tuple[ParameterLayout, ParameterLayout]:

@@ -1,6 +1,6 @@
 """Where each parameter of an agent lies in the bank `[agents, parameters]`, and how it starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 
@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.config import NetworkConfig
 from eigen_core.needs import SINGLE
 
 Parameters = Mapping[str, Tensor]
@@ -38,6 +39,11 @@ class ParameterShape:
         return prod(self.shape)
 
     @property
+    def is_matrix(self) -> bool:
+        """Whether it is a factor of matrix products; what has a single output is multiplied and summed."""
+        return len(self.shape) == 2 and self.shape[1] > 1
+
+    @property
     def initial_bound(self) -> float:
         """Bound of the initial values."""
         return 1.0 / sqrt(self.fan_in) if self.fan_in else 0.0
@@ -58,9 +64,20 @@ def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """The order of an agent's parameters inside a row of the bank."""
+    """The order of an agent's parameters inside a row of the bank.
+
+    Attributes:
+        shapes: the parameters.
+        precision: type of the matrices among the views, which products with them are computed in.
+    """
 
     shapes: tuple[ParameterShape, ...]
+    precision: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, shapes: Sequence[ParameterShape], network: NetworkConfig) -> "ParameterLayout":
+        """Return the layout of parameters whose products have the precision of a configuration."""
+        return cls(tuple(shapes), {"float32": torch.float32, "bfloat16": torch.bfloat16}[network.precision])
 
     @property
     def size(self) -> int:
@@ -70,7 +87,10 @@ class ParameterLayout:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Split rows `[agents, size]` into named views; one split, so its backward pass is one concatenation."""
         parts = torch.split(rows, [shape.size for shape in self.shapes], dim=1)
-        return {shape.name: part.reshape(-1, *shape.shape) for shape, part in zip(self.shapes, parts, strict=True)}
+        return {
+            shape.name: part.reshape(-1, *shape.shape).to(self.precision if shape.is_matrix else rows.dtype)
+            for shape, part in zip(self.shapes, parts, strict=True)
+        }
 
     def initial_row(self, generator: np.random.Generator) -> NDArray[np.float32]:
         """Draw one agent's values `[size]`, uniform in +-1/sqrt(fan_in) (LeCun et al. 1998, "Efficient BackProp")."""
@@ -120,7 +140,7 @@ def filled_inputs(inputs: int) -> int:
 
 
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`.
+    """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`, in its type; return float32.
 
     The bits of a row must not depend on the rows, agents or threads beside it. With fewer than a dozen rows, or with
     outputs that do not fill a vector of eight, the library's kernels round by these, so both are filled up with zeros.
@@ -133,8 +153,17 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
         weight = torch.nn.functional.pad(weight, (0, more))
     if count < FEWEST_ROWS:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, FEWEST_ROWS - count))
-    product = torch.bmm(rows, weight)
-    return product if product.shape[1:] == (count, outputs) else product[:, :count, :outputs]
+    found = product(rows, weight)
+    return found if found.shape[1:] == (count, outputs) else found[:, :count, :outputs]
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply stacked matrices in the type of `right`; return float32."""
+    left = left.to(right.dtype)
+    if right.device.type == "cpu":
+        # Few processors multiply bfloat16, and sums of such products are float32 anyway.
+        return torch.bmm(left.float(), right.float()).to(right.dtype).float()
+    return torch.bmm(left, right).float()
 
 
 def product_bytes(rows: int, outputs: int) -> tuple[int, int]:

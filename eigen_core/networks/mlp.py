@@ -29,13 +29,13 @@ class MlpNetwork:
             inputs = observation_values + (self.box.values if heads.action_values else 0)
             critic += self._hidden_shapes(f"critic{index}", inputs, width)
             critic += linear_shapes(f"critic{index}.value", width, 1)
-        self.critic_layout = ParameterLayout(tuple(critic))
+        self.critic_layout = ParameterLayout.of(critic, network)
         actor = self._hidden_shapes("actor", observation_values, width)
         if isinstance(box, Choices):
             last = linear_shapes("actor.action", width, box.values)
         else:
             last = action_shapes("actor.action", width, box, heads)
-        self.actor_layout = ParameterLayout((*actor, *last))
+        self.actor_layout = ParameterLayout.of([*actor, *last], network)
 
     def policy(self, parameters: Parameters, observations: Tensor) -> Policy:
         """Return the policy for observations, float32 `[agents, ..., values]`."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from eigen_core.needs import SINGLE
-from eigen_core.networks.layout import FEWEST_ROWS, filled_inputs, filled_outputs
+from eigen_core.networks.layout import FEWEST_ROWS, filled_inputs, filled_outputs, product
 from eigen_core.pieces import columns_at_once
 
 
@@ -166,7 +166,7 @@ class Convolutions(torch.autograd.Function):
         layers = _layers(weights)
         agents, width = weights[-1].shape
         days = block.schedule.days if places is None else places.shape[2]
-        embeddings = weights[0].new_empty((agents, days, block.features.shape[1], width))
+        embeddings = weights[-1].new_empty((agents, days, block.features.shape[1], width))
         for columns in block.chunks:
             found = _products(layers[-1], _hidden(block, columns, places, layers))
             embeddings[:, :, columns] = found[:, :, : columns.stop - columns.start, :width]
@@ -180,7 +180,9 @@ class Convolutions(torch.autograd.Function):
         places, *weights = ctx.saved_tensors
         block: Block = ctx.block
         layers = _layers(weights)
-        sums = [Layer(torch.zeros_like(layer.weight), torch.zeros_like(layer.bias)) for layer in layers]
+        sums = [
+            Layer(torch.zeros_like(layer.weight, dtype=torch.float32), torch.zeros_like(layer.bias)) for layer in layers
+        ]
         for columns in block.chunks:
             above = gradient[:, :, columns]
             more = (layers[-1].bias.shape[1] - above.shape[3], block.schedule.filled(above.shape[2]) - above.shape[2])
@@ -223,10 +225,22 @@ def _rows(values: Tensor) -> Tensor:
 
 def _products(layer: Layer, *inputs: Tensor) -> Tensor:
     """Return the sum of a layer's bias and of the products of what it reads, each `[agents, days, columns, inputs]`."""
-    found = torch.baddbmm(layer.bias[:, None], _rows(inputs[0]), layer.weight[:, 0])
+    bias, first, weight = layer.bias[:, None], _rows(inputs[0]), layer.weight[:, 0]
+    if weight.dtype == torch.float32:
+        found = torch.baddbmm(bias, first, weight)
+    else:
+        found = bias + product(first, weight)
     for index, more in enumerate(inputs[1:], start=1):
-        found.baddbmm_(_rows(more), layer.weight[:, index])
+        _add_product(found, _rows(more), layer.weight[:, index], weight.dtype)
     return found.view(*inputs[0].shape[:-1], -1)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, precision: torch.dtype) -> None:
+    """Add a product that is computed in `precision` to float32 `total`, in place."""
+    if precision == torch.float32:
+        total.baddbmm_(left, right)
+    else:
+        total.add_(product(left, right.to(precision)))
 
 
 _Kept = list[tuple[Tensor, Tensor]]
@@ -261,8 +275,9 @@ def _add_gradients(
     schedule, kept = block.schedule, list[tuple[Tensor, Tensor]]()
     hidden = _hidden(block, columns, places, layers, kept)
     first = kept[0][1]
-    _add_products(sums[-1], above, hidden)
-    above = torch.bmm(_rows(above), layers[-1].weight[:, 0].transpose(1, 2)).view(hidden.shape)
+    precision = layers[-1].weight.dtype
+    _add_products(sums[-1], precision, above, hidden)
+    above = product(_rows(above), layers[-1].weight[:, 0].transpose(1, 2)).view(hidden.shape)
     del hidden
     whole = len(schedule.steps) if places is None else schedule.whole
     if places is not None and whole == len(schedule.steps):
@@ -271,19 +286,19 @@ def _add_gradients(
         layer, step = layers[index + 1], schedule.steps[index]
         read, added = kept.pop()
         inner = _through_relu(above, added)
-        _add_products(sums[index + 1], inner, read[:, :-step], read[:, step:])
+        _add_products(sums[index + 1], precision, inner, read[:, :-step], read[:, step:])
         # What was read is not needed any more, except by the input layer's own ReLU.
         below = torch.empty_like(read) if read is first else read
         below[:, :step].zero_()
         below[:, step:] = above
         for place, part in enumerate((below[:, :-step], below[:, step:])):
-            _rows(part).baddbmm_(_rows(inner), layer.weight[:, place].transpose(1, 2))
+            _add_product(_rows(part), _rows(inner), layer.weight[:, place].transpose(1, 2), precision)
         above = below
         del read, added, inner, below
         if places is not None and index == whole:
             above = _scattered(above, places, schedule.full[whole])
     shared, added = kept.pop()
-    _add_products(sums[0], _through_relu(above, added), shared)
+    _add_products(sums[0], precision, _through_relu(above, added), shared)
 
 
 def _through_relu(gradient: Tensor, result: Tensor) -> Tensor:
@@ -292,11 +307,11 @@ def _through_relu(gradient: Tensor, result: Tensor) -> Tensor:
     return through
 
 
-def _add_products(total: Layer, gradient: Tensor, *inputs: Tensor) -> None:
+def _add_products(total: Layer, precision: torch.dtype, gradient: Tensor, *inputs: Tensor) -> None:
     """Add the gradients of a layer's weights and bias, given that of its result and what it read."""
     rows = _rows(gradient)
     for index, read in enumerate(inputs):
-        total.weight[:, index].baddbmm_(_rows(read).transpose(1, 2), rows)
+        _add_product(total.weight[:, index], _rows(read).transpose(1, 2), rows, precision)
     total.bias.add_(rows.sum(1))
 
 

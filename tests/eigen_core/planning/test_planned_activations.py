@@ -123,6 +123,20 @@ def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: t
         assert planned[phase] == pytest.approx(size, rel=0.1), phase
 
 
+@pytest.mark.parametrize("settings", [(), (*_TCN, "network.column_chunk=5")])
+def test_products_in_bfloat16_hold_no_more_than_planned(settings: tuple[str, ...]) -> None:
+    config, panel, scale = _case((*settings, "network.precision=bfloat16"), _NARROW)
+    with LiveTensors() as tensors:
+        state = start_training(config, panel)
+        measured = {
+            phases.evaluate(scale): tensors.peak_of(lambda: evaluate(state)),
+            scale.population_bytes + phases.train(scale): tensors.peak_of(lambda: train(state)),
+            phases.hold_out(scale): tensors.peak_of(lambda: (evolve(state), hold_out(state))),
+        }
+    for planned, size in measured.items():
+        assert size <= planned <= 2 * size
+
+
 def test_days_that_are_encoded_in_pieces_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_DAYS_MB_CPU", 0.05)
     test_each_phase_holds_what_was_planned(("evaluation.shared_slices=false",), _NARROW)

@@ -1,0 +1,60 @@
+"""Products in bfloat16: near those in float32, learned by as usual, and the same bits for any group."""
+
+from typing import Any
+
+import pytest
+import torch
+from training_cases import advance, content_of, small_state
+
+from eigen_core.networks.layout import product
+
+SHORT: dict[str, Any] = {"trading_days": 5, "settlement_days": 3, "holding_days": 3}
+
+
+def trained(precision: str, encoder: str, group_size: int, generations: int = 2) -> dict[str, Any]:
+    state = small_state(
+        20,
+        network={"encoder": encoder, "precision": precision},
+        population={"size": 16, "group_size": group_size},
+        trading=SHORT,
+        learner={"gradient_steps": 2, "accumulation_steps": 1},
+    )
+    content = content_of(advance(state, generations))
+    assert {tensor.dtype for tensor in state.population.tensors().values()} == {torch.float32, torch.int64}
+    assert content["history"][-1]["learning"] is not None
+    return content
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.thorough
+def test_groups_change_no_bit(encoder: str) -> None:
+    expected = trained("bfloat16", encoder, 16)
+    assert all(trained("bfloat16", encoder, group_size) == expected for group_size in (4, 1))
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_a_generation_is_near_that_in_float32_and_not_the_same(encoder: str) -> None:
+    whole, half = (trained(precision, encoder, 16, 1)["history"][0] for precision in ("float32", "bfloat16"))
+    assert half["weights_sha256"] != whole["weights_sha256"]
+    assert half["learning"]["value"] == pytest.approx(whole["learning"]["value"], rel=0.1, abs=0.01)
+    assert half["learning"]["critic_gradient_norm"] == pytest.approx(whole["learning"]["critic_gradient_norm"], rel=0.1)
+
+
+def test_factors_are_rounded_and_sums_are_not() -> None:
+    """1 + 2^-9 becomes 1; 512 times 1 / 3 in bfloat16 would stop growing long before its sum."""
+    left, right = torch.full((1, 1, 512), 1.0 + 2.0**-9), torch.full((1, 512, 8), 0.333984375)
+    found = product(left, right.bfloat16())
+    assert found.dtype == torch.float32
+    assert found.flatten().tolist() == [171.0] * 8
+    assert product(left, right)[0, 0, 0].item() == pytest.approx(512 * (1.0 + 2.0**-9) * 0.333984375, rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_weights_is_float32_and_that_of_the_rounded_factors(precision: torch.dtype) -> None:
+    rows = torch.linspace(-1.0, 1.0, 24).reshape(1, 6, 4)
+    weights = torch.linspace(0.0, 1.0, 32).reshape(1, 4, 8).requires_grad_()
+    product(rows, weights.to(precision)).sum().backward()
+    assert weights.grad is not None
+    assert weights.grad.dtype == torch.float32
+    expected = rows.to(precision).float().sum(1)[:, :, None].expand(1, 4, 8)
+    assert torch.allclose(weights.grad, expected, rtol=0.01 if precision == torch.bfloat16 else 1e-6, atol=1e-6)
