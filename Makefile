@@ -4,7 +4,7 @@ PYTHON ?= $(shell for version in 3.13 3.12 3.11; do \
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint bench soak kill limits fuzz bench-trust bench-learning docs
+.PHONY: help setup run test test-all lint bench soak kill limits fuzz bench-trust bench-learning bench-gpu docs
 
 help:
 	@echo "make run      train the preset quickstart on the bundled prices"
@@ -18,6 +18,7 @@ help:
 	@echo "make fuzz     inputs drawn at random whose right treatment is known"
 	@echo "make bench-trust  100 markets of noise and edges of growing strength, and what is claimed of them"
 	@echo "make bench-learning  markets whose edge is known, and what each way to learn finds of it: hours"
+	@echo "make bench-gpu  preset eigen2 on a GPU: times, memory, kernels, shares of what the GPU can do"
 	@echo "make soak     300 small generations with everything on, resident memory fitted"
 
 setup: .venv/installed
@@ -60,6 +61,9 @@ bench-trust: setup
 bench-learning: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learning bench --portfolio
+
+bench-gpu: setup
+	$(BIN)/python -m benchmarks.gpu
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak

@@ -45,11 +45,12 @@ ALL_SECTIONS = (
     "limits",
     "fuzz",
     "control",
+    "gpu",
     "trust",
     "learning",
     "learningportfolio",
 )
-"""All sections of the file of results; the last nine are each written by a module of their own."""
+"""All sections of the file of results; the last ten are each written by a module of their own."""
 
 
 class _Benchmark(Protocol):

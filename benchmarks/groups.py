@@ -84,13 +84,13 @@ def _looped(state: TrainingState, plan: BatchPlan) -> Callable[[], object]:
     return lambda: learn_one_by_one(state, plan.rows(slice(0, _PLAIN_AGENTS)), agents)
 
 
-def random_panel(config: Config, columns: int) -> Panel:
-    """Return a panel of random prices, the same for the same number of columns."""
+def random_panel(config: Config, columns: int, days: int = _DAYS) -> Panel:
+    """Return a panel of random prices, the same for the same number of columns and days."""
     generator = keyed_generator(1, 0, "benchmark", "groups")
     assets = min(columns, _TRADABLE)
-    features = generator.standard_normal((_DAYS, columns, _FEATURES), dtype=np.float32)
-    close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((_DAYS, assets)), axis=0))
-    dates = np.datetime64("2000-01-01") + np.arange(_DAYS)
+    features = generator.standard_normal((days, columns, _FEATURES), dtype=np.float32)
+    close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((days, assets)), axis=0))
+    dates = np.datetime64("2000-01-01") + np.arange(days)
     symbols = [f"S{column}" for column in range(columns)]
     names = [f"feature{index}" for index in range(_FEATURES)]
     prices = (close, close * 1.01, close * 0.99, close)

@@ -20,9 +20,9 @@ _HEADER = """\
 
 `make bench` measures every section but those on memory over 300 generations (`make soak`), on kills and stops
 (`make kill`), on runs under limits (`make limits`), on inputs drawn at random (`make fuzz`), on verdicts (`make
-bench-trust`) and on markets whose edge is known (`make bench-learning`); `python -m benchmarks NAME` measures one
-section alone. Ratios come from one process in which both sides took turns, after a warm-up, unless the section says
-otherwise; times are medians.
+bench-trust`), on a GPU (`make bench-gpu`) and on markets whose edge is known (`make bench-learning`); `python -m
+benchmarks NAME` measures one section alone. Ratios come from one process in which both sides took turns, after a
+warm-up, unless the section says otherwise; times are medians.
 """
 
 

@@ -84,7 +84,7 @@ def compute_deterministically(device: torch.device) -> None:
         return
     torch.use_deterministic_algorithms(True)
     # It would write to all memory that is allocated; nothing is read that was not written.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # torch sets it aside
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 

@@ -45,7 +45,7 @@ class NetworkConfig(Section):
     many as a processor's cache holds of a block of days."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What matrix products of weights are computed with, forward and backward. `bfloat16` rounds both factors to 8
-    bits of precision; sums, weights, moments and all else stay in float32. For GPUs; slower on most processors."""
+    bits of precision; sums, weights, moments and all else stay in float32. For GPUs; a processor takes longer."""
 
 
 class PopulationConfig(Section):

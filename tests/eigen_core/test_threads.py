@@ -8,6 +8,8 @@ from training_cases import advance, small_state
 
 from eigen_core.threads import ThreadTrial
 
+pytestmark = pytest.mark.cpu
+
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:

@@ -20,6 +20,8 @@ from eigen_core.randomness import keyed_generator
 from flows.journals import ABORTS, memory_reports
 from flows.train import train_flow
 
+pytestmark = pytest.mark.cpu
+
 # Resident and address peaks of the small training without Prefect's server, well below what was measured.
 LEAST_RESIDENT = 450_000_000
 # The libraries of a torch for GPUs take 2.6 GB of addresses more.

@@ -1,8 +1,8 @@
 """A stand-in for a GPU: tensors that say `cuda` and are computed by the processor, so that a training runs as on one.
 
-It finds what a CPU hides and a GPU refuses: operations on tensors of two devices, numpy arrays of a GPU's tensors. Every
-operator passes through `StandInGpu.operator`, which a test may watch. It has no speed and no kernels of its own: that
-those compute the same is not shown.
+It finds what a CPU hides and a GPU refuses: operations on tensors of two devices, numpy arrays of a GPU's tensors.
+Every operator passes through `StandInGpu`, where a test may watch it. It has no speed and no kernels of its own: what
+those compute is not shown.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,15 +32,15 @@ class GpuTensor(torch.Tensor):
     held: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> "GpuTensor":
+    def __new__(cls: "type[GpuTensor]", held: Tensor) -> "GpuTensor":
         # To torch it is on `meta`, the only device without memory whose gradients need no device of their own.
-        made: GpuTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined] # torch has no annotation here
+        made: GpuTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             held.size(),
             strides=held.stride(),
             storage_offset=held.storage_offset(),
             dtype=held.dtype,
-            device="meta",
+            device=torch.device("meta"),
             requires_grad=held.requires_grad,
         )
         made.held = held
@@ -56,14 +56,14 @@ class GpuTensor(torch.Tensor):
         return self.cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override] # torch has a function there, that is no method
         cls, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Compute an operator outside of the block of a `StandInGpu`, as in another thread."""
         return _computed(func, args, kwargs or {})
 
 
-class StandInGpu(TorchDispatchMode):
+class StandInGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
     """While it is entered, tensors can be made on `cuda`.
 
     Args:
@@ -71,7 +71,7 @@ class StandInGpu(TorchDispatchMode):
     """
 
     def __init__(self, watch: Callable[[Operator, tuple[Any, ...], dict[str, Any], Any], None] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
         # As the fake mode it keeps torch from looking for a GPU.
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE
         self._watch = watch
@@ -154,7 +154,7 @@ def stand_in_gpu(
         "get_device_name": lambda _=None: "Stand-in",
     }
     lifted, deterministic = torch._C._only_lift_cpu_tensors(), torch.are_deterministic_algorithms_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    filled = torch._C._get_deterministic_fill_uninitialized_memory()
     with pytest.MonkeyPatch.context() as patch:
         for name, answer in driver.items():
             patch.setattr(torch.cuda, name, answer)
@@ -166,4 +166,4 @@ def stand_in_gpu(
             torch._C._set_only_lift_cpu_tensors(lifted)
             # What a training on a GPU sets for its whole process.
             torch.use_deterministic_algorithms(deterministic)
-            torch.utils.deterministic.fill_uninitialized_memory = filled
+            torch._C._set_deterministic_fill_uninitialized_memory(filled)

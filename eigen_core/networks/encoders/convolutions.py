@@ -226,10 +226,8 @@ def _rows(values: Tensor) -> Tensor:
 def _products(layer: Layer, *inputs: Tensor) -> Tensor:
     """Return the sum of a layer's bias and of the products of what it reads, each `[agents, days, columns, inputs]`."""
     bias, first, weight = layer.bias[:, None], _rows(inputs[0]), layer.weight[:, 0]
-    if weight.dtype == torch.float32:
-        found = torch.baddbmm(bias, first, weight)
-    else:
-        found = bias + product(first, weight)
+    whole = weight.dtype == torch.float32
+    found = torch.baddbmm(bias, first, weight) if whole else bias + product(first, weight)
     for index, more in enumerate(inputs[1:], start=1):
         _add_product(found, _rows(more), layer.weight[:, index], weight.dtype)
     return found.view(*inputs[0].shape[:-1], -1)

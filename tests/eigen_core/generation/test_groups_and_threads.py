@@ -11,6 +11,8 @@ from training_cases import advance, content_of, small_state
 
 from eigen_core.config.choices import LEARNERS
 
+pytestmark = pytest.mark.cpu
+
 THREADS = [1, 2]
 thorough = pytest.mark.thorough
 

@@ -11,6 +11,8 @@ from training_cases import advance, content_of, small_state
 from eigen_core.config import choices
 from eigen_core.generation import restore, snapshot
 
+pytestmark = pytest.mark.cpu
+
 CASES = [
     (learner, encoder)
     for learner in choices.LEARNERS
@@ -30,8 +32,8 @@ def sections(learner: str, encoder: str) -> dict[str, Any]:
     }
 
 
-# Of the operators that raise on a GPU in torch's deterministic mode (`torch.use_deterministic_algorithms`), those that a
-# network without pooling, losses of torch and images could come to use. The mode has other kernels for those of ours
+# Of the operators that raise on a GPU in torch's deterministic mode (`torch.use_deterministic_algorithms`), those that
+# a network without pooling, losses of torch and images could come to use. The mode has other kernels for those of ours
 # that add or write by index: index_add_, index_put_, scatter_, gather and index_select with a gradient.
 WITHOUT_DETERMINISTIC_FORM = {
     "bincount",

@@ -27,6 +27,7 @@ def trained(precision: str, encoder: str, group_size: int, generations: int = 2)
 
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
 @pytest.mark.thorough
+@pytest.mark.cpu
 def test_groups_change_no_bit(encoder: str) -> None:
     expected = trained("bfloat16", encoder, 16)
     assert all(trained("bfloat16", encoder, group_size) == expected for group_size in (4, 1))

@@ -96,6 +96,7 @@ def said_on_resume(run: RunDirectory, config: Config, caplog: pytest.LogCaptureF
     return [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.cpu
 def test_a_resume_on_another_processor_says_that_bits_may_differ(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.cpu
+
 _LEAK = """
 import json, resource, sys
 from eigen_core.config.running import MemoryConfig

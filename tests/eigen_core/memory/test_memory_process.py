@@ -12,6 +12,8 @@ import pytest
 from eigen_core import memory
 from eigen_core.memory import process
 
+pytestmark = pytest.mark.cpu
+
 BLOCK = 64 << 20
 MARGIN = 8 << 20
 _PIECE = 1 << 20

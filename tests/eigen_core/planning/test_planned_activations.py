@@ -19,6 +19,8 @@ from eigen_core.planning.parts import parts_of
 from eigen_core.planning.scale import Scale
 from eigen_core.trading import Prices
 
+pytestmark = pytest.mark.cpu
+
 _SMALL = (
     "market.window=20",
     "market.validation_days=40",

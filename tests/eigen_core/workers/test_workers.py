@@ -31,6 +31,8 @@ from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.executor import agent_shares
 from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
 
+pytestmark = pytest.mark.cpu
+
 PHASES = (evaluate, train, evolve)
 
 
