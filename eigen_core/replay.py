@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.errors import InputError
-from eigen_core.memory import unwritten_zeros
+from eigen_core.memory import SharedTensor, shared_zeros, unwritten_zeros
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class Replay:
             name: _unwritten(device, column.dtype, capacity, *column.shape) for name, column in columns.items()
         }
         self.written = 0
+        self._shared: dict[str, SharedTensor] = {}
         self._keep_on_host(0)
 
     @property
@@ -194,6 +195,23 @@ class Replay:
         replay.written = ring.written
         replay._keep_on_host(ring.size)
         return replay
+
+    def share(self) -> Mapping[str, SharedTensor]:
+        """Return where other processes of this machine find the columns; the first call moves them there.
+
+        What is appended later is there at once. On the CPU (`shares_memory`).
+
+        Raises:
+            OSError: the system refuses such memory.
+        """
+        for name, column in self._columns.items():
+            if name not in self._shared:
+                shared, where = shared_zeros(column.shape, column.dtype)
+                shared[: self.size] = column[: self.size]
+                self._columns[name], self._shared[name] = shared, where
+                if name in self._host:
+                    self._host[name] = shared
+        return self._shared
 
     def _keep_on_host(self, size: int) -> None:
         named = [name for name, column in self._kinds.items() if column.on_host]

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +13,14 @@ import torch
 
 from eigen_core.config.running import MemoryConfig
 from eigen_core.memory.limits import HostLimit, device_limit, host_limits, memory_of_machine
-from eigen_core.memory.process import own_resident_bytes, peak_resident_bytes, process_bytes, reset_peak, statm
+from eigen_core.memory.process import (
+    own_resident_bytes,
+    peak_resident_bytes,
+    proc_entries,
+    process_bytes,
+    reset_peak,
+    statm,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -85,28 +93,39 @@ def host_bytes() -> int:
     Pages of the heap that several of them share, as forked processes do, count once. Libraries count whole for this
     process and by their share for the others. Takes about a millisecond for each GB if there are descendants.
     """
-    own, children = own_resident_bytes(), psutil.Process().children(recursive=True)
+    own, children = own_resident_bytes(), _descendants_bytes()
     if not children:
         return own
     shared_with_children = 0
     if in_proportion := process_bytes("Pss_Anon", Path("/proc/self/smaps_rollup")):
         shared_with_children = max(process_bytes("RssAnon") - in_proportion, 0)
-    return own - shared_with_children + sum(map(_share_of, children))
+    return own - shared_with_children + children
 
 
-def _share_of(child: psutil.Process) -> int:
-    """Return the memory of a descendant, shared pages divided among the processes that share them (PSS; bytes).
+def _descendants_bytes() -> int:
+    """Return the memory of all descendants, without their share of the shared memory that this process has whole."""
+    shares = [_share_of(child) for child in psutil.Process().children(recursive=True)]
+    shared = sum(of_shared for _, of_shared in shares)
+    return sum(share for share, _ in shares) - (min(shared, process_bytes("RssShmem")) if shared else 0)
 
-    0 if it has ended, or is between vfork and exec, where it still runs in the memory of its parent: it then shows the
-    same figures as this process, which may change in between.
+
+def _share_of(child: psutil.Process) -> tuple[int, int]:
+    """Return the memory of a descendant, and what of it is shared memory (`SharedTensor`; bytes).
+
+    Pages are divided among the processes that share them (PSS). 0 if it has ended, or is between vfork and exec, where
+    it still runs in the memory of its parent: it then shows the same figures as this process, which may change in
+    between.
     """
     try:
         before, theirs, after = statm(), child.memory_info(), statm()
         if (theirs.vms, theirs.rss) in (before, after):
-            return 0
-        return process_bytes("Pss", Path(f"/proc/{child.pid}/smaps_rollup")) or int(theirs.rss)
+            return 0, 0
+        entries: dict[str, int] = {}
+        with suppress(OSError):
+            entries = proc_entries(Path(f"/proc/{child.pid}/smaps_rollup"))
+        return entries.get("Pss") or int(theirs.rss), entries.get("Pss_Shmem", 0)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0
+        return 0, 0
 
 
 def gpu_in_use() -> bool:
@@ -163,7 +182,7 @@ class SystemMeter:
         if now >= self._next_look:
             # Set first, so that no other thread measures meanwhile.
             self._next_look = now + _CHILDREN_SECONDS
-            self._children = sum(map(_share_of, psutil.Process().children(recursive=True)))
+            self._children = _descendants_bytes()
             ended = self._clock()
             self._next_look = ended + max(_CHILDREN_SECONDS, (ended - now) / _CHILDREN_SHARE)
         return self._children

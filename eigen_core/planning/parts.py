@@ -5,13 +5,13 @@ from typing import Literal
 
 import torch
 
+from eigen_core.memory import shares_memory
 from eigen_core.needs import SINGLE
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
 from eigen_core.planning.workers import has_workers, local_worker_count, worker_needs
 from eigen_core.reporting.trackers import tracker_bytes
 from eigen_core.store import is_remote
-from eigen_core.task.needs import row_bytes
 
 Phase = Literal["start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"]
 Device = Literal["cpu", "cuda"]
@@ -178,6 +178,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
     """What the phases compute with."""
     config = scale.config
     elsewhere = has_workers(config, tensors.device)
+    sent = config.scheduler is not None or not shares_memory(tensors.device)
     counted = "The most blocks that live at once by the code of this phase"
     groups = f"{scale.group} of {config.population.size} agents at a time"
     return [
@@ -199,8 +200,9 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
         ),
         tensors.part(
             "learning",
-            phases.train_elsewhere(scale) if elsewhere else phases.train(scale),
-            "What workers learn from, and the agents as they come back."
+            phases.train_elsewhere(scale, sent=sent) if elsewhere else phases.train(scale),
+            "What workers learn from, the agents as they come back, and the replay: as it is sent, or its largest "
+            "column as it moves to where workers of this machine read it."
             if elsewhere
             else f"{counted}: {scale.learning_group} of {scale.learning_agents} agents that learn at a time, "
             f"{scale.learner.how}, activations, gradients and Adam's temporaries"
@@ -225,7 +227,7 @@ def _workers(scale: Scale, tensors: _Tensors) -> list[Part]:
     count = local_worker_count(scale.config, tensors.device)
     if not count:
         return []
-    needs = worker_needs(scale, count)
+    needs = worker_needs(scale, count, tensors.device)
     processes = count * needs.process + (0 if tensors.device == "cpu" else count * _CUDA_HOST)
     kept = min(needs.evaluate, _KEPT_LIMIT) if tensors.device == "cpu" else _CUDA_CONTEXT
 
@@ -268,11 +270,9 @@ def _leaving(scale: Scale, device: Device) -> list[Part]:
         ),
     ]
     if device == "cuda":
-        column = scale.rows_stored * max(row_bytes({"": column}) for column in scale.task.columns.values())
         how = "The largest tensor that is brought to the host to be hashed or written."
-        parts.append(
-            Part("staging from the device", 2 * max(scale.matrix_bytes, column), 0, how, ("evolve", "checkpoint"))
-        )
+        largest = max(scale.matrix_bytes, scale.column_bytes)
+        parts.append(Part("staging from the device", 2 * largest, 0, how, ("evolve", "checkpoint")))
     for name, size in tracker_bytes(config).items():
         parts.append(Part(f"tracker {name}", size, 0, "Its packages, and what it writes with: measured."))
     if is_remote(config.checkpoint.store):

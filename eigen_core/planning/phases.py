@@ -30,9 +30,19 @@ def evaluate_elsewhere(scale: Scale) -> int:
     return 2 * scale.rows_per_generation * scale.task.recorded_row_bytes
 
 
-def train_elsewhere(scale: Scale) -> int:
-    """The most at once in the train phase where workers learn, as `train`: agents as they come back, and the plan."""
-    return scale.population_bytes + scale.learner.plan if scale.learns else 0
+def train_elsewhere(scale: Scale, *, sent: bool) -> int:
+    """The most at once in the train phase where workers learn, as `train`: agents as they come back, and the plan.
+
+    Args:
+        scale: the run.
+        sent: the replay is sent to workers, all of it to new ones. Else its columns move to shared memory, one by one,
+            before agents come back.
+    """
+    if not scale.learns:
+        return 0
+    replay = scale.rows_stored * scale.row_bytes
+    held = scale.population_bytes + replay if sent else max(scale.population_bytes, scale.column_bytes)
+    return held + scale.learner.plan
 
 
 def hold_out(scale: Scale) -> int:

@@ -83,6 +83,11 @@ class Scale:
         return row_bytes(self.task.columns)
 
     @property
+    def column_bytes(self) -> int:
+        """Bytes of the largest column of the replay at the run's end."""
+        return self.rows_stored * max(row_bytes({"": column}) for column in self.task.columns.values())
+
+    @property
     def noise_bytes(self) -> int:
         """Exploration noise of a group of agents."""
         return SINGLE * self.group * self.config.evaluation.slices * self.task.noise_values

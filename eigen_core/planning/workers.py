@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from eigen_core.config import Config
+from eigen_core.memory import shares_memory
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
 
@@ -19,7 +20,7 @@ class WorkerNeeds:
     Attributes:
         process: Python with its libraries.
         kept: the data that the run plays on.
-        replay: its copy of the replay.
+        replay: its copy of the replay; 0: it reads that of the process that leads.
         agents: its share of the agents, once as they were sent and once as they are computed.
         evaluate, train: the most that the phases compute with.
     """
@@ -46,12 +47,12 @@ def has_workers(config: Config, device: Literal["cpu", "cuda"]) -> bool:
     return config.scheduler is not None or local_worker_count(config, device) > 0
 
 
-def worker_needs(scale: Scale, count: int) -> WorkerNeeds:
-    """Return what the one of so many workers takes that has most agents."""
+def worker_needs(scale: Scale, count: int, device: Literal["cpu", "cuda"]) -> WorkerNeeds:
+    """Return what the one of so many workers takes that has most agents, where tensors live on `device`."""
     share = _share_of(scale, count)
     kept = sum(part.tensor_bytes + part.host_bytes for part in scale.task.kept if not part.starting)
     agents = share.config.population.size * scale.learner.agent
-    replay = scale.rows_stored * scale.row_bytes
+    replay = 0 if shares_memory(device) else scale.rows_stored * scale.row_bytes
     return WorkerNeeds(_PROCESS, kept, replay, 2 * agents, phases.evaluate(share), phases.train(share) + agents)
 
 

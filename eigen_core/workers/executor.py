@@ -4,8 +4,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -21,11 +21,21 @@ from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation.groups import Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
+from eigen_core.memory import SharedTensor, shared_zeros, shares_memory
 from eigen_core.population import Population
 from eigen_core.progress import report_progress
 from eigen_core.replay import Replay
 from eigen_core.workers.connection import connected, key_of
-from eigen_core.workers.messages import Arrays, SentAgents, SentTransitions, agent_digests, array_bytes, to_arrays
+from eigen_core.workers.messages import (
+    Arrays,
+    SentAgents,
+    SentTransitions,
+    SharedTransitions,
+    agent_digests,
+    array_bytes,
+    from_arrays,
+    to_arrays,
+)
 from eigen_core.workers.resident import ResidentAgents
 
 logger = logging.getLogger(__name__)
@@ -48,12 +58,14 @@ class _Worker:
         actor: its `ResidentAgents`.
         kept: digests of the agents that it has.
         written: transitions ever appended to its replay; None: none were sent yet.
+        reads_replay: it reads this process's replay, being on the same machine: none are sent.
     """
 
     address: str
     actor: Any
     kept: set[str] = field(default_factory=set)
     written: int | None = None
+    reads_replay: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,9 +86,9 @@ def agent_shares(agents: slice, workers: int) -> list[slice]:
 class WorkerExecutor:
     """Computes agents on the workers of a scheduler. Implements `Executor`; a context manager.
 
-    Each worker keeps the run's task and learner, a copy of the replay, and the agents that it computed last: what
-    crosses are agents that it does not have, new transitions, and what it computed. Workers that join are used from
-    the next phase on.
+    Each worker keeps the run's task and learner and the agents that it computed last. One on this machine reads the
+    replay of this process, others keep a copy. What crosses are agents that a worker does not have, new transitions for
+    the copies, and what was computed. Workers that join are used from the next phase on.
 
     Args:
         run: its name, by which `workers_of` shows it.
@@ -111,6 +123,7 @@ class WorkerExecutor:
         self._workers: dict[str, _Worker] = {}
         self._task_state: Arrays = {}
         self._generation = 0
+        self._probe = _probe(self._device)
         self._client = connected(scheduler)
 
     def __enter__(self) -> Self:
@@ -145,8 +158,13 @@ class WorkerExecutor:
             return self._sent_agents(worker, population, agents, digests), episodes.rows(agents)
 
         shares = self._shares(slice(0, population.size))
-        parts: list[Played] = self._computed("evaluate", shares, "play", call)
-        return Played.joined(parts)
+        parts: list[tuple[Played, Arrays]] = self._computed("evaluate", shares, "play", call)
+        return Played.joined(
+            [
+                replace(played, training=replace(played.training, transitions=from_arrays(rows)))
+                for played, rows in parts
+            ]
+        )
 
     def learn(
         self, population: Population, groups: Sequence[slice], plan: LearningPlan, replay: Replay
@@ -154,19 +172,20 @@ class WorkerExecutor:
         """Let agents learn; see `Executor.learn`."""
         digests = agent_digests(population)
 
+        @cache
+        def newest(count: int) -> Arrays:
+            return to_arrays(replay.newest(count))
+
         def call(worker: _Worker, agents: slice) -> tuple[Any, ...]:
             own = self._sent_agents(worker, population, agents, digests)
-            return own, plan.rows(agents), self._sent_transitions(worker, replay), self._task_state, self._generation
+            return own, plan.rows(agents), _transitions(worker, replay, newest), self._task_state, self._generation
 
         shares = self._shares(slice(groups[0].start, groups[-1].stop))
         learned = self._computed("train", shares, "learn", call)
-        for (worker, agents), (rows, _) in zip(shares, learned, strict=True):
-            group = Population.from_tensors(
-                {name: torch.from_numpy(array) for name, array in rows.items()}, population.weights.device
-            )
-            population.put(agents, group)
-            worker.kept = set(agent_digests(group))
-        curves = [of_share for _, of_share in learned]
+        for (worker, agents), (rows, kept, _) in zip(shares, learned, strict=True):
+            population.put(agents, Population.from_tensors(from_arrays(rows), population.weights.device))
+            worker.kept = set(kept)
+        curves = [of_share for *_, of_share in learned]
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 
     def _shares(self, agents: slice) -> list[tuple[_Worker, slice]]:
@@ -179,14 +198,6 @@ class WorkerExecutor:
         sent = SentAgents.of(population, agents, digests, worker.kept)
         worker.kept = set(sent.digests)
         return sent
-
-    def _sent_transitions(self, worker: _Worker, replay: Replay) -> SentTransitions:
-        before, oldest = worker.written, replay.written - replay.size
-        if before is not None and before < oldest:
-            before = None
-        newest = replay.newest(replay.written - (oldest if before is None else before))
-        worker.written = replay.written
-        return SentTransitions(before, replay.written, to_arrays(newest))
 
     def _computed(
         self,
@@ -322,6 +333,9 @@ class WorkerExecutor:
             there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
         if there is None:
             raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
+        if self._probe is not None:
+            reaches = self._call(worker, "reaches", self._probe[1])
+            worker.reads_replay = self._awaited(reaches, worker.address, _BEGINNING)
         if there != here:
             logger.warning(
                 "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
@@ -330,6 +344,30 @@ class WorkerExecutor:
                 there,
                 here,
             )
+
+
+def _probe(device: torch.device) -> tuple[Tensor, SharedTensor] | None:
+    """Return what a worker can read if it can read the replay of this process; None where none can."""
+    if not shares_memory(device.type):
+        return None
+    try:
+        return shared_zeros((1,), torch.uint8)
+    except OSError as error:
+        logger.warning("The replay is sent to each worker: this system shares no memory (%s).", error)
+        return None
+
+
+def _transitions(
+    worker: _Worker, replay: Replay, newest: Callable[[int], Arrays]
+) -> SentTransitions | SharedTransitions:
+    """Return by what a worker's replay becomes that of this process."""
+    if worker.reads_replay:
+        return SharedTransitions(replay.share(), replay.written)
+    before, oldest = worker.written, replay.written - replay.size
+    if before is not None and before < oldest:
+        before = None
+    worker.written = replay.written
+    return SentTransitions(before, replay.written, newest(replay.written - (oldest if before is None else before)))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.checkpoint import tensors_sha256
+from eigen_core.memory import SharedTensor
 from eigen_core.population import Population
 
 Arrays = dict[str, NDArray[Any]]
@@ -18,6 +19,11 @@ Arrays = dict[str, NDArray[Any]]
 def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
     """Return tensors as arrays on the host."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """Return arrays as tensors on the host, which have the same memory."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def to_tensors(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
@@ -69,6 +75,19 @@ class SentTransitions:
     before: int | None
     written: int
     rows: Arrays
+
+
+@dataclass(frozen=True)
+class SharedTransitions:
+    """The leader's replay, which a worker of the same machine reads where it is.
+
+    Attributes:
+        columns: where each column is.
+        written: transitions ever appended.
+    """
+
+    columns: Mapping[str, SharedTensor]
+    written: int
 
 
 def array_bytes(message: Any) -> int:  # noqa: ANN401 - whatever is sent

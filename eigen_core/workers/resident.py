@@ -1,4 +1,4 @@
-"""The part of a run that lives in a worker: its task and learner, a copy of the replay, and the agents of last time."""
+"""The part of a run that lives in a worker: its task and learner, the replay, and the agents of last time."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from eigen_core.arithmetic import Arithmetic, arithmetic_of
+from eigen_core.checkpoint import Ring
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
 from eigen_core.generation.groups import AgentComputer, Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
-from eigen_core.memory import MemoryGuard, device_limit, host_limits, tune_allocator
+from eigen_core.memory import MemoryGuard, SharedTensor, device_limit, host_limits, tune_allocator
 from eigen_core.population import Population, agent_groups
 from eigen_core.replay import Replay
 from eigen_core.task import open_data
@@ -22,6 +23,7 @@ from eigen_core.workers.messages import (
     Arrays,
     SentAgents,
     SentTransitions,
+    SharedTransitions,
     agent_digests,
     to_arrays,
     to_tensors,
@@ -45,6 +47,7 @@ class ResidentAgents:
         self._fingerprint = fingerprint
         self._device = resolve_device(self._config.device)
         self._kept: dict[str, Population] = {}
+        self._mapped: Mapping[str, SharedTensor] = {}
         memory = self._config.memory
         self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
 
@@ -67,11 +70,15 @@ class ResidentAgents:
         self._replay = self._empty_replay()
         return arithmetic_of(self._device)
 
+    def reaches(self, memory: SharedTensor) -> bool:
+        """Return whether memory of the process that leads can be read here."""
+        return self._device.type == "cpu" and memory.opened() is not None
+
     def _empty_replay(self) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, self._device)
 
-    def play(self, agents: SentAgents, episodes: Episodes) -> Played:
-        """Play the episodes of agents; tensors are on the host.
+    def play(self, agents: SentAgents, episodes: Episodes) -> tuple[Played, Arrays]:
+        """Play the episodes of agents; return what they did, and by themselves the transitions that were recorded.
 
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
@@ -79,23 +86,24 @@ class ResidentAgents:
         with self._guarded("evaluate", episodes.generation):
             return self._play(agents, episodes)
 
-    def _play(self, agents: SentAgents, episodes: Episodes) -> Played:
+    def _play(self, agents: SentAgents, episodes: Episodes) -> tuple[Played, Arrays]:
         population = self._received(agents)
         episodes = replace(episodes, task_state={n: t.to(self._device) for n, t in episodes.task_state.items()})
         played = self._computer.play(population, episodes)
-        assert played.training.transitions is not None
-        recorded = {name: rows.cpu() for name, rows in played.training.transitions.items()}
-        return replace(played, training=replace(played.training, transitions=recorded))
+        recorded = played.training.transitions
+        assert recorded is not None
+        # A tensor inside another object would be copied several times on its way.
+        return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
     def learn(
         self,
         agents: SentAgents,
         plan: LearningPlan,
-        transitions: SentTransitions,
+        transitions: SentTransitions | SharedTransitions,
         task_state: Arrays,
         generation: int,
-    ) -> tuple[Arrays, Arrays]:
-        """Let agents learn in a generation; return what they become, and the learner's curves.
+    ) -> tuple[Arrays, list[str], Arrays]:
+        """Let agents learn in a generation; return what they become, digests of that, and the learner's curves.
 
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
@@ -104,15 +112,23 @@ class ResidentAgents:
             return self._learn(agents, plan, transitions, task_state)
 
     def _learn(
-        self, agents: SentAgents, plan: LearningPlan, transitions: SentTransitions, task_state: Arrays
-    ) -> tuple[Arrays, Arrays]:
+        self,
+        agents: SentAgents,
+        plan: LearningPlan,
+        transitions: SentTransitions | SharedTransitions,
+        task_state: Arrays,
+    ) -> tuple[Arrays, list[str], Arrays]:
         population = self._received(agents)
-        self._append(transitions)
+        if isinstance(transitions, SharedTransitions):
+            self._map(transitions)
+        else:
+            self._append(transitions)
         self._computer.task.state = to_tensors(task_state, self._device)
         groups = agent_groups(population.size, self._computer.group_size)
         curves = self._computer.learn(population, groups, plan, self._replay)
-        self._keep(population)
-        return to_arrays(population.tensors()), to_arrays(curves)
+        digests = agent_digests(population)
+        self._kept = {digest: population.rows(slice(row, row + 1)) for row, digest in enumerate(digests)}
+        return to_arrays(population.tensors()), digests, to_arrays(curves)
 
     @contextmanager
     def _guarded(self, phase: str, generation: int) -> Iterator[None]:
@@ -135,9 +151,14 @@ class ResidentAgents:
         self._kept = dict(zip(agents.digests, parts, strict=True))
         return population
 
-    def _keep(self, population: Population) -> None:
-        digests = agent_digests(population)
-        self._kept = {digest: population.rows(slice(row, row + 1)) for row, digest in enumerate(digests)}
+    def _map(self, transitions: SharedTransitions) -> None:
+        if self._mapped != transitions.columns:
+            columns = {name: where.opened() for name, where in transitions.columns.items()}
+            there = {name: column for name, column in columns.items() if column is not None}
+            ring = Ring(there, 0, 0)
+            self._replay = Replay.from_ring(ring, self._computer.task.columns, self._device, take_memory=True)
+            self._mapped = transitions.columns
+        self._replay.written = transitions.written
 
     def _append(self, transitions: SentTransitions) -> None:
         if transitions.before is None:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from eigen_core.checkpoint import Ring
+from eigen_core.checkpoint import Ring, tensors_sha256
 from eigen_core.errors import InputError
+from eigen_core.memory import shares_memory
 from eigen_core.memory.process import own_resident_bytes
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Column, Replay
@@ -143,6 +144,24 @@ def test_a_restored_ring_shares_nothing_with_what_it_was_restored_from() -> None
     Replay.from_ring(replay.ring(), COLUMNS, CPU).append(rows_of(episodes_of(2, 3, 5)))
     for name, tensor in replay.tensors().items():
         assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
+@given(st.integers(4, 12), st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(0, 5))
+def test_others_read_a_shared_ring_as_it_is_appended_to(capacity: int, appends: list[int], shared_after: int) -> None:
+    replay, plain = (Replay(capacity, market_columns(ASSETS, 0), CPU) for _ in range(2))
+    for index, days in enumerate(appends):
+        if index == shared_after:
+            replay.share()
+        rows = rows_of(episodes_of(index, 1, days, portfolio_values=0))
+        replay, plain = replay.appended(rows), plain.appended(rows)
+    there = {name: column.opened() for name, column in replay.share().items()}
+    assert all(column is not None for column in there.values())
+    ring = Ring({name: column for name, column in there.items() if column is not None}, replay.size, replay.written)
+    other = Replay.from_ring(ring, market_columns(ASSETS, 0), CPU, take_memory=True)
+    for one in (replay, other):
+        assert tensors_sha256(one.tensors()) == tensors_sha256(plain.tensors())
+        assert one.on_host("day").tolist() == plain.on_host("day").tolist()
 
 
 def test_the_ring_is_the_buffers_own_memory_and_can_become_anothers() -> None:

@@ -1,6 +1,8 @@
 """What the plan of a run says of its workers."""
 
 import os
+import sys
+from typing import Literal
 
 import pytest
 from science_cases import random_panel, small_config
@@ -26,11 +28,28 @@ def test_workers_take_memory_of_this_machine_and_the_agents_from_the_run_itself(
     alone, two, four = planned(), planned(workers=2), planned(workers=4)
     assert not [one.name for one in alone.parts if one.name.startswith("workers")]
     assert part(four, "workers") == 2 * part(two, "workers") > 4e8
-    assert part(four, "workers' replays") == 2 * part(two, "workers' replays") == 4 * part(alone, "replay")
+    # They read the one of the run.
+    assert part(two, "workers' replays") == 0
+    assert part(two, "replay") == part(alone, "replay")
     # Each has half of the agents of one of two.
     assert part(four, "workers' agents") == part(two, "workers' agents") == 2 * part(alone, "population")
     assert part(two, "evaluation") < part(alone, "evaluation")
     assert alone.peak_host_bytes < two.peak_host_bytes < four.peak_host_bytes
+
+
+@pytest.mark.parametrize(("platform", "device"), [("darwin", "cpu"), ("linux", "cuda")])
+def test_where_memory_is_not_shared_each_has_a_copy_of_the_replay(
+    platform: str, device: Literal["cpu", "cuda"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = sum(part.host_bytes for part in planned(workers=1).parts if part.name == "learning")
+    monkeypatch.setattr(sys, "platform", platform)
+    one, three = (
+        plan_of(CONFIG.model_copy(update={"workers": count}), FACTS, device=device, server=False) for count in (1, 3)
+    )
+    sizes = [{part.name: part.host_bytes + part.device_bytes for part in plan.parts} for plan in (one, three)]
+    assert sizes[1]["workers' replays"] == 3 * sizes[0]["workers' replays"] > 0
+    # It is sent, too.
+    assert sizes[0]["learning"] > shared
 
 
 def test_workers_of_a_scheduler_take_nothing_here() -> None:
