@@ -1,10 +1,14 @@
-"""The process of the embedded server of Prefect: `python -P -m flows.embedded_server PORT`.
+"""The process of the embedded server of Prefect: `python -P -m flows.embedded_server serve`.
 
-A new database takes seconds of migrations. Without a port the same module does them beforehand: `make setup` lets it
-keep the empty tables in the cache, and a home without a database begins with a copy. Without that copy, and where a
+Its imports take seconds. They are done first, then a line of standard input names the port to serve at; without one
+nothing is served. So the process can be started before it is known whether its server is needed.
+
+A new database takes seconds of migrations. Without an argument the same module does them beforehand: `make setup` lets
+it keep the empty tables in the cache, and a home without a database begins with a copy. Without that copy, and where a
 database exists, the server's own migrations do the work.
 """
 
+import gc
 import hashlib
 import os
 import sqlite3
@@ -14,11 +18,15 @@ import tempfile
 from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from eigen_core.cache_root import default_cache_root
 from eigen_core.errors import InputError
-from eigen_core.market.cache import default_cache_root
 from eigen_core.store.files import make_folder, replacing, sync_file, temporary_file
 from flows.prefect_environment import set_umask
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _HOST = "127.0.0.1"
 # What SQLite keeps beside a database. Left behind by a database that is gone, it would be read into the copy.
@@ -26,7 +34,7 @@ _BESIDE = ("-wal", "-shm", "-journal")
 
 
 def main() -> None:
-    """Serve Prefect's API at the port that the first argument names, until the process is ended."""
+    """Serve Prefect's API until the process is ended, or make a database."""
     with suppress(InputError):  # the command that starts this process has refused it
         set_umask(os.environ)
     if len(sys.argv) == 1:
@@ -35,6 +43,25 @@ def main() -> None:
         except OSError as error:
             sys.stderr.write(f"No database for new homes is kept; the first training makes its own: {error}\n")
         return
+    # What imports create is never freed: looking for garbage among it takes a tenth of their time.
+    gc.disable()
+    import uvicorn  # noqa: F401
+    from prefect.server.api.server import create_app
+    from starlette.routing import Mount
+
+    gc.freeze()
+    gc.enable()
+    app = create_app()
+    for mount in app.routes:
+        for route in mount.routes if isinstance(mount, Mount) else ():
+            # FastAPI builds what a router needs when it is first asked for a path: else the first request waits for it.
+            route.matches({"type": "http", "method": "GET", "path": ""})
+    port = sys.stdin.readline()
+    if port:
+        _serve(app, int(port))
+
+
+def _serve(app: "FastAPI", port: int) -> None:
     import uvicorn
 
     database = _database_file()
@@ -42,8 +69,7 @@ def main() -> None:
         # A copy only saves time: what prevents one is left to the server, which migrates or says what is wrong.
         with suppress(OSError):
             begin_with_copy(database, _kept_file())
-    served = "prefect.server.api.server:create_app"
-    uvicorn.run(served, factory=True, host=_HOST, port=int(sys.argv[1]), log_level="error", lifespan="on")
+    uvicorn.run(app, host=_HOST, port=port, log_level="error", lifespan="on")
 
 
 def keep(kept: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from eigen_core.errors import InputError
@@ -56,7 +56,7 @@ _EMBEDDED_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL":
 _EMBEDDED = "EIGEN_EMBEDDED_API"
 _UMASK = "EIGEN_UMASK"
 _OWNER_ALONE = "077"
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.05
 _RECORDING_SECONDS = 10.0
 _ENDING_SECONDS = 5.0
 
@@ -105,7 +105,7 @@ class PrefectServer:
         Raises:
             InputError: Prefect is configured with an API that does not answer, or with none.
         """
-        if self._process is not None:
+        if self._api:
             return
         from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
 
@@ -118,20 +118,37 @@ class PrefectServer:
                 "Set PREFECT_API_URL, or PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=true."
             )
 
+    def prepare(self) -> None:
+        """Begin to load the embedded server, which takes seconds, in a process that serves nothing before `start`.
+
+        For a command that has not imported Prefect yet, without which it is not known whether the server is needed.
+        """
+        if self._process is None and "prefect" not in sys.modules:
+            self._process = _load_embedded()
+            atexit.register(self._end)
+
     def start(self) -> None:
         """Begin to start the embedded server if it was not and no other API is configured; let Prefect ask it.
 
         It takes seconds: `wait_until_ready` before the first flow.
         """
+        if self._api:
+            return
         from prefect.settings import PREFECT_API_URL
 
         if PREFECT_API_URL.value():
+            self.stop()
             return
-        port = free_port()
-        self._api = f"http://127.0.0.1:{port}/api"
-        self._process = _start_embedded(port)
-        atexit.register(self._end)
+        if self._process is None:
+            self._process = _load_embedded()
+            atexit.register(self._end)
         stop_with_this_process(self._process.pid)
+        port = free_port()
+        assert self._process.stdin is not None
+        # A process that has ended already says why in `wait_until_ready`.
+        with suppress(BrokenPipeError), self._process.stdin as given:
+            given.write(f"{port}\n".encode())
+        self._api = f"http://127.0.0.1:{port}/api"
         _ask(self._api)
 
     def wait_until_ready(self) -> None:
@@ -140,7 +157,7 @@ class PrefectServer:
         Raises:
             Stopped: it ended, or did not answer in time.
         """
-        if self._process is None:
+        if self._process is None or not self._api:
             return
         from flows.operations.health import answers
 
@@ -163,7 +180,7 @@ class PrefectServer:
         Task runs are recorded from a queue of events in their order; what is still queued when the server stops would
         be missing from the history. A server of the user's own goes on without this process: nothing to wait for.
         """
-        if self._process is None:
+        if not self._api:
             return True
         from prefect.client.orchestration import get_client
         from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, TaskRunFilter, TaskRunFilterName
@@ -178,6 +195,17 @@ class PrefectServer:
                     return True
                 time.sleep(0.1)
         return False
+
+    def without_heartbeats(self) -> AbstractContextManager[object]:
+        """Let flow runs inside the block send no heartbeats to the embedded server.
+
+        It acts on none, and a flow run would wait up to a second at its end for the thread that sends them.
+        """
+        if not self._api:
+            return nullcontext()
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+        return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 
     def stop(self) -> None:
         """Ask the embedded server to end, without waiting for it."""
@@ -208,14 +236,15 @@ def _ask(api: str) -> None:
     refresh_global_settings_context()
 
 
-def _start_embedded(port: int) -> "subprocess.Popen[bytes]":
-    """Start Prefect's server at a port of this machine, without pages, as Prefect starts its own embedded one."""
+def _load_embedded() -> "subprocess.Popen[bytes]":
+    """Start the process of Prefect's server, without pages, as Prefect starts its own embedded one."""
     # The mask of this thread is what the server's process inherits.
     former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(
             # Not from the working directory, which may have a folder `flows` of its own.
-            [sys.executable, "-P", "-m", "flows.embedded_server", str(port)],
+            [sys.executable, "-P", "-m", "flows.embedded_server", "serve"],
+            stdin=subprocess.PIPE,
             env={**os.environ, **_EMBEDDED_ENVIRONMENT},
         )
     finally:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 
+from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.errors import InputError
-from eigen_core.market.cache import PanelCache, default_cache_root
+from eigen_core.market.cache import PanelCache
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import Source, find_source
 from eigen_core.market.intraday import Intraday

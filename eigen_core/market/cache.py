@@ -36,15 +36,6 @@ class _DamagedError(Exception):
     """An entry of the cache is not what its manifest says."""
 
 
-def default_cache_root() -> Path:
-    """Return the folder of the cache: EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
-    chosen = os.environ.get("EIGEN_CACHE")
-    if chosen:
-        return Path(os.path.expanduser(chosen))
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "eigen"
-
-
 @dataclass(frozen=True)
 class PanelCache:
     """Panels under `root`/panels/`fingerprint`/, one `.npy` file an array and a manifest with sizes and SHA-256.

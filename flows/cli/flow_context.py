@@ -1,5 +1,6 @@
 """What surrounds a flow that trains in this process: signals, display, server, and sentences for how it ends early."""
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 @contextmanager
 def prepared_to_train(
     name: str, settings: "CheckpointConfig", console: Console | None = None
-) -> Iterator[tuple[Display, StopSignals]]:
+) -> Iterator[tuple[Display, StopSignals, PrefectServer]]:
     """Handle signals and show the display; check what needs neither torch nor Prefect, which take seconds to import.
 
-    Prefect is imported inside the block: its environment is set here.
+    Prefect is imported inside the block: its environment is set here, and its embedded server is loaded meanwhile.
     """
     from flows.operations.home import Home
-    from flows.operations.server import server_for_training
+    from flows.operations.server import names_an_api, server_for_training
 
     console = output_console() if console is None else console
     with stop_signals() as signals, display_on(console) as display:
@@ -50,10 +51,13 @@ def prepared_to_train(
         os.environ.update(server_for_training(Home.of(os.environ), os.environ))
         require_addresses()
         check_run_name(name)
+        server = PrefectServer()
+        if not names_an_api(os.environ):
+            server.prepare()
         if is_remote(settings.store):
             open_store(settings.store).check()
         announce(display, "loading")
-        yield display, signals
+        yield display, signals, server
 
 
 def announce(display: Display, what: str) -> None:
@@ -72,6 +76,18 @@ def started_meanwhile(server: PrefectServer, signals: StopSignals) -> Iterator[N
         server.start()
         yield
         refused.pop_all()
+
+
+@contextmanager
+def collecting_nothing() -> Iterator[None]:
+    """Switch Python's collector of garbage off while the block imports: nothing of that is garbage, and looking for it
+    takes a tenth of the time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class StoppableObserver(Listener):
@@ -156,14 +172,14 @@ def run_flow(
         Stopped: it ended early; `StoppedByMemory` if its guard has stopped it.
     """
     announce(observer.display, "starting Prefect")
-    _show_warnings_with(ConsoleHandler(_warnings_console(observer.display), observer.signals))
-    import flows.training  # noqa: F401 - while the server starts
-    from tasks.phases import run_name
+    with collecting_nothing():  # and while the server starts
+        _show_warnings_with(ConsoleHandler(_warnings_console(observer.display), observer.signals))
+        from tasks.phases import run_name
 
-    run = load()
+        run = load()
     server.wait_until_ready()
     with explained(observer), observer.signals.raising():
-        with observed_by(observer):
+        with server.without_heartbeats(), observed_by(observer):
             ended = run()
         observer.display.waiting_for("writing the history")
         if ended.is_completed() and observer.flow_run is not None and observer.last is not None:

@@ -12,7 +12,14 @@ from eigen_core.progress import progress_to
 from eigen_core.store import is_remote
 from flows.cli.common import MEMORY_ADVICE
 from flows.cli.display import Display
-from flows.cli.flow_context import StoppableObserver, announce, prepared_to_train, run_flow, started_meanwhile
+from flows.cli.flow_context import (
+    StoppableObserver,
+    announce,
+    collecting_nothing,
+    prepared_to_train,
+    run_flow,
+    started_meanwhile,
+)
 from flows.cli.operations_display import print_run_page
 from flows.cli.output import print_line, say
 from flows.cli.plan import print_plan
@@ -43,13 +50,15 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
-    server = PrefectServer()
-    with prepared_to_train(name, config.checkpoint) as (display, signals):
+    with prepared_to_train(name, config.checkpoint) as (display, signals, server):
         if not is_remote(config.checkpoint.store) and not (Path(config.checkpoint.store) / name).exists():
             # Nothing can refuse a new run before its data do: the server starts while torch is imported, for seconds.
-            server.check()
-            with started_meanwhile(server, signals):
-                import eigen_core.checkpoint  # noqa: F401
+            with collecting_nothing():
+                server.check()
+                with started_meanwhile(server, signals):
+                    import eigen_core.checkpoint
+                    import eigen_core.generation
+                    import eigen_core.task  # noqa: F401
         from eigen_core.checkpoint import RunLocation
         from flows.runs import require_same_run, run_exists
 
@@ -107,12 +116,12 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
     from eigen_core.config.loading import config_from_values, parse_assignments
     from eigen_core.config.running import CheckpointConfig
 
-    with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals):
+    with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals, server):
         from flows.runs import config_to_resume
 
         given = parse_assignments(assignments)
         config = config_to_resume(store, name, given.get("market", {}).get("data"))
-        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals, PrefectServer())
+        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals, server)
 
 
 def _train(config: "Config", name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:

@@ -29,7 +29,6 @@ from flows.cli.run_trainers import whole_runs
 from flows.cli.training import is_finished, refused_with_its_plan, require_trainable
 from flows.cli.whole_runs import train_all, whole_run
 from flows.endings import Stopped
-from flows.prefect_environment import PrefectServer
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -141,7 +140,7 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
     """
-    with prepared_to_train(name, config.checkpoint, console) as (display, signals):
+    with prepared_to_train(name, config.checkpoint, console) as (display, signals, server):
         announce(display, "reading the data")
         with progress_to(display):
             walk = planned()
@@ -152,7 +151,6 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
         if left is None:
             return walk
         run, settings = left
-        server = PrefectServer()
         server.check()
         with refused_with_its_plan(settings, console):
             # Not around the flow: what Prefect still reports at this process's end needs the server.

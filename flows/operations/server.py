@@ -72,7 +72,7 @@ def server_for_training(home: Home, environ: Mapping[str, str]) -> dict[str, str
     Raises:
         InputError: what `eigen up` has noted cannot be read.
     """
-    if environ.get("PREFECT_API_URL", "").strip() or _profiles_name_an_api(environ):
+    if names_an_api(environ):
         return {}
     record = home.running("server")
     if record is None or not answers(record.api):
@@ -171,7 +171,10 @@ def _has_password(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("PREFECT_SERVER_API_AUTH_STRING") or get_current_settings().server.api.auth_string)
 
 
-def _profiles_name_an_api(environ: Mapping[str, str]) -> bool:
+def names_an_api(environ: Mapping[str, str]) -> bool:
+    """Whether the environment names an API, or a profile of Prefect's may; Prefect is not imported for it."""
+    if environ.get("PREFECT_API_URL", "").strip():
+        return True
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
     profiles = Path(os.path.expanduser(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")))
     try:

@@ -1,11 +1,14 @@
 """A new database of the embedded server is a copy of the one that is kept; one that exists is never touched."""
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from flow_cases import eigen_environment
 
 from flows.embedded_server import begin_with_copy, keep
 
@@ -56,3 +59,20 @@ def test_what_is_damaged_is_not_copied(tmp_path: Path, kept: Path, damage: Calla
 def test_without_one_nothing_is_written(tmp_path: Path) -> None:
     begin_with_copy(tmp_path / "home" / "prefect.db", tmp_path / "kept.db")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_server_loads_nothing_that_only_a_training_needs() -> None:
+    code = "import sys, flows.embedded_server; print({'torch', 'numpy', 'pandas'} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout == "set()\n"
+
+
+@pytest.mark.thorough
+def test_without_a_port_nothing_is_served_or_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "flows.embedded_server", "serve"]
+    environment = eigen_environment(tmp_path / "home")
+    ended = subprocess.run(
+        command, input="", capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert not list(tmp_path.rglob("prefect.db*"))

@@ -100,12 +100,30 @@ except Stopped as error:
 
 
 @pytest.mark.thorough
+def test_a_server_that_was_loaded_and_is_not_needed_ends(tmp_path: Path) -> None:
+    code = """
+import psutil
+from flows.prefect_environment import PrefectServer, prepare_environment
+prepare_environment()
+server = PrefectServer()
+server.prepare()
+(loading,) = psutil.Process().children()
+server.start()
+print(loading.wait(60) is not None, psutil.Process().children())
+"""
+    environment = {**eigen_environment(tmp_path / "home"), "PREFECT_API_URL": "http://127.0.0.1:1/api"}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert ended.stdout == "True []\n", ended.stderr
+
+
+@pytest.mark.thorough
 def test_an_embedded_server_is_not_the_users_own_and_ends_with_its_process(tmp_path: Path) -> None:
     code = """
 from flows.prefect_environment import PrefectServer, prepare_environment
 from flows.run_plan import api_url
 prepare_environment()
 server = PrefectServer()
+server.prepare()
 server.start()
 server.wait_until_ready()
 from prefect.client.orchestration import get_client

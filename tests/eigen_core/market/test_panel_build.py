@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from market_cases import business_days, cleaned, random_bars, small_config, write_csv
 
+from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import Panel, build_panel, panel_of_prices
-from eigen_core.market.cache import default_cache_root
 from eigen_core.market.panel_features import PanelFeatures
 from eigen_core.progress import progress_to
 

@@ -1,0 +1,13 @@
+"""The folder of what is kept on this machine because it takes seconds to make."""
+
+import os
+from pathlib import Path
+
+
+def default_cache_root() -> Path:
+    """Return the folder of the cache: EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
+    chosen = os.environ.get("EIGEN_CACHE")
+    if chosen:
+        return Path(os.path.expanduser(chosen))
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "eigen"
