@@ -94,17 +94,15 @@ class OwnFlowRun(Listener):
             CancellationError: it is being cancelled.
         """
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
-            self._look()
+            self._reporter.report("resumes", remove_needless_resumes)
+            correct_state()
+            self._looked = time.monotonic()
 
     def completed(self, training: "Training", result: HoldoutResult | None) -> None:  # noqa: ARG002
         """Wait for a server that is unavailable: a training that cannot report its end would be taken for crashed."""
         wait_for_server(_REPORT_SECONDS)
-        self._look()
-
-    def _look(self) -> None:
         remove_needless_resumes()
         correct_state()
-        self._looked = time.monotonic()
 
 
 def correct_state() -> None:
