@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch import Tensor
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -64,7 +63,7 @@ class Ceilings:
     operations_per_second: Mapping[str, float]
 
 
-class TouchedBytes(TorchDispatchMode):
+class TouchedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
     """Counts operators that compute, and the bytes of the tensors that they read and write.
 
     What is only looked at in another shape is not counted; what is written in place counts as read and written, and of
@@ -72,7 +71,7 @@ class TouchedBytes(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
         self.operators = self.bytes = 0
 
     def __torch_dispatch__(
@@ -223,7 +222,7 @@ def _kernels(device: torch.device, compute: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CUDA]) as taken:
         compute()
         _wait(device)
-    return sum(event.device_type == DeviceType.CUDA for event in taken.events() or ())
+    return sum(event.device_type.name == "CUDA" for event in taken.events() or ())
 
 
 def _ceilings(device: torch.device, *, small: bool) -> Ceilings:

@@ -78,7 +78,7 @@ def test_generations_are_deterministic_and_have_the_bits_of_the_processor(learne
 @pytest.mark.parametrize("method", list(choices.METHODS))
 @pytest.mark.thorough
 def test_every_population_method_breeds_there(method: str) -> None:
-    evolution = {"evolution": {"method": method, "sync_generations": 1}, "population": {"size": 10}}
+    evolution: dict[str, Any] = {"evolution": {"method": method, "sync_generations": 1}, "population": {"size": 10}}
     expected = content_of(advance(small_state(device="cpu", **evolution, **sections("ddpg", "filter_bank")), 2))
     with stand_in_gpu():
         found = content_of(advance(small_state(device="cuda", **evolution, **sections("ddpg", "filter_bank")), 2))

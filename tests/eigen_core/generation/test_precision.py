@@ -54,7 +54,7 @@ def test_factors_are_rounded_and_sums_are_not() -> None:
 def test_the_gradient_of_weights_is_float32_and_that_of_the_rounded_factors(precision: torch.dtype) -> None:
     rows = torch.linspace(-1.0, 1.0, 24).reshape(1, 6, 4)
     weights = torch.linspace(0.0, 1.0, 32).reshape(1, 4, 8).requires_grad_()
-    product(rows, weights.to(precision)).sum().backward()
+    torch.autograd.backward(product(rows, weights.to(precision)).sum())
     assert weights.grad is not None
     assert weights.grad.dtype == torch.float32
     expected = rows.to(precision).float().sum(1)[:, :, None].expand(1, 4, 8)
