@@ -51,7 +51,7 @@ def hold_out(scale: Scale) -> int:
         return 0
     episodes = scale.config.evaluation.holdout_episodes
     played = scale.task.roll_out(scale.group, episodes, shared=True, recorded=False)
-    return scale.matrix_bytes + _with_copies(scale, played)
+    return _with_copies(scale, scale.matrix_bytes + played)
 
 
 def train(scale: Scale) -> int:
@@ -61,12 +61,13 @@ def train(scale: Scale) -> int:
     # A group of all agents learns in the second population itself.
     group = scale.learning_group * scale.learner.agent if scale.learning_group < scale.config.population.size else 0
     # What is learned from is drawn before the second population is made.
-    return max(group + _with_copies(scale, scale.learner.learn), scale.learner.plan - scale.population_bytes)
+    learned = _with_copies(scale, scale.population_bytes + group + scale.learner.learn)
+    return max(learned, scale.learner.plan) - scale.population_bytes
 
 
 def evolve(scale: Scale) -> int:
     """The most at once in the evolve phase: while policies are compared, or while it breeds."""
     sampler, batch = scale.task.sampler(scale.rows_stored), scale.task.batch(scale.group, COMPARED)
     acting = max(batch.encode.plain, batch.encode.result + batch.act.plain)
-    compared = sampler.result + batch.transitions + _with_copies(scale, acting)
-    return max(sampler.plain, compared, scale.method.breed)
+    compared = sampler.result + batch.transitions + acting
+    return _with_copies(scale, max(sampler.plain, compared, scale.method.breed))
