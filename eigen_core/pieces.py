@@ -12,7 +12,9 @@ from eigen_core.units import BYTES_PER_MB
 
 _COLUMNS_MB_CPU, _COLUMNS_MB_GPU = 2.0, 16.0
 _GROUP_MB_CPU = 4.0
-_DAYS_MB_CPU = 4.0
+_PLAYING_MB_CPU = 96.0
+_ENCODED_MB_CPU, _ENCODED_MB_GPU = 4.0, 256.0
+_TIMES_BEFORE, _AFTER_MB = 8, 64.0
 
 
 def device_kind(wanted: str) -> str:
@@ -54,15 +56,38 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
     return _even(agents, _GROUP_MB_CPU, block_bytes)
 
 
-def days_at_once(days: int, day_bytes: int, device: str) -> int:
-    """Return how many days of an episode are encoded at a time, where each can be by itself; no bit depends on it.
+def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str) -> int:
+    """Return how many agents play at a time, at most; no bit depends on it.
 
     Args:
-        days: of the episode.
-        day_bytes: of a day of a group of agents in the largest block of values.
+        population: how many agents there are, and `group_size`; 0: by bytes on a CPU, all on a GPU.
+        agent_bytes: of what an agent holds while it plays.
         device: the kind of device.
     """
-    return _even(days, _DAYS_MB_CPU, day_bytes) if device == "cpu" else days
+    agents = population.size
+    if population.group_size or device != "cpu":
+        return min(population.group_size or agents, agents)
+    return _even(agents, _PLAYING_MB_CPU, agent_bytes)
+
+
+def encoded_at_once(
+    agents: int, days: int, day_bytes: int, device: str, steps: int, days_before: int
+) -> tuple[int, int]:
+    """Return how many agents and days are encoded at a time, without a gradient; no bit depends on it.
+
+    Args:
+        agents: those that encode the same days.
+        days: consecutive ones.
+        day_bytes: of a day of an agent in the largest block of values.
+        device: the kind of device.
+        steps: days of an episode. More are encoded at a time only for the sake of those before them.
+        days_before: days that are computed before the first, whatever the number of those after it. They are to be a
+            small part of the work, as far as that takes little memory.
+    """
+    megabytes = _ENCODED_MB_CPU if device == "cpu" else _ENCODED_MB_GPU
+    fewest = max(min(_TIMES_BEFORE * days_before, int(_AFTER_MB * BYTES_PER_MB) // day_bytes), 1)
+    days = min(days, max(steps, fewest), max(int(megabytes * BYTES_PER_MB) // day_bytes, fewest))
+    return _even(agents, megabytes, days * day_bytes), days
 
 
 def _even(count: int, megabytes: float, each: int) -> int:

@@ -17,7 +17,7 @@ from eigen_core.config import Config
 from eigen_core.devices import on_device
 from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.learners import LearningPlan, learner_class
-from eigen_core.pieces import agents_at_once
+from eigen_core.pieces import agents_at_once, playing_at_once
 from eigen_core.population import Population, agent_groups
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
@@ -62,6 +62,12 @@ class Played:
 
     training: Rollout
     fixed: Rollout
+
+    @classmethod
+    def of(cls, rollout: Rollout, training: int) -> "Played":
+        """What agents did in episodes of which so many of each agent, the first, are for training."""
+        first, others = (rollout.part(slice(None), part) for part in (slice(training), slice(training, None)))
+        return cls(replace(first, transitions=rollout.transitions), others)
 
     @classmethod
     def joined(cls, parts: Sequence["Played"]) -> "Played":
@@ -121,20 +127,24 @@ class AgentComputer:
         is_tried = device.type == "cpu" and config.threads == 0 and is_problem_free(device, config.instructions)
         self._trial = ThreadTrial() if is_tried else None
         self.group_size = agents_at_once(config.population, self.task.block_bytes, device.type)
+        self.playing_size = playing_at_once(config.population, self.task.play_bytes, device.type)
 
     def play(self, population: Population, episodes: Episodes) -> Played:
         """Play the episodes of all agents of a population, or of consecutive ones; see `Executor.play`."""
         self.task.state = episodes.task_state
-        groups = agent_groups(population.size, self.group_size)
+        groups = agent_groups(population.size, self.playing_size)
         parts = []
         for index, group in enumerate(groups):
             weights, own = population.weights[group], episodes.rows(group)
+            fixed = np.tile(own.fixed, (len(weights), 1))
             if own.random:
-                playing, noise = self._random_play(weights, own)
+                training = self.task.roll_out(*self._random_play(weights, own), record=True)
+                parts.append(Played(training, self.task.roll_out(weights, fixed)))
             else:
-                playing, noise = weights, self._noise(own, population.genes.get(NOISE_FACTOR), group)
-            training = self.task.roll_out(playing, own.training, noise, record=True)
-            parts.append(Played(training, self.task.roll_out(weights, np.tile(own.fixed, (len(weights), 1)))))
+                noise = self._noise(own, population.genes.get(NOISE_FACTOR), group)
+                starts = np.hstack([own.training, fixed])
+                played = self.task.roll_out(weights, starts, noise, record=True, fixed=len(own.fixed))
+                parts.append(Played.of(played, own.training.shape[1]))
             report_progress("evaluate", index + 1, len(groups))
         return Played.joined(parts)
 
@@ -175,8 +185,8 @@ class AgentComputer:
         noise.mul_(episodes.noise_scale)
         return noise if factors is None else noise.mul_(factors[group].reshape(-1, *[1] * len(shape)))
 
-    def _random_play(self, weights: Tensor, episodes: Episodes) -> tuple[Tensor, Tensor]:
-        """Return weights and noise that play actions drawn uniformly from their range."""
+    def _random_play(self, weights: Tensor, episodes: Episodes) -> tuple[Tensor, NDArray[np.int64], Tensor]:
+        """Return weights and noise that play actions drawn uniformly from their range, with the episodes between."""
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.uniform(-1.0, 1.0, shape) for generator in self._generators(episodes, "random actions")]
         fractions = on_device(np.stack(rows).astype(np.float32), self.device).clamp_(-_LARGEST, _LARGEST)
@@ -185,7 +195,7 @@ class AgentComputer:
         drawn = fractions / 2.0 if deterministic else box.raw(fractions)
         if box.offset is not None:
             drawn = drawn - (box.initial - 0.5 if deterministic else box.offset)
-        return weights.new_zeros(()).expand_as(weights), drawn
+        return weights.new_zeros(()).expand_as(weights), episodes.training, drawn
 
     def _generators(self, episodes: Episodes, purpose: str) -> list[np.random.Generator]:
         agents = range(episodes.first_agent, episodes.first_agent + len(episodes.training))

@@ -23,7 +23,7 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
     state.task.state = state.champion.task_state
     slices = spread_starts(state.task.holdout_starts, config.evaluation.holdout_episodes)
     initial = state.initial_weights()
-    groups = agent_groups(len(initial), state.group_size)
+    groups = agent_groups(len(initial), state.playing_size)
 
     def play(weights: torch.Tensor) -> Rollout:
         return state.task.roll_out(weights, np.tile(slices, (len(weights), 1)))

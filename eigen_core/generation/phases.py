@@ -111,7 +111,7 @@ def _judged(
 
 def _excess_of(state: TrainingState, agent: int, fixed: Rollout) -> Excess | None:
     """What an agent's trades gained beyond the market in its validation episodes, given those without noise of all."""
-    return state.task.excess([fixed.of_agent(agent, state.config.evaluation.fitness_slices)])
+    return state.task.excess([fixed.part(slice(agent, agent + 1), slice(state.config.evaluation.fitness_slices, None))])
 
 
 def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:

@@ -76,7 +76,7 @@ class TrainingState:
     Attributes:
         generation: last completed generation; 0 at the start.
         heads: what the learner needs of the networks.
-        group_size: agents that are computed at a time in this process, at most.
+        group_size, playing_size: agents that learn, and that play, at a time in this process, at most.
         executor: computes the agents; this process, unless another is set.
         population, replay, champion, method_state, noise_scale, task_state: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
@@ -94,7 +94,7 @@ class TrainingState:
         computer = AgentComputer(config, content, self.device)
         self.heads, self.task, self.learner = computer.heads, computer.task, computer.learner
         self.executor: Executor = computer
-        self.group_size = computer.group_size
+        self.group_size, self.playing_size = computer.group_size, computer.playing_size
         warn_of_arithmetic(self.device, config.instructions)
         method = method_class(config.evolution)
         self.method = method(config, self.task.critic_layout.size, self.learner.new_agents)

@@ -20,7 +20,7 @@ from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
 from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, outcome_shapes
 from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
-from eigen_core.pieces import days_at_once
+from eigen_core.pieces import encoded_at_once
 
 _MASKED = -1e9
 
@@ -42,6 +42,24 @@ class MarketEmbedding:
     def detached(self) -> "MarketEmbedding":
         """The same, without a gradient."""
         return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.assets, self.context, self.tradable
+
+    def split(self, rows: slice, agents: int) -> "MarketEmbedding":
+        """Return a view of some days of a single agent as the days of several, one after the other."""
+        return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self._parts()))
+
+    def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
+        """Write days of some agents over those from the number `first` on."""
+        for part, new in zip(self._parts(), days._parts(), strict=True):
+            part[agents, first : first + new.shape[1]] = new
+
+    def picked(self, days: Tensor) -> "MarketEmbedding":
+        """Return some days of a single agent in the shape of their numbers, int64 `[agents, days]`."""
+        return MarketEmbedding(
+            *(part[0].index_select(0, days.flatten()).view(*days.shape, *part.shape[2:]) for part in self._parts())
+        )
 
 
 class AgentNetwork:
@@ -72,6 +90,7 @@ class AgentNetwork:
         self.assets = panel.assets
         self._network = config.network
         self.block_bound = self._encoder.block_bound
+        self.days_before = config.market.window - 1 if self.block_bound else 0
         self.actions = market_actions(config, device) if actions is None else actions
         self.portfolio_values = self.actions.portfolio_values
         self.box = self.actions.box
@@ -151,12 +170,19 @@ class AgentNetwork:
         embeddings = self._encoder.encode_block(parameters, first_day, days)
         return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
 
-    def days_at_once(self, agents: int, days: int) -> int:
-        """Return how many of consecutive days are best encoded at a time, without a gradient, for so many agents."""
-        if self.block_bound:
-            return days
-        day_bytes = SINGLE * agents * self._valid.shape[1] * self._network.channels
-        return days_at_once(days, day_bytes, self._valid.device.type)
+    def empty_embedding(self, days: int) -> MarketEmbedding:
+        """Return an embedding of so many days of an agent, not yet written."""
+        network, device = self._network, self._valid.device
+        return MarketEmbedding(
+            torch.empty((1, days, self.assets, network.embedding), device=device),
+            torch.empty((1, days, network.embedding * network.queries), device=device),
+            torch.empty((1, days, self.assets), dtype=torch.bool, device=device),
+        )
+
+    def encoded_at_once(self, agents: int, days: int, steps: int) -> tuple[int, int]:
+        """Return how many agents and consecutive days are best encoded at a time for episodes of so many steps."""
+        day_bytes = SINGLE * self._valid.shape[1] * self._network.channels
+        return encoded_at_once(agents, days, day_bytes, self._valid.device.type, steps, self.days_before)
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> MarketEmbedding:
         """Encode each agent's days, int64 `[agents, batch]`, all inside one block and different for an agent."""

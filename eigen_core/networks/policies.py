@@ -5,7 +5,7 @@ Every operation rounds each value by itself, so that the bits of an action do no
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -38,10 +38,10 @@ class Policy(Protocol):
         """The actions that are played without noise, in natural units."""
 
     def play(self, noise: Tensor | None) -> Played:
-        """Return what is played with noise of the actions' shape; None: the mode.
+        """Return what is played with noise, `[agents, at most batch, *action]`; None: the mode.
 
         The noise is standard normal for a stochastic policy, and in fractions of an action's range for a
-        deterministic one.
+        deterministic one. For the observations of an agent for which there is none, the mode is played.
         """
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -165,10 +165,18 @@ class SquashedGaussian:
     def play(self, noise: Tensor | None) -> Played:
         """Return what is played with this noise; see `Policy.play`."""
         if self.log_std is None:
-            actions = self.mode if noise is None else self.box.explore(self.mode, noise)
+            actions = self.mode
+            if noise is not None:
+                actions = _continued(self.box.explore(actions[:, : noise.shape[1]], noise), actions)
             return Played(actions, actions)
-        raw = self.mean if noise is None else self.sample(noise)
+        raw = self.mean
+        if noise is not None:
+            raw = _continued(self._first(noise.shape[1]).sample(noise), raw)
         return Played(self.box.actions(raw), raw)
+
+    def _first(self, count: int) -> "SquashedGaussian":
+        """The policy for the first observations of each agent."""
+        return replace(self, mean=self.mean[:, :count], log_std=self._spread[:, :count])
 
     def sample(self, noise: Tensor) -> Tensor:
         """Return mean + std * noise, before squashing."""
@@ -210,7 +218,9 @@ class Categorical:
 
     def play(self, noise: Tensor | None) -> Played:
         """Return what is chosen with this noise; see `Policy.play`."""
-        chosen = self.mode if noise is None else self.sample(noise)
+        chosen = self.mode
+        if noise is not None:
+            chosen = _continued(Categorical(self.logits[:, : noise.shape[1]]).sample(noise), chosen)
         return Played(chosen, chosen)
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -237,6 +247,12 @@ class Categorical:
         # By hand: the library's backward pass rounds by the number of threads.
         shifted = self.logits - self.logits.detach().amax(-1, keepdim=True)
         return shifted - torch.log(torch.exp(shifted).sum(-1, keepdim=True))
+
+
+def _continued(first: Tensor, whole: Tensor) -> Tensor:
+    """Return `first` and what of `whole` lies after it; `[agents, batch, ...]` each."""
+    count = first.shape[1]
+    return torch.cat([first, whole[:, count:]], dim=1) if count < whole.shape[1] else first
 
 
 def _one_hot(scores: Tensor) -> Tensor:

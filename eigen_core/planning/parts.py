@@ -180,14 +180,14 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
     elsewhere = has_workers(config, tensors.device)
     sent = config.scheduler is not None or not shares_memory(tensors.device)
     counted = "The most blocks that live at once by the code of this phase"
-    groups = f"{scale.group} of {config.population.size} agents at a time"
+    groups = f"{scale.playing_group} of {config.population.size} agents at a time"
     return [
         tensors.part(
             "evaluation",
             phases.evaluate_elsewhere(scale) if elsewhere else phases.evaluate(scale),
             "The transitions that workers have recorded, as they come, joined, and as they are stored."
             if elsewhere
-            else f"{counted}: {groups}, {max(config.evaluation.slices, config.evaluation.fixed_episodes)} episodes of "
+            else f"{counted}: {groups}, {config.evaluation.slices + config.evaluation.fixed_episodes} episodes of "
             f"{scale.task.episode_steps} steps each; with the transitions recorded.",
             ("evaluate",),
             host_bytes=0 if tensors.device == "cpu" else 3 * scale.noise_bytes,

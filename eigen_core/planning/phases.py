@@ -16,12 +16,10 @@ def _with_copies(scale: Scale, held: int) -> int:
 
 def evaluate(scale: Scale) -> int:
     """The most at once in the evaluate phase."""
-    evaluation, size, group = scale.config.evaluation, scale.config.population.size, scale.group
+    size, group = scale.config.population.size, scale.playing_group
     recorded, noise = scale.rows_per_generation * scale.task.recorded_row_bytes, scale.noise_bytes
     before = recorded * (size - group) // size
-    trained = scale.task.roll_out(group, evaluation.slices, shared=evaluation.shared_slices, recorded=True)
-    judged = scale.task.roll_out(group, evaluation.fixed_episodes, shared=True, recorded=False)
-    most = max(before + 4 * noise, before + noise + trained, recorded + noise + judged, 2 * recorded + noise)
+    most = max(before + 4 * noise, before + noise + scale.task.evaluate(group), 2 * recorded + noise)
     return _with_copies(scale, most)
 
 
@@ -49,9 +47,7 @@ def hold_out(scale: Scale) -> int:
     """The most at once while the holdout episodes are played: the weights that the run began with, group by group."""
     if not scale.task.holds_out:
         return 0
-    episodes = scale.config.evaluation.holdout_episodes
-    played = scale.task.roll_out(scale.group, episodes, shared=True, recorded=False)
-    return _with_copies(scale, scale.matrix_bytes + played)
+    return _with_copies(scale, scale.matrix_bytes + scale.task.hold_out(scale.playing_group))
 
 
 def train(scale: Scale) -> int:

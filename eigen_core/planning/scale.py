@@ -6,7 +6,7 @@ from eigen_core.config import Config
 from eigen_core.evolution import MethodNeeds, method_class
 from eigen_core.learners import LearnerNeeds, learner_class
 from eigen_core.needs import SINGLE, Facts
-from eigen_core.pieces import agents_at_once, device_kind
+from eigen_core.pieces import agents_at_once, device_kind, playing_at_once
 from eigen_core.task import TaskNeeds, task_class
 from eigen_core.task.needs import row_bytes
 
@@ -53,6 +53,11 @@ class Scale:
         return _group(self.config, self.task)
 
     @property
+    def playing_group(self) -> int:
+        """Agents that play at a time."""
+        return playing_at_once(self.config.population, self.task.play_bytes, device_kind(self.config.device))
+
+    @property
     def learning_group(self) -> int:
         """Agents that learn at a time."""
         return min(self.group, self.learning_agents)
@@ -89,8 +94,8 @@ class Scale:
 
     @property
     def noise_bytes(self) -> int:
-        """Exploration noise of a group of agents."""
-        return SINGLE * self.group * self.config.evaluation.slices * self.task.noise_values
+        """Exploration noise of a group of agents that play together."""
+        return SINGLE * self.playing_group * self.config.evaluation.slices * self.task.noise_values
 
     @property
     def matrix_bytes(self) -> int:

@@ -87,7 +87,8 @@ class GymnasiumTask:
         self.validation_starts = _VALIDATION_SEEDS
         self.holdout_starts = _HOLDOUT_SEEDS
         self.fingerprint = _fingerprint(opened)
-        self.block_bytes = self.needs(config, opened.facts, heads).block_bytes
+        needs = self.needs(config, opened.facts, heads)
+        self.block_bytes, self.play_bytes = needs.block_bytes, needs.play_bytes
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
@@ -129,9 +130,18 @@ class GymnasiumTask:
 
     @torch.no_grad()
     def roll_out(
-        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
     ) -> Rollout:
         """Play one episode for each agent and start, which is the seed of its reset; see `Task.roll_out`."""
+        if fixed:
+            # One after the other: together they would need more environments.
+            first = self.roll_out(weights, starts[:, :-fixed], noise, record)
+            return first.with_more(self.roll_out(weights, starts[:, -fixed:]))
         critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
         actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
 

@@ -13,7 +13,7 @@ from eigen_core.networks import Heads
 from eigen_core.networks.layout import product_bytes
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
-from eigen_core.pieces import agents_at_once, device_kind
+from eigen_core.pieces import device_kind, playing_at_once
 from eigen_core.replay import Column
 from eigen_core.task.gymnasium_environment import EnvironmentFacts, opened_for
 from eigen_core.task.gymnasium_rollouts import gymnasium_columns
@@ -59,7 +59,7 @@ class GymnasiumNeeds:
         evaluation = self.config.evaluation
         episodes = max(evaluation.slices, evaluation.fixed_episodes, evaluation.holdout_episodes)
         config = self.config
-        count = agents_at_once(config.population, self.block_bytes, device_kind(config.device)) * episodes
+        count = playing_at_once(config.population, self.play_bytes, device_kind(config.device)) * episodes
         how = (
             f"{count:,} environments, one for each agent and episode of a group, {_ENVIRONMENT_BYTES / 1e6:.1f} MB "
             "each: measured on HalfCheetah-v5, others may take more."
@@ -112,12 +112,28 @@ class GymnasiumNeeds:
         product, hidden = product_bytes(rows, self.config.network.head_width)
         return hidden, max(product + hidden, 2 * hidden)
 
-    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:  # noqa: ARG002
-        """The most at once in `GymnasiumTask.roll_out`: all steps of the episodes, and the rows made of them."""
-        count, facts = agents * episodes, self.facts
+    @property
+    def play_bytes(self) -> int:
+        """What is held of its episodes."""
+        return self.evaluate(1)
+
+    def evaluate(self, agents: int) -> int:
+        """All steps of the episodes of a generation, and the rows made of those that are recorded."""
+        evaluation = self.config.evaluation
+        drawn, fixed = agents * evaluation.slices, agents * evaluation.fixed_episodes
+        recorded = drawn * self.facts.episode_steps * self.recorded_row_bytes
+        return max(self._roll_out(drawn, drawn), recorded + self._roll_out(fixed, 0))
+
+    def hold_out(self, agents: int) -> int:
+        """All steps of the holdout episodes."""
+        return self._roll_out(agents * self.config.evaluation.holdout_episodes, 0)
+
+    def _roll_out(self, count: int, recorded: int) -> int:
+        """The most at once in `GymnasiumTask.roll_out`."""
+        facts = self.facts
         step = SINGLE * (facts.observation_values + facts.action_values) + DOUBLE
         steps = count * (facts.episode_steps * step + SINGLE * facts.observation_values)
-        rows = count * facts.episode_steps * self.recorded_row_bytes if recorded else 0
+        rows = recorded * facts.episode_steps * self.recorded_row_bytes
         _, computing = self._layers(count)
         return steps + max(rows, computing)
 

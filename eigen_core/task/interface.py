@@ -63,12 +63,19 @@ class Rollout:
         counts = {name: np.concatenate([part.counts[name] for part in parts]) for name in parts[0].counts}
         return cls(np.concatenate([part.rewards for part in parts]), counts, transitions)
 
-    def of_agent(self, agent: int, first: int = 0) -> "Rollout":
-        """Return what one agent of the group did from its episode `first` on, without its transitions."""
-        episodes = self.rewards.shape[1]
-        own = slice(agent * episodes + first, (agent + 1) * episodes)
-        counts = {name: values[own] for name, values in self.counts.items()}
-        return Rollout(self.rewards[agent : agent + 1, first:], counts, None)
+    def with_more(self, others: "Rollout") -> "Rollout":
+        """What the same agents did in these episodes and then in others, without the transitions of the latter."""
+        counts = {
+            name: np.hstack([part.counts[name].reshape(part.rewards.shape) for part in (self, others)]).ravel()
+            for name in self.counts
+        }
+        return Rollout(np.hstack([self.rewards, others.rewards]), counts, self.transitions)
+
+    def part(self, agents: slice, episodes: slice) -> "Rollout":
+        """Return what some agents did in some of the episodes of each, without transitions."""
+        shape = self.rewards.shape
+        counts = {name: values.reshape(shape)[agents, episodes].flatten() for name, values in self.counts.items()}
+        return Rollout(self.rewards[agents, episodes], counts, None)
 
 
 class Encoding(Protocol):
@@ -126,6 +133,8 @@ class Task(Protocol[Observed, Encoded]):
         fingerprint: hash of the data that are played.
         block_bytes: of the largest block of values that learning from a batch makes for one agent, by which groups are
             chosen.
+        play_bytes: of what one agent holds while it plays the episodes of a generation, by which the groups are chosen
+            that play together.
         state: what the task has learned from what was played, which observations are normalised by; tensors that are
             never written to. It is the same throughout a generation: phases set it from the training state.
     """
@@ -167,6 +176,7 @@ class Task(Protocol[Observed, Encoded]):
     episode_end: str
     fingerprint: str
     block_bytes: int
+    play_bytes: int
     state: Mapping[str, Tensor]
 
     @property
@@ -189,7 +199,12 @@ class Task(Protocol[Observed, Encoded]):
         """Return the shape of the exploration noise of one agent in so many episodes."""
 
     def roll_out(
-        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
     ) -> Rollout:
         """Play one episode for each agent and start.
 
@@ -198,6 +213,7 @@ class Task(Protocol[Observed, Encoded]):
             starts: int64 `[agents, episodes]`.
             noise: what the policy plays with, float32 `[agents, *noise_shape]` (`Policy.play`); None: none.
             record: return the transitions.
+            fixed: so many of each agent's last episodes are played without noise and not recorded.
         """
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

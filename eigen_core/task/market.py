@@ -71,10 +71,15 @@ class MarketTask(PanelTask):
         return MarketNeeds(config, facts, heads)
 
     def roll_out(
-        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
     ) -> Rollout:
         """Play one episode for each agent and start; see `Task.roll_out`."""
-        played = self.evaluator.roll_out(weights, starts, noise, record)
+        played = self.evaluator.roll_out(weights, starts, noise, record, fixed)
         counts = self.counts(starts, played.summary)
         return Rollout(
             played.rewards,

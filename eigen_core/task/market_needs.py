@@ -8,17 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from eigen_core.config import Config
+from eigen_core.evaluation import spread_starts
 from eigen_core.market.facts import PanelFacts
-from eigen_core.market.panel import episode_starts
+from eigen_core.market.panel import Splits, episode_starts
 from eigen_core.needs import DOUBLE, HALF, SINGLE, Change, Kept, Operation, halves
 from eigen_core.networks import AssetActions, Heads, market_actions
 from eigen_core.networks.agent_needs import AgentNeeds, parameters_of
 from eigen_core.networks.encoders import encoder_class
-from eigen_core.pieces import agents_at_once, days_at_once, device_kind
+from eigen_core.pieces import agents_at_once, device_kind, encoded_at_once
 from eigen_core.replay import Column
+from eigen_core.task.encoded_episodes import day_runs
 from eigen_core.task.market_outcomes import table_kept
 from eigen_core.task.market_sample import market_sample
 from eigen_core.task.market_transitions import stored_columns, stored_steps
@@ -159,40 +163,92 @@ class MarketNeeds:
         targets = self.heads.outcomes
         return table_kept(len(days), self.panel.assets, targets, trading.holding_days) if targets else []
 
-    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:
-        """The most at once in `Evaluator.roll_out`."""
-        days, assets = self.episode_steps, self.panel.assets
-        whole = self._agent.actor(agents, days).hidden * episodes
-        preparing = whole + self._prepare(agents if shared else 1, agents * episodes)
-        cells = agents * episodes * days * assets
-        if not self._agent.portfolio_values:
-            acting = 2 * whole + self._agent.actor(agents * episodes, days).product
-            played = 2 * SINGLE * cells * self._actions.values
-            return max(preparing, whole + acting, whole + 2 * played, whole + played + self._trade(agents * episodes))
-        kept = agents * episodes * days * self.recorded_row_bytes if recorded else 0
-        return max(preparing, whole + kept + self._step(agents * episodes))
+    @property
+    def play_bytes(self) -> int:
+        """The days of its episodes, what is recorded and what a step computes with."""
+        evaluation = self.config.evaluation
+        episodes = evaluation.slices + evaluation.fixed_episodes
+        return self._encoded(1, self.evaluated_days) + self._play(1, episodes, evaluation.slices)
 
-    def _prepare(self, agents: int, episodes: int) -> int:
-        """The most at once while the market is encoded and the actor prepared for an episode, beside the result."""
-        days = self.episode_steps
-        if not self._block_bound:
-            day_bytes = SINGLE * agents * self.panel.columns * self.config.network.channels
-            days = days_at_once(days, day_bytes, device_kind(self.config.device))
-        encoding, actor = self._agent.encoder.block(agents, days), self._agent.actor(agents, days)
-        embedding = encoding.result + self._agent.context(agents, days)
-        # An embedding lives until the next one is computed.
-        former = embedding if episodes > agents or days < self.episode_steps else 0
-        return max(
-            former + encoding.plain,
-            former + encoding.result + self._agent.pool(agents, days),
-            embedding + actor.prepare,
-        )
+    def evaluate(self, agents: int) -> int:
+        """The most at once in `roll_out`, in the episodes of a generation."""
+        evaluation = self.config.evaluation
+        together = agents if evaluation.shared_slices else 1
+        episodes = evaluation.slices + evaluation.fixed_episodes
+        return self._roll_out(agents, episodes, self.evaluated_days, together, evaluation.slices)
+
+    def hold_out(self, agents: int) -> int:
+        """The most at once in `roll_out`, in the holdout episodes."""
+        episodes = self.config.evaluation.holdout_episodes
+        days = sum(map(len, self._runs(spread_starts(self._starts("holdout"), episodes))))
+        return self._roll_out(agents, episodes, days, agents, 0)
+
+    @property
+    def evaluated_days(self) -> int:
+        """Days that an agent encodes for the episodes of a generation, those of drawn episodes on average."""
+        evaluation, steps = self.config.evaluation, self.episode_steps
+        train, validation = self._starts("train"), self._starts("validation")
+        spread = (train, evaluation.fitness_slices), (validation, evaluation.validation_slices)
+        runs = self._runs(np.concatenate([spread_starts(*each) for each in spread]))
+        drawn = range(train.start, train.stop - 1 + steps)
+        others = len(drawn) - sum(len(range(run.start, min(run.stop, drawn.stop))) for run in runs)
+        return sum(map(len, runs)) + round(others * (1.0 - (1.0 - steps / len(drawn)) ** evaluation.slices))
+
+    def _starts(self, split: str) -> range:
+        days = getattr(Splits.of_days(self.panel.days, self.config.market), split)
+        return episode_starts(days, self.config.market.window, self.config.trading.episode_days)
+
+    def _runs(self, starts: NDArray[np.int64]) -> list[range]:
+        return day_runs(starts, self.episode_steps, self._agent.encoder.days_before)
+
+    def _roll_out(self, agents: int, episodes: int, days: int, together: int, recorded: int) -> int:
+        """The most at once in `roll_out`.
+
+        Args:
+            agents: that play together.
+            episodes: of each.
+            days: that each of them encodes.
+            together: agents that play the same episodes.
+            recorded: episodes of each that are recorded.
+        """
+        encoded = self._encoded(agents, days)
+        return encoded + max(self._encode(together, days), self._play(agents, episodes, recorded))
+
+    def _encoded(self, agents: int, days: int) -> int:
+        """Embeddings of assets and context on some days, and which assets have a price."""
+        assets = self.panel.assets * (SINGLE * self.config.network.embedding + 1)
+        return agents * days * assets + self._agent.context(agents, days)
+
+    def _encode(self, agents: int, days: int) -> int:
+        """The most at once while days are encoded, some of some agents at a time."""
+        day_bytes = SINGLE * self.panel.columns * self.config.network.channels
+        kind, encoder = device_kind(self.config.device), self._agent.encoder
+        agents, days = encoded_at_once(agents, days, day_bytes, kind, self.episode_steps, encoder.days_before)
+        encoding = encoder.block(agents, days)
+        return max(encoding.plain, encoding.result + self._agent.pool(agents, days))
+
+    def _play(self, agents: int, episodes: int, recorded: int) -> int:
+        """The most at once while agents play in what is encoded."""
+        count, days = agents * episodes, self.episode_steps
+        # Days of steps.
+        rows = DOUBLE * count * days
+        if self._agent.portfolio_values:
+            return rows + agents * recorded * days * self.recorded_row_bytes + self._step(count)
+        whole = self._agent.actor(count, days)
+        played = 2 * SINGLE * count * days * self.panel.assets * self._actions.values
+        acting = max(3 * whole.hidden + whole.product, whole.hidden + max(2 * played, self._prepare(agents, days)))
+        return rows + max(acting, whole.hidden + played + self._trade(count))
+
+    def _prepare(self, agents: int, days: int) -> int:
+        """The most at once while the actor is prepared for days that are picked from those that are encoded."""
+        actor = self._agent.actor(agents, days)
+        return self._encoded(agents, days) + actor.hidden + max(actor.product, actor.hidden)
 
     def _step(self, episodes: int) -> int:
         """The most at once while one day is acted on and traded, with the positions and the orders so far."""
         trading, cells = self.config.trading, episodes * self.panel.assets
         actor = self._agent.actor(episodes, 1)
-        acting = 3 * actor.hidden + actor.product
+        acting = max(self._prepare(episodes, 1), 4 * actor.hidden + actor.product) + SINGLE * cells * PORTFOLIO_VALUES
         choosing = (SINGLE + 2 * DOUBLE) * cells
         held = trading.holding_days * trading.purchases_per_day
         positions = _OBSERVED_BYTES * trading.holding_days * (cells + 2 * episodes) + 5 * DOUBLE * episodes * held

@@ -58,6 +58,7 @@ class TaskNeeds(Protocol):
         names_listed: names of the task that each checkpoint lists.
         learning: what else is to be said of learning's memory, as the rest of a sentence.
         block_bytes: of the largest block of values that learning from a batch makes for one agent.
+        play_bytes: of what one agent holds while it plays the episodes of a generation.
     """
 
     @property
@@ -93,14 +94,14 @@ class TaskNeeds(Protocol):
     @property
     def block_bytes(self) -> int: ...
 
-    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:
-        """The most at once while `agents` play `episodes` each (bytes).
+    @property
+    def play_bytes(self) -> int: ...
 
-        Args:
-            agents, episodes: how many.
-            shared: all agents play the same episodes.
-            recorded: transitions are kept.
-        """
+    def evaluate(self, agents: int) -> int:
+        """The most at once while so many agents play the episodes of a generation together (bytes)."""
+
+    def hold_out(self, agents: int) -> int:
+        """The most at once while so many agents play the holdout episodes together (bytes)."""
 
     def sampler(self, rows: int) -> Operation:
         """What drawing batches from so many stored transitions holds: the sampler, and the most while it is made."""

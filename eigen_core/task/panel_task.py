@@ -111,7 +111,8 @@ class PanelTask(ABC):
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint
         on_device = config.model_copy(update={"device": device.type})
-        self.block_bytes = self.needs(on_device, PanelFacts.of(panel), heads).block_bytes
+        needs = self.needs(on_device, PanelFacts.of(panel), heads)
+        self.block_bytes, self.play_bytes = needs.block_bytes, needs.play_bytes
         self._config = config
         self._return_steps = heads.return_steps
         self._episode_times = episode_times(config.trading, device)

@@ -12,8 +12,8 @@ from eigen_core.market.facts import PanelFacts
 from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, portfolio_actions
 from eigen_core.records import Excess
+from eigen_core.task.encoded_episodes import EncodedEpisodes
 from eigen_core.task.interface import Rollout
-from eigen_core.task.market_rollouts import prepared_episodes
 from eigen_core.task.market_transitions import EpisodeBatch, rows_of
 from eigen_core.task.panel_task import PanelTask
 from eigen_core.task.portfolio_needs import PortfolioNeeds
@@ -58,7 +58,12 @@ class PortfolioTask(PanelTask):
 
     @torch.no_grad()
     def roll_out(
-        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
     ) -> Rollout:
         """Play one episode for each agent and start; see `Task.roll_out`."""
         decided, days, targets = self._decided(weights, starts, noise)
@@ -67,13 +72,12 @@ class PortfolioTask(PanelTask):
             "turnover": turnover.sum(-1),
             "exposure": targets.sum(-1).mean(-1),
             "largest_weight": targets.amax(-1).mean(-1),
+            **self._excess_sums(rewards, targets, days),
         }
         batch = None
-        if not record:
-            counts |= self._excess_sums(rewards, targets, days)
-        else:
-            columns = (decided.observed, decided.stored, rewards.float())
-            batch = EpisodeBatch(days[..., 0].flatten(), *(column.flatten(0, 1) for column in columns))
+        if record:
+            columns = (days[..., 0], decided.observed, decided.stored, rewards.float())
+            batch = EpisodeBatch(*(column[:, : starts.shape[1] - fixed].flatten(0, 1) for column in columns))
         return Rollout(
             rewards.cpu().numpy().sum(axis=-1),
             {name: values.flatten().cpu().numpy() for name, values in counts.items()},
@@ -84,9 +88,8 @@ class PortfolioTask(PanelTask):
         self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None
     ) -> tuple[DecidedScores, Tensor, Tensor]:
         """Return decisions, their days and the target weights: `[agents, episodes, days, ...]`."""
-        actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
-        prepared = prepared_episodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
-        decided = episode_scores(self.network, actor, prepared, noise)
+        encoded = EncodedEpisodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
+        decided = episode_scores(self.network, encoded.actor, encoded.of_all_steps(), noise)
         days = torch.tensor(starts, device=self._device)[..., None] + torch.arange(
             self.episode_steps, device=self._device
         )
@@ -118,7 +121,7 @@ class PortfolioTask(PanelTask):
         return excess_sums(excess, torch.ones_like(excess), newey_west_lags(self.episode_steps))
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
-        """Return what rollouts that were not recorded gained beyond equal weight of the same exposure, a year."""
+        """Return what rollouts gained beyond equal weight of the same exposure, a year."""
         return self._excess_of([rollout.counts for rollout in rollouts])
 
     def _excess_of(self, counts: Sequence[Mapping[str, NDArray[np.float64]]]) -> Excess | None:

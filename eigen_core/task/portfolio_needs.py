@@ -33,21 +33,19 @@ class PortfolioNeeds(MarketNeeds):
         how = "Returns from fill to fill of the tradable columns, 8 bytes each, and which can be traded on each day."
         return [panel, Kept("prices", how, (DOUBLE + 3) * traded + cells), *encoder]
 
-    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:  # noqa: ARG002
-        """The most at once in `PortfolioTask.roll_out`."""
-        days = self.episode_steps
-        actor = self._agent.actor(agents, days)
-        whole = actor.hidden * episodes
-        cells = agents * episodes * days * self.panel.assets
-        preparing = whole + self._prepare(agents if shared else 1, agents * episodes)
+    def _play(self, agents: int, episodes: int, recorded: int) -> int:  # noqa: ARG002 - decisions are kept of all
+        """The most at once while agents decide in what is encoded, and while their accounts are kept."""
+        count, days = agents * episodes, self.episode_steps
+        whole = self._agent.actor(count, days)
+        cells = count * days * self.panel.assets
         decided = cells * (SINGLE * (1 + self._actions.values) + HALF * self._actions.portfolio_values)
         if self._actions.portfolio_values:
-            day = self._agent.actor(agents * episodes, 1)
+            day = self._agent.actor(count, 1)
             acting = max(2 * decided, decided + 4 * day.hidden + day.product)
         else:
-            product = self._agent.actor(agents * episodes, days).product
-            acting = max(2 * whole + product, 12 * SINGLE * cells)
-        return max(preparing, whole + acting, decided + _ACCOUNT_VALUES * DOUBLE * cells)
+            acting = max(2 * whole.hidden + whole.product, 12 * SINGLE * cells)
+        rows, acting = DOUBLE * count * days, max(acting, self._prepare(agents, days))
+        return rows + max(whole.hidden + acting, decided + _ACCOUNT_VALUES * DOUBLE * cells)
 
     def growth(self, agents: int, days: int) -> Operation:
         """`PortfolioTask.growth`, with its backward pass."""

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_core.config import PopulationConfig
-from eigen_core.pieces import agents_at_once, columns_at_once, days_at_once
+from eigen_core.pieces import agents_at_once, columns_at_once, encoded_at_once, playing_at_once
 from eigen_core.units import BYTES_PER_MB
 
 _BYTES = st.integers(1, int(100 * BYTES_PER_MB))
@@ -29,12 +29,27 @@ def test_groups_of_agents_are_of_one_size_and_few_megabytes(agents: int, block_b
     assert agents_at_once(population, block_bytes, "cuda") == agents
 
 
-@given(st.integers(1, 1_000), _BYTES)
-def test_pieces_of_days_are_few_megabytes(days: int, day_bytes: int) -> None:
-    piece = days_at_once(days, day_bytes, "cpu")
+@given(st.integers(2, 100), _BYTES)
+def test_what_agents_hold_that_play_together_is_some_tens_of_megabytes(agents: int, agent_bytes: int) -> None:
+    group = playing_at_once(PopulationConfig(size=agents), agent_bytes, "cpu")
+    assert 1 <= group <= agents
+    assert group == 1 or group * agent_bytes <= 96 * BYTES_PER_MB
+    assert playing_at_once(PopulationConfig(size=agents), agent_bytes, "cuda") == agents
+
+
+@given(st.integers(1, 100), st.integers(1, 3_000), _BYTES, st.integers(1, 300), st.integers(0, 100))
+def test_days_are_encoded_in_pieces_of_few_megabytes(
+    agents: int, days: int, day_bytes: int, steps: int, before: int
+) -> None:
+    together, piece = encoded_at_once(agents, days, day_bytes, "cpu", steps, before)
     assert 1 <= piece <= days
-    assert piece == 1 or piece * day_bytes <= 4 * BYTES_PER_MB
-    assert days_at_once(days, day_bytes, "cuda") == days
+    assert 1 <= together <= agents
+    assert piece == 1 or piece * day_bytes <= 64 * BYTES_PER_MB
+    assert together == 1 or together * piece * day_bytes <= 4 * BYTES_PER_MB
+    assert piece <= max(steps, 8 * before)
+    # What comes before them is a small part of the work, as far as that takes little memory.
+    assert piece >= min(days, 8 * before, 64 * BYTES_PER_MB // day_bytes)
+    assert piece <= max(1, 8 * before) or piece * day_bytes <= 4 * BYTES_PER_MB
 
 
 @given(st.integers(1, 100), st.integers(1, 100), _BYTES, st.sampled_from(["cpu", "cuda"]))
@@ -42,3 +57,4 @@ def test_what_is_set_is_taken(chosen: int, there: int, size: int, device: str) -
     population = PopulationConfig(size=there + 1, group_size=chosen)
     assert columns_at_once(chosen, there, size, device) == min(chosen, there)
     assert agents_at_once(population, size, device) == min(chosen, there + 1)
+    assert playing_at_once(population, size, device) == min(chosen, there + 1)

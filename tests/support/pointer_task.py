@@ -75,7 +75,8 @@ class PointerTask:
         self.episode_end = "terminal"
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"
-        self.block_bytes = PointerNeeds(config, heads).block_bytes
+        needs = PointerNeeds(config, heads)
+        self.block_bytes, self.play_bytes = needs.block_bytes, needs.play_bytes
         self.training_starts = range(1_000)
         self.validation_starts = range(1_000, 1_100)
         self.holdout_starts = range(1_100, 1_200)
@@ -105,7 +106,12 @@ class PointerTask:
         return (episodes, _STEPS, 1)
 
     def roll_out(
-        self, weights: Tensor, starts: NDArray[np.int64], noise: Tensor | None = None, record: bool = False
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
     ) -> Rollout:
         agents, episodes = starts.shape
         days = torch.tensor(starts, device=self._device)[..., None] + torch.arange(_STEPS, device=self._device)
@@ -117,11 +123,12 @@ class PointerTask:
         rewards = -(played.actions - shown).abs()[..., 0]
         rows = None
         if record:
-            terminal = (torch.arange(_STEPS) == _STEPS - 1).repeat(agents * episodes)
+            stored = (episodes - fixed) * _STEPS
+            terminal = (torch.arange(_STEPS) == _STEPS - 1).repeat(agents * (episodes - fixed))
             rows = {
-                "shown": shown.flatten(0, 1),
-                "action": played.stored.flatten(0, 1),
-                "reward": rewards.flatten(),
+                "shown": shown[:, :stored].flatten(0, 1),
+                "action": played.stored[:, :stored].flatten(0, 1),
+                "reward": rewards[:, :stored].flatten(),
                 "terminal": terminal,
             }
         totals = rewards.double().reshape(agents, episodes, _STEPS).sum(-1).numpy()
@@ -191,8 +198,16 @@ class PointerNeeds:
     def _hidden(self, numbers: int) -> int:
         return SINGLE * numbers * self.config.network.head_width
 
-    def roll_out(self, agents: int, episodes: int, *, shared: bool, recorded: bool) -> int:  # noqa: ARG002
-        return 3 * self._hidden(agents * episodes * _STEPS)
+    @property
+    def play_bytes(self) -> int:
+        return self.evaluate(1)
+
+    def evaluate(self, agents: int) -> int:
+        evaluation = self.config.evaluation
+        return 3 * self._hidden(agents * (evaluation.slices + evaluation.fixed_episodes) * _STEPS)
+
+    def hold_out(self, agents: int) -> int:
+        return 3 * self._hidden(agents * self.config.evaluation.holdout_episodes * _STEPS)
 
     def sampler(self, rows: int) -> Operation:  # noqa: ARG002
         return Operation(0, plain=0)

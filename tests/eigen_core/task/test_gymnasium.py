@@ -140,7 +140,8 @@ def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
         actor = task.actor_layout.views(weights[agent : agent + 1, task.critic_layout.size :])
         for step in range(9):
             encoding = task.encode(critic, torch.tensor(observed)[None, None])
-            action = task.policy(actor, encoding).play(noise[agent, episode, step]).actions[0, 0].numpy()
+            own_noise = noise[agent : agent + 1, episode : episode + 1, step]
+            action = task.policy(actor, encoding).play(own_noise).actions[0, 0].numpy()
             after, reward, terminal, _, _ = environment.step(action)
             following = after.astype(np.float32).ravel()
             values = (observed, following, action, np.float32(reward), terminal, terminal or step == 8)
