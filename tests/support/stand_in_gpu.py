@@ -117,12 +117,10 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     assert all(tensor.device.type == "cpu" for tensor in others), f"{func} has a tensor without values"
     if ours and any(tensor.dim() for tensor in others) and not str(func).startswith(_OF_TWO_DEVICES):
         raise RuntimeError(f"Expected all tensors to be on the same device: {func} has tensors of cuda:0 and cpu.")
-    wanted = kwargs.get("device")
+    wanted = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.device)), None)
     # Autograd makes its zeros where it believes the tensors to be.
-    on_gpu = bool(ours) if wanted is None else torch.device(wanted).type in ("cuda", "meta")
+    on_gpu = bool(ours) if wanted is None else wanted.type in ("cuda", "meta")
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
-    if wanted is not None:
-        kwargs["device"] = torch.device("cpu")
     result = func(*tree_map(_held, args), **tree_map(_held, kwargs))
     written = {id(tensor) for tensor in others}
 
@@ -135,6 +133,8 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _held(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
     return value.held if isinstance(value, GpuTensor) else value
 
 

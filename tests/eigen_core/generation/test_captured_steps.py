@@ -82,14 +82,10 @@ def learned(encoder: str, algorithm: str, first_days: tuple[int, ...]) -> list[S
 
 
 DAYS = {
-    # The day of what was prepared and of the noise.
+    # The rows of the days that were encoded, the time in the episode and the noise.
     "select.int",
-    # Its number beside the days of exits and of decisions, and in positions and their slots.
-    "gt.Scalar",
+    # Its number beside the first days of episodes.
     "add.Tensor",
-    "rsub.Scalar",
-    "full_like.default",
-    "arange.start",
 }
 
 UPDATES = {
@@ -126,7 +122,7 @@ def test_that_a_step_differs_would_be_seen() -> None:
 
 
 def test_days_of_a_rollout_differ_in_numbers_that_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The day picks what was prepared and the noise, compares with the day of exits, and is written to positions."""
+    """The day picks what was encoded, its time and the noise."""
     recorder, played = Recorder(), TradingEnvironment.step
 
     def step(environment: TradingEnvironment, *actions: Tensor) -> None:
