@@ -17,7 +17,15 @@ from eigen_core.needs import SINGLE
 from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.networks.heads import Heads
-from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes, project
+from eigen_core.networks.layout import (
+    ParameterLayout,
+    Parameters,
+    ParameterShape,
+    linear,
+    linear_shapes,
+    pooled,
+    project,
+)
 from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, outcome_shapes
 from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
 from eigen_core.pieces import encoded_at_once
@@ -161,9 +169,9 @@ class AgentNetwork:
         return self._attention(parameters, self._encoder.encode_block(parameters, first_day, days), valid)
 
     def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
-        pooled = self._attention(parameters, embeddings, valid) @ embeddings
+        context = pooled(self._attention(parameters, embeddings, valid), embeddings)
         tradable = valid[..., : self.assets]
-        return MarketEmbedding(embeddings[:, :, : self.assets], pooled.flatten(2), tradable)
+        return MarketEmbedding(embeddings[:, :, : self.assets], context.flatten(2), tradable)
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> MarketEmbedding:
         """Encode `days` consecutive days."""
@@ -261,9 +269,8 @@ class AgentNetwork:
         shared = linear(parameters, f"{name}.context", context)
         hidden = (linear(parameters, f"{name}.asset", assets) + shared[:, :, None]).relu_()
         hidden = linear(parameters, f"{name}.hidden", hidden, rectified=True)
-        pooled = (pooling @ hidden).flatten(2)
-        pooled = linear(parameters, f"{name}.pooled", pooled, rectified=True)
-        return linear(parameters, f"{name}.value", pooled)[..., 0]
+        pools = pooled(pooling, hidden).flatten(2)
+        return linear(parameters, f"{name}.value", linear(parameters, f"{name}.pooled", pools, rectified=True))[..., 0]
 
 
 def _softmax(scores: Tensor) -> Tensor:

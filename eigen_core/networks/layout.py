@@ -68,16 +68,17 @@ class ParameterLayout:
 
     Attributes:
         shapes: the parameters.
-        precision: type of the matrices among the views, which products with them are computed in.
+        precision: type of the matrices among the views, which products with them are computed in; None: that of the
+            rows.
     """
 
     shapes: tuple[ParameterShape, ...]
-    precision: torch.dtype = torch.float32
+    precision: torch.dtype | None = None
 
     @classmethod
     def of(cls, shapes: Sequence[ParameterShape], network: NetworkConfig) -> "ParameterLayout":
         """Return the layout of parameters whose products have the precision of a configuration."""
-        return cls(tuple(shapes), {"float32": torch.float32, "bfloat16": torch.bfloat16}[network.precision])
+        return cls(tuple(shapes), torch.bfloat16 if network.precision == "bfloat16" else None)
 
     @property
     def size(self) -> int:
@@ -87,8 +88,9 @@ class ParameterLayout:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Split rows `[agents, size]` into named views; one split, so its backward pass is one concatenation."""
         parts = torch.split(rows, [shape.size for shape in self.shapes], dim=1)
+        precision = self.precision or rows.dtype
         return {
-            shape.name: part.reshape(-1, *shape.shape).to(self.precision if shape.is_matrix else rows.dtype)
+            shape.name: part.reshape(-1, *shape.shape).to(precision if shape.is_matrix else rows.dtype)
             for shape, part in zip(self.shapes, parts, strict=True)
         }
 
@@ -125,6 +127,7 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
 
 FEWEST_ROWS = 16
 """Rows of an agent that a product has at least, filled up with zeros."""
+_FEWEST_ROWS_OF_ONE = 64
 _OUTPUTS_AT_A_TIME = 8
 _INPUTS_OF_ONE = 4
 
@@ -157,8 +160,17 @@ def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     return found if found.shape[1:] == (count, outputs) else found[:, :count, :outputs]
 
 
+def pooled(shares: Tensor, values: Tensor) -> Tensor:
+    """Sum values `[agents, days, rows, width]` by shares `[agents, days, pools, rows]`, for each agent and day."""
+    sums = product(shares.flatten(0, 1), values.flatten(0, 1))
+    return sums.view(*shares.shape[:-1], values.shape[-1])
+
+
 def product(left: Tensor, right: Tensor) -> Tensor:
     """Multiply stacked matrices in the type of `right`; return float32."""
+    if len(left) == 1 and left.shape[1] < _FEWEST_ROWS_OF_ONE:
+        # MKL divides a single small product among threads, and then rounds by their number.
+        return product(torch.cat([left, left]), torch.cat([right, right]))[:1]
     left = left.to(right.dtype)
     if right.device.type == "cpu":
         # Few processors multiply bfloat16, and sums of such products are float32 anyway.

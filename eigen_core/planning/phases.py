@@ -6,7 +6,7 @@ Each function follows the one of `eigen_core.generation` that it is named after.
 from eigen_core.generation.diversity import COMPARED
 from eigen_core.planning.scale import Scale
 
-_WITH_COPIES = 1.6
+_WITH_COPIES = 1.7
 """How many times as much may live at once where factors of products are copied to bfloat16: measured, at most."""
 
 

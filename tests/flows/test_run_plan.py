@@ -55,7 +55,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
 
 
 def test_the_sentence_names_peak_phase_limit_and_what_would_make_it_fit() -> None:
-    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=1.3", "network.encoder=tcn")
+    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=1.4", "network.encoder=tcn")
     assert fits.sentence().startswith("The run fits: it takes ")
     assert f"in phase {fits.plan.peak_phase()}" in fits.sentence()
     assert "93% of 8.00 GB, memory.limit_gb" in fits.sentence()

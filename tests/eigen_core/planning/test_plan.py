@@ -66,9 +66,11 @@ def test_on_a_gpu_tensors_are_on_the_device_and_what_is_mapped_stays_on_the_host
     device = plan_of(config, _FACTS, device="cuda", limits={"device": Limit(10**9, "the driver")})
     assert host.peak_device_bytes == 0
     named = {part.name: part for part in device.parts}
-    for name in ("population", "replay", "learning", "features", "evaluation"):
-        here = next(part for part in host.parts if part.name == name)
-        assert 0 <= here.host_bytes - named[name].device_bytes < 0.02 * here.host_bytes + 1e6
+    here = {part.name: part.host_bytes for part in host.parts}
+    for name in ("population", "replay", "learning", "features"):
+        assert 0 <= here[name] - named[name].device_bytes < 0.02 * here[name] + 1e6
+    # More is encoded at a time there.
+    assert named["evaluation"].device_bytes > here["evaluation"]
     assert named["panel"].device_bytes == 0
     assert device.verdicts[0].peak_bytes == device.peak_device_bytes > 10**9
     assert not device.fits

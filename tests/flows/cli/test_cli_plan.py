@@ -100,12 +100,12 @@ def test_it_plans_what_is_given(folder: Path) -> None:
 
 
 def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Path) -> None:
-    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=0.95", code=3)
+    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=1", code=3)
     assert document["fits"] is False
     helping = next(suggestion for suggestion in document["suggestions"] if suggestion["fits"])
     settings = [f"{key}={value}" for key, value in helping["settings"].items()]
     options = [option for setting in settings for option in ("--set", setting)]
-    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=0.95", *options)["fits"] is True
+    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=1", *options)["fits"] is True
     assert list(folder.iterdir()) == []
 
 
