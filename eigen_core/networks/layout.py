@@ -166,11 +166,23 @@ def pooled(shares: Tensor, values: Tensor) -> Tensor:
     return sums.view(*shares.shape[:-1], values.shape[-1])
 
 
+def is_small_and_single(left: Tensor) -> bool:
+    """Return whether a product with these stacked factors is to be made twice, for the sake of its bits.
+
+    MKL divides a single small product among threads, and then rounds by their number.
+    """
+    return len(left) == 1 and left.shape[1] < _FEWEST_ROWS_OF_ONE
+
+
+def twice(single: Tensor) -> Tensor:
+    """Return a view `[2, ...]` of `[1, ...]`: a copy may lie otherwise in memory, by which products round too."""
+    return single.expand(2, *single.shape[1:])
+
+
 def product(left: Tensor, right: Tensor) -> Tensor:
     """Multiply stacked matrices in the type of `right`; return float32."""
-    if len(left) == 1 and left.shape[1] < _FEWEST_ROWS_OF_ONE:
-        # MKL divides a single small product among threads, and then rounds by their number.
-        return product(torch.cat([left, left]), torch.cat([right, right]))[:1]
+    if is_small_and_single(left):
+        return product(twice(left), twice(right))[:1]
     left = left.to(right.dtype)
     if right.device.type == "cpu":
         # Few processors multiply bfloat16, and sums of such products are float32 anyway.

@@ -14,7 +14,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from eigen_core.needs import SINGLE
-from eigen_core.networks.layout import FEWEST_ROWS, filled_inputs, filled_outputs, product
+from eigen_core.networks.layout import (
+    FEWEST_ROWS,
+    filled_inputs,
+    filled_outputs,
+    is_small_and_single,
+    product,
+    twice,
+)
 from eigen_core.pieces import columns_at_once
 
 
@@ -226,6 +233,8 @@ def _rows(values: Tensor) -> Tensor:
 def _products(layer: Layer, *inputs: Tensor) -> Tensor:
     """Return the sum of a layer's bias and of the products of what it reads, each `[agents, days, columns, inputs]`."""
     bias, first, weight = layer.bias[:, None], _rows(inputs[0]), layer.weight[:, 0]
+    if is_small_and_single(first):
+        return _products(Layer(twice(layer.weight), twice(layer.bias)), *map(twice, inputs))[:1]
     whole = weight.dtype == torch.float32
     found = torch.baddbmm(bias, first, weight) if whole else bias + product(first, weight)
     for index, more in enumerate(inputs[1:], start=1):
