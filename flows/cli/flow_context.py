@@ -51,11 +51,11 @@ def prepared_to_train(
         os.environ.update(server_for_training(Home.of(os.environ), os.environ))
         require_addresses()
         check_run_name(name)
+        if is_remote(settings.store):
+            open_store(settings.store).check()
         server = PrefectServer()
         if not names_an_api(os.environ):
             server.prepare()
-        if is_remote(settings.store):
-            open_store(settings.store).check()
         announce(display, "loading")
         yield display, signals, server
 
