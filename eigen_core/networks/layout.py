@@ -180,9 +180,11 @@ def twice(single: Tensor) -> Tensor:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply stacked matrices in the type of `right`; return float32."""
+    """Multiply stacked matrices in the type of `right`; where that is bfloat16, return float32."""
     if is_small_and_single(left):
         return product(twice(left), twice(right))[:1]
+    if right.dtype != torch.bfloat16:
+        return torch.bmm(left, right)
     left = left.to(right.dtype)
     if right.device.type == "cpu":
         # Few processors multiply bfloat16, and sums of such products are float32 anyway.
