@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 logger = logging.getLogger(__name__)
 
 _STATUS = Path("/proc/self/status")
-_STATM = Path("/proc/self/statm")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 # malloc.h of the GNU C library.
@@ -40,12 +39,17 @@ def address_space_bytes() -> int:
     return statm()[0]
 
 
-def statm() -> tuple[int, int]:
-    """Return addresses and resident memory of this process (bytes)."""
+def statm(process: int | None = None) -> tuple[int, int]:
+    """Return addresses and resident memory of a process, by default this one (bytes).
+
+    Raises:
+        psutil.NoSuchProcess: it has ended.
+        psutil.AccessDenied: it may not be looked at.
+    """
     try:
-        virtual, resident, *_ = _STATM.read_text().split()
-    except FileNotFoundError:
-        info = psutil.Process().memory_info()
+        virtual, resident, *_ = Path(f"/proc/{process or 'self'}/statm").read_text().split()
+    except OSError:
+        info = psutil.Process(process).memory_info()
         return int(info.vms), int(info.rss)
     return int(virtual) * mmap.PAGESIZE, int(resident) * mmap.PAGESIZE
 

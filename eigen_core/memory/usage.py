@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 # The children are measured so seldom that it takes less than this share of the time.
 _CHILDREN_SHARE = 0.001
 _CHILDREN_SECONDS = 2.0
+# Other threads may change this process's memory while it is compared with a child's.
+_STABLE_READS = 100
+_COUNTED_BY_PROCESSOR = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +116,32 @@ def _share_of(child: psutil.Process) -> tuple[int, int]:
     """Return the memory of a descendant, and what of it is shared memory (`SharedTensor`; bytes).
 
     Pages are divided among the processes that share them (PSS). 0 if it has ended, or is between vfork and exec, where
-    it still runs in the memory of its parent: it then shows the same figures as this process, which may change in
-    between.
+    it still runs in the memory of its parent.
     """
     try:
-        before, theirs, after = statm(), child.memory_info(), statm()
-        if (theirs.vms, theirs.rss) in (before, after):
+        if _runs_in_own_memory(child.pid):
             return 0, 0
         entries: dict[str, int] = {}
         with suppress(OSError):
             entries = proc_entries(Path(f"/proc/{child.pid}/smaps_rollup"))
-        return entries.get("Pss") or int(theirs.rss), entries.get("Pss_Shmem", 0)
+        return entries.get("Pss") or statm(child.pid)[1], entries.get("Pss_Shmem", 0)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return 0, 0
+
+
+def _runs_in_own_memory(child: int) -> bool:
+    """Return whether a child still runs in the memory of this process, and so shows its figures.
+
+    Resident memory only nearly, since the system counts it by processor. A child that was forked has the same
+    addresses, but not the pages of the libraries, and so far less resident memory.
+    """
+    for _ in range(_STABLE_READS):
+        (before, resident), (theirs, resident_theirs), (after, _) = statm(), statm(child), statm()
+        if theirs in (before, after) and abs(resident - resident_theirs) < _COUNTED_BY_PROCESSOR:
+            return True
+        if before == after:
+            break
+    return False
 
 
 def gpu_in_use() -> bool:
