@@ -309,4 +309,8 @@ class MarketNeeds:
         """Return a piece of the run on a market of random numbers."""
         config = self.config
         group = agents_at_once(config.population, self.block_bytes, device_kind(config.device))
-        return market_sample(self.config, self.panel, group, whole_group=whole_group)
+
+        def days(config: Config, panel: PanelFacts) -> int:
+            return MarketNeeds(config, panel, self.heads).evaluated_days
+
+        return market_sample(config, self.panel, group, days, whole_group=whole_group)

@@ -1,5 +1,6 @@
 """A piece of a run on a market of random numbers, small enough to be timed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,8 @@ from eigen_core.networks.encoders import encoder_class
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.needs import Sample
 
+EvaluatedDays = Callable[[Config, PanelFacts], int]
+"""Days that an agent of a run encodes for the episodes of a generation."""
 # Days of a column that agents encode, together: a fraction of a second on one core.
 _MOST_EVALUATED = 400_000
 _MOST_LEARNED = 25_000
@@ -25,31 +28,32 @@ _ONE_VALIDATION = {
     "champion_standard_errors": 0.0,
 }
 _FEWEST_COLUMNS = 8
+# A market this long has about as many different days in the episodes of a generation as a longer one.
+_MOST_DAYS = 10_000
 
 
-def market_sample(config: Config, panel: PanelFacts, group: int, *, whole_group: bool) -> Sample:
+def market_sample(config: Config, panel: PanelFacts, group: int, days: EvaluatedDays, *, whole_group: bool) -> Sample:
     """Return a piece of a run: its time is proportional to the days of columns that are encoded.
 
     Args:
         config, panel: the run.
         group: agents of the run that are computed at a time, at most.
+        days: what an agent encodes in the evaluate phase of a run.
         whole_group: see `TaskNeeds.sample`.
     """
-    piece, facts = _piece(config, panel, group, whole_group=whole_group)
+    piece, facts = _piece(config, panel, group, days, whole_group=whole_group)
     return Sample(
         piece,
         _random_panel(piece, facts),
         facts,
-        evaluated=_evaluated(config, panel) / _evaluated(piece, facts),
+        evaluated=_evaluated(config, panel, days) / _evaluated(piece, facts, days),
         learned=_learned(config, panel) / _learned(piece, facts),
     )
 
 
-def _evaluated(config: Config, panel: PanelFacts) -> int:
+def _evaluated(config: Config, panel: PanelFacts, days: EvaluatedDays) -> int:
     """Days of columns that all agents encode in the evaluate phase."""
-    episodes = config.evaluation.slices + config.evaluation.fixed_episodes
-    before = encoder_class(config.network).needs(config, panel).days_before
-    return config.population.size * episodes * (config.trading.episode_days + before) * panel.columns
+    return config.population.size * days(config, panel) * panel.columns
 
 
 def _learned(config: Config, panel: PanelFacts) -> int:
@@ -59,13 +63,16 @@ def _learned(config: Config, panel: PanelFacts) -> int:
     return config.population.size * (days + encoder.needs(config, panel).days_before) * panel.columns
 
 
-def _piece(config: Config, panel: PanelFacts, group: int, *, whole_group: bool) -> tuple[Config, PanelFacts]:
+def _piece(
+    config: Config, panel: PanelFacts, group: int, evaluated: EvaluatedDays, *, whole_group: bool
+) -> tuple[Config, PanelFacts]:
     """Return the largest piece of a run that is small enough."""
-    learner, evaluation = config.learner, config.evaluation
+    learner, evaluation, market = config.learner, config.evaluation, config.market
     episode = config.trading.episode_days
     agents, columns = max(group, _FEWEST_AGENTS), panel.columns
     steps = min(learner.gradient_steps, _TIMED_STEPS)
     learning = config.evolution.learning_agents
+    fewest = False
     batch, block, slices = (
         min(learner.batch_size, config.trading.trading_days),
         panel.block_days(config),
@@ -73,10 +80,12 @@ def _piece(config: Config, panel: PanelFacts, group: int, *, whole_group: bool) 
     )
 
     def changed() -> tuple[Config, PanelFacts]:
-        days = max(config.market.window + 2 * episode, block)
+        validation = min(market.validation_days, max(_MOST_DAYS // 4, episode))
+        longest = max(_MOST_DAYS, market.window + 2 * episode, block) + validation + market.purge_days
+        days = min(panel.days - market.holdout_days, longest)
         sections = {
             "generations": 1,
-            "market": {"validation_days": episode, "holdout_days": 0},
+            "market": {"validation_days": validation, "holdout_days": 0},
             "population": {"size": agents, "group_size": min(group, agents)},
             "evolution": {"learning_agents": learning and max(learning * agents // config.population.size, 1)},
             "replay": {"capacity": agents * slices * episode, "minimum": 1},
@@ -90,11 +99,11 @@ def _piece(config: Config, panel: PanelFacts, group: int, *, whole_group: bool) 
             "evaluation": {
                 "slices": slices,
                 "lowest": min(evaluation.lowest, slices),
-                **({} if whole_group else _ONE_VALIDATION),
+                **(_ONE_VALIDATION if fewest else {}),
             },
         }
         assets = max(panel.assets * columns // panel.columns, 1)
-        facts = replace(panel, days=days + episode, columns=columns, assets=assets)
+        facts = replace(panel, days=days, columns=columns, assets=assets)
         return Config(**merge(config.model_dump(mode="json"), sections)), facts
 
     piece = changed()
@@ -108,8 +117,11 @@ def _piece(config: Config, panel: PanelFacts, group: int, *, whole_group: bool) 
         else:
             break
         piece = changed()
-    while not whole_group and _evaluated(*piece) > _MOST_EVALUATED and slices > 1:
-        slices //= 2
+    while not whole_group and _evaluated(*piece, evaluated) > _MOST_EVALUATED and not (fewest and slices == 1):
+        if slices > 1:
+            slices //= 2
+        else:
+            fewest = True
         piece = changed()
     return piece
 

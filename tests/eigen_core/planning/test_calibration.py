@@ -6,10 +6,13 @@ import pytest
 from science_cases import small_config
 
 from eigen_core import planning
+from eigen_core.config import Config
 from eigen_core.config.loading import load_config
+from eigen_core.learners import learner_class
 from eigen_core.market import PanelFacts
 from eigen_core.planning.scale import Scale
 from eigen_core.task import market_sample
+from eigen_core.task.market_needs import MarketNeeds
 
 FACTS = PanelFacts(days=160, columns=8, assets=6, features=4)
 LARGE = PanelFacts(days=3_700, columns=669, assets=108, features=13)
@@ -24,6 +27,10 @@ class _Clock:
     def __call__(self) -> float:
         self.now += 1.0
         return self.now
+
+
+def _days(config: Config, panel: PanelFacts) -> int:
+    return MarketNeeds(config, panel, learner_class(config.learner).heads(config)).evaluated_days
 
 
 @pytest.fixture
@@ -45,9 +52,20 @@ def test_a_group_is_scaled_to_the_whole_population_and_all_steps() -> None:
 def test_a_small_piece_is_scaled_by_the_days_of_columns_that_are_seen() -> None:
     config = small_config(population={"size": 6, "group_size": 3}, learner={"gradient_steps": 8})
     found = planning.calibrate(config, FACTS)
-    # Three of six agents; of two batches a step one; of two validation episodes one.
+    # Three of six agents; of two batches a step one.
     assert found.train == 2 * (1 + 2 * 8)
-    assert found.evaluate == pytest.approx(2 * 2 * (2 + 2) / (2 + 1))
+    assert found.evaluate == 2 * 2
+
+
+@pytest.mark.usefixtures("one_second_each")
+def test_a_day_of_two_episodes_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(market_sample, "_MOST_EVALUATED", 1)
+    config = small_config(population={"size": 6, "group_size": 3})
+    piece, facts = market_sample._piece(config, FACTS, 3, _days, whole_group=False)
+    assert (piece.evaluation.slices, piece.evaluation.fixed_episodes) == (1, 1)
+    assert _days(piece, facts) <= 2 * piece.trading.episode_days < _days(config, FACTS)
+    found = planning.calibrate(config, FACTS)
+    assert found.evaluate == pytest.approx(2 * 2 * _days(config, FACTS) / _days(piece, facts))
 
 
 @pytest.mark.usefixtures("one_second_each")
@@ -84,9 +102,9 @@ def test_batches_larger_than_an_episode_are_inferred_too(encoder: str) -> None:
 )
 def test_a_piece_is_small_whatever_the_run(preset: str, settings: list[str]) -> None:
     config = load_config(preset, settings)
-    piece, panel = market_sample._piece(config, LARGE, config.population.size, whole_group=False)
+    piece, panel = market_sample._piece(config, LARGE, config.population.size, _days, whole_group=False)
     assert market_sample._learned(piece, panel) <= market_sample._MOST_LEARNED
-    assert market_sample._evaluated(piece, panel) <= market_sample._MOST_EVALUATED
+    assert market_sample._evaluated(piece, panel, _days) <= market_sample._MOST_EVALUATED
     assert panel.assets <= panel.columns
     assert panel.features == LARGE.features
     assert Scale.of(piece, panel).parameters == Scale.of(config, LARGE).parameters
@@ -111,6 +129,6 @@ def test_the_agents_that_learn_take_the_time(method: str, learning: int | None, 
     # The piece has as many agents, and as many of them learn.
     assert planning.calibrate(config, FACTS).train == pytest.approx((1 + 2 * 3) if share else 0)
     piece, facts = market_sample._piece(
-        load_config("eigen2", []).model_copy(update={"evolution": config.evolution}), LARGE, 4, whole_group=False
+        load_config("eigen2", []).model_copy(update={"evolution": config.evolution}), LARGE, 4, _days, whole_group=False
     )
     assert 0 <= Scale.of(piece, facts).learning_agents <= max(piece.population.size // 2, 8 * share)
