@@ -107,7 +107,7 @@ def test_others_that_take_all_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 20 * GB, "address_space")
     unused = 4 * GB
-    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda: (1 * GB + unused, 1 * GB))
+    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
     embedded = planned()
     server = sum(part.host_bytes for part in embedded.plan.parts if part.server)
     assert server > 0
@@ -126,7 +126,7 @@ def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyP
     # So much that both leave something: what is left is never below 0.
     bounded(monkeypatch, 60 * GB, "address_space")
     # What this process really has beside it changes from one measurement to the next.
-    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda: (1 * GB, 1 * GB))
+    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda *_: (1 * GB, 1 * GB))
     usual, large = planned(), planned("replay.capacity=5000000")
     unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
     assert unwritten > 8 * GB
