@@ -82,7 +82,7 @@ def run_importance(
     validation = panel.splits.validation
     starts = spread_starts(panel.validation_starts(config), config.evaluation.validation_slices).tolist()
     days = range(max(validation.start - config.market.window + 1, 0), validation.stop)
-    found = [importance(config, panel, each, starts, days, draws) for each in weights]
+    found = importance(config, panel, weights, starts, days, draws)
     by_feature, by_column = [of_features for of_features, _ in found], [of_columns for _, of_columns in found]
     columns = over_agents(by_column)
     return RunImportance(

@@ -55,14 +55,14 @@ class _Played:
 
 def importance(
     config: Config, panel: Panel, weights: Tensor, starts: Sequence[int], days: range, draws: int = 20
-) -> tuple[list[Importance], list[Importance]]:
-    """Return the importance of each feature and of each column for an agent, the most important first.
+) -> list[tuple[list[Importance], list[Importance]]]:
+    """Return for each agent the importance of each feature and of each column, the most important first.
 
     Args:
         config: the run's.
         panel: its market.
-        weights: the agent's, float32 `[parameters]`, on the device that computes.
-        starts: first days of the episodes it plays.
+        weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
+        starts: first days of the episodes that each plays.
         days: the days that these episodes and the windows before them reach.
         draws: how often the values of each are moved.
 
@@ -73,22 +73,30 @@ def importance(
     """
     generator = keyed_generator(config.seed, 0, "importance")
     task = _task(config, panel, weights.device)
-    usual, attention = _play(task, weights, starts), _attention(task, weights, days)
+    usual = [_play(task, agent, starts) for agent in weights]
     parts: list[tuple[str, _Part]] = [
         *((name, (slice(None), index)) for index, name in enumerate(panel.feature_names)),
         *((name, (index, slice(None))) for index, name in enumerate(panel.symbols)),
     ]
-    found = []
+    found: list[list[Importance]] = []
     for done, (name, part) in enumerate(parts, 1):
-        moved = [
-            _play(_task(config, changed, weights.device), weights, starts)
-            for changed in _moved(panel, part, days, draws, generator)
-        ]
-        found.append(_importance(name, usual, moved))
+        moved = []
+        for changed in _moved(panel, part, days, draws, generator):
+            other = _task(config, changed, weights.device)
+            moved.append([_play(other, agent, starts) for agent in weights])
+        found.append([_importance(name, *played) for played in zip(usual, zip(*moved, strict=True), strict=True)])
         report_progress("importance", done, len(parts))
     features, columns = found[: len(panel.feature_names)], found[len(panel.feature_names) :]
-    attended = [replace(one, attention=float(share)) for one, share in zip(columns, attention, strict=True)]
-    return _ranked(features), _ranked(attended)
+    return [
+        (_ranked(of_features), _ranked(_attended(of_columns, _attention(task, agent, days))))
+        for agent, of_features, of_columns in zip(
+            weights, zip(*features, strict=True), zip(*columns, strict=True), strict=True
+        )
+    ]
+
+
+def _attended(columns: Sequence[Importance], attention: NDArray[np.float64]) -> list[Importance]:
+    return [replace(one, attention=float(share)) for one, share in zip(columns, attention, strict=True)]
 
 
 def _ranked(found: Sequence[Importance]) -> list[Importance]:

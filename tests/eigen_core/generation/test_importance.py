@@ -26,7 +26,7 @@ def deaf_to(features: list[int], config: Config, panel: Panel) -> Tensor:
 
 def found_for(weights: Tensor, config: Config, panel: Panel) -> tuple[dict[str, Importance], dict[str, Importance]]:
     starts = [110, 115]
-    features, columns = importance(config, panel, weights, starts, range(100, 140), draws=3)
+    ((features, columns),) = importance(config, panel, weights[None], starts, range(100, 140), draws=3)
     return {one.name: one for one in features}, {one.name: one for one in columns}
 
 
