@@ -13,6 +13,7 @@ import dask
 from distributed import LocalCluster
 
 from eigen_core.errors import WorkerLostError
+from eigen_core.workers.parent import PARENT
 
 # Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in
 # the process that leads and in each worker. That takes several percent of the time.
@@ -84,8 +85,8 @@ class LocalWorkers:
         command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
         command += ["--death-timeout", _WITHOUT_SCHEDULER]
         # What takes long to import is imported while the process that leads prepares the run.
-        command += ["--preload", "eigen_core.workers.resident"]
-        environment = {**os.environ, **_ENVIRONMENT}
+        command += ["--preload", "eigen_core.workers.resident", "--preload", "eigen_core.workers.parent"]
+        environment = {**os.environ, **_ENVIRONMENT, PARENT: str(os.getpid())}
         with self._log.open("ab") as log:
             # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
             return subprocess.Popen(
