@@ -2,6 +2,8 @@
 PYTHON ?= $(shell for version in 3.13 3.12 3.11; do \
 	python$$version -c "import ensurepip, venv" 2>/dev/null && echo python$$version && break; done)
 BIN := .venv/bin
+# Each process of a test would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint bench soak kill limits fuzz bench-trust bench-learning bench-gpu docs

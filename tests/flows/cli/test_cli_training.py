@@ -75,9 +75,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("training")
 
 
-def train_arguments(name: str) -> list[str]:
+def train_arguments(name: str, generations: int = GENERATIONS) -> list[str]:
     """The command that trains a small run."""
-    return ["train", "--run", name, "--generations", str(GENERATIONS), *small_settings()]
+    return ["train", "--run", name, "--generations", str(generations), *small_settings()]
 
 
 def shown(name: str, folder: Path) -> dict[str, Any]:
@@ -144,10 +144,10 @@ def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
 def test_a_profile_shows_the_operators_of_each_phase_and_changes_no_bit(
     environment: dict[str, str], folder: Path
 ) -> None:
-    arguments = [*train_arguments("profiled"), "--profile"]
+    arguments = [*train_arguments("profiled", 2), "--profile"]
     ended = run_eigen(arguments, environment=environment, folder=folder)
     assert ended.returncode == 0, ended.stderr
-    assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))
+    assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))[:2]
     written = folder / "profiled-profile"
     assert f"Profile of generation 2, CPU seconds of operators: {written}" in ended.stdout
     table = pd.read_csv(written / "operators.csv")
