@@ -32,6 +32,7 @@ def require_equal(outcome: Outcome, kills: int) -> None:
 
 
 @pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.thorough
 def test_killed_runs_in_a_folder_end_alike(killer: Killer, tmp_path: Path, kills: int) -> None:
     with Progress(console=Console(quiet=True)) as progress:
         require_equal(kill_locally(killer, tmp_path, kills, progress), kills)

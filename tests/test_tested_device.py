@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
         ("tpu", "EIGEN_TEST_DEVICE is 'tpu': give cpu, cuda or stand-in."),
     ],
 )
+@pytest.mark.thorough
 def test_a_device_that_is_not_there_ends_with_a_sentence(device: str, sentence: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "tests/eigen_core/test_randomness.py"],

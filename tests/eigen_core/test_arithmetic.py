@@ -77,6 +77,7 @@ def test_mkl_is_strict_by_default_and_says_nothing(before: str) -> None:
 
 
 @needs_mkl
+@pytest.mark.thorough
 def test_a_mode_of_the_user_stays_and_what_it_costs_is_said() -> None:
     (_, blas, kept), said = computed(MKL_CBWR="COMPATIBLE", instructions="avx2")
     assert (blas, kept) == ("MKL COMPATIBLE", "False")

@@ -64,6 +64,7 @@ def test_a_phase_that_takes_what_no_plan_knows_is_ended_by_the_guard(
     assert (outcome.by, outcome.phase, outcome.faults) == ("guard", phase, [])
 
 
+@pytest.mark.thorough
 def test_a_training_that_does_not_fit_is_refused_by_its_plan(limiter: Limiter, need: Need) -> None:
     case = below_the_need("memory.limit_gb", need, keyed_generator(3, 0, "test", "plan", "limits"))
     outcome = limiter.run(case, "refused", need)

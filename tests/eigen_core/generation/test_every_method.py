@@ -88,6 +88,7 @@ POINTER: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.thorough
 def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
     learner = {"gradient_steps": 20, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0, "tau": 0.1}

@@ -46,7 +46,8 @@ except MemoryGuardError as error:
 """
 
 
-@pytest.mark.parametrize("kind", ["address space", pytest.param("own limit", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", ["address space", "own limit"])
+@pytest.mark.thorough
 def test_a_process_that_leaks_is_ended_by_its_guard_and_told_who_leaks(kind: str) -> None:
     done = subprocess.run([sys.executable, "-c", _LEAK, kind], capture_output=True, text=True, check=True)
     seen = json.loads(done.stdout)

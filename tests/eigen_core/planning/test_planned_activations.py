@@ -103,7 +103,13 @@ def _case(settings: Sequence[str], columns: tuple[int, int]) -> tuple[Config, Pa
     return config, panel, Scale.of(config, PanelFacts.of(panel))
 
 
-@pytest.mark.parametrize(("settings", "columns"), [case[1:] for case in _CASES], ids=[case[0] for case in _CASES])
+_FEW = ("context", "groups", "own slices", "td3", "counterfactual", "ppo", "portfolio", "direct", "tcn in chunks")
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns"),
+    [pytest.param(*case, id=name, marks=[] if name in _FEW else pytest.mark.thorough) for name, *case in _CASES],
+)
 def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: tuple[int, int]) -> None:
     config, panel, scale = _case(settings, columns)
     with LiveTensors() as tensors:

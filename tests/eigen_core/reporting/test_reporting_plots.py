@@ -235,6 +235,7 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
     assert [entry.name for entry in tmp_path.iterdir()] == ["fitness.png"]
 
 
+@pytest.mark.thorough
 def test_a_reader_never_sees_half_a_picture(tmp_path: Path) -> None:
     history, _ = make_run(3, 3)
     path = plot_replay(history, tmp_path / "replay.png")

@@ -84,7 +84,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(config, id=name, marks=[] if name in ("ddpg", "ppo", "tcn", "direct") else pytest.mark.thorough)
+        for name, config in CASES.items()
+    ],
+)
 def test_workers_compute_the_same_bits(config: Config, workers: LocalWorkers) -> None:
     with led(config, workers) as (state, _):
         assert content_of(advance(state, 3)) == content_of(alone(config, 3))
@@ -116,7 +122,11 @@ def test_workers_of_this_machine_read_the_replay_and_others_are_sent_what_is_new
 
 @pytest.mark.parametrize(
     ("phase", "elsewhere"),
-    [(evaluate, False), (train, False), pytest.param(train, True, marks=pytest.mark.thorough)],
+    [
+        pytest.param(evaluate, False, marks=pytest.mark.thorough),
+        (train, False),
+        pytest.param(train, True, marks=pytest.mark.thorough),
+    ],
     ids=["evaluate", "train", "train elsewhere"],
 )
 def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
@@ -143,6 +153,7 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
         assert worker not in workers.processes
 
 
+@pytest.mark.thorough
 def test_a_worker_that_ends_before_it_has_the_run_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     config = small_config()
     with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
@@ -173,6 +184,7 @@ def test_a_worker_that_hangs_counts_as_lost() -> None:
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))
 
 
+@pytest.mark.thorough
 def test_a_worker_that_joins_is_used_from_the_next_phase_on() -> None:
     config = small_config()
     with LocalWorkers(1) as workers, led(config, workers) as (state, executor):

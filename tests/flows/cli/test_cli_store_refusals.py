@@ -89,12 +89,14 @@ def test_the_deadline_is_below_what_is_promised() -> None:
     assert gcs._CHECK_RETRY_SECONDS < gcs._CHECK_SECONDS
 
 
+@pytest.mark.thorough
 def test_a_file_of_credentials_that_is_missing(folder: Path, tmp_path: Path) -> None:
     key = str(tmp_path / "key.json")
     part = f"names {key}, where there is no file: correct it or unset it."
     assert_train_refuses(folder, tmp_path / "home", 2, part, GOOGLE_APPLICATION_CREDENTIALS=key)
 
 
+@pytest.mark.thorough
 def test_a_file_of_credentials_that_is_none(folder: Path, tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     key.write_text("{ no JSON")
