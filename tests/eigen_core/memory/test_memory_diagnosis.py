@@ -22,6 +22,9 @@ from eigen_core.memory.blocks import Block, find_blocks
 from eigen_core.memory.objects import Baselines, ObjectCounts, count_objects, held_bytes, live_objects
 from eigen_core.units import signed_size, size
 
+# Each looks at all objects of a process of tests, which are many.
+pytestmark = pytest.mark.thorough
+
 _ELEMENTS = 25_000
 _BYTES = 4 * _ELEMENTS
 
@@ -81,7 +84,6 @@ CONTENTS = {
 }
 
 
-@pytest.mark.thorough
 def test_a_block_has_the_name_of_its_holder() -> None:
     holders = {}
     for base in (Holder, SlottedHolder, Secretive):
@@ -96,7 +98,6 @@ def test_a_block_has_the_name_of_its_holder() -> None:
         assert _BYTES <= block.bytes <= _BYTES + 200
 
 
-@pytest.mark.thorough
 def test_blocks_of_the_same_kind_and_holder_are_one_row() -> None:
     holders = [Holder(_tensor()) for _ in range(5)]
     found = _block_of(holders[0], "tensor")
@@ -106,7 +107,6 @@ def test_blocks_of_the_same_kind_and_holder_are_one_row() -> None:
     assert not [block for block in find_blocks() if block.owner == "Holder"]
 
 
-@pytest.mark.thorough
 def test_what_shares_memory_counts_once() -> None:
     array = np.ones(_ELEMENTS, dtype=np.float32)
     holder = Holder([array, torch.from_numpy(array), torch.from_numpy(array)[3:], array[1:]])
@@ -115,7 +115,6 @@ def test_what_shares_memory_counts_once() -> None:
     assert holder.prices is not None
 
 
-@pytest.mark.thorough
 def test_a_variable_of_a_running_function_is_a_holder() -> None:
     ready, go = threading.Event(), threading.Event()
 
@@ -134,7 +133,6 @@ def test_a_variable_of_a_running_function_is_a_holder() -> None:
     assert any(owner.endswith("forward_pass.activations") for owner in owners), owners
 
 
-@pytest.mark.thorough
 def test_looking_at_variables_keeps_nothing_alive() -> None:
     ready, go, looked, gone = (threading.Event() for _ in range(4))
     died = []
@@ -162,7 +160,6 @@ def test_looking_at_variables_keeps_nothing_alive() -> None:
     thread.join()
 
 
-@pytest.mark.thorough
 def test_only_touched_memory_counts_as_resident() -> None:
     block = mmap.mmap(-1, 8 << 20)
     block[: 4 << 20] = b"\1" * (4 << 20)
@@ -172,7 +169,6 @@ def test_only_touched_memory_counts_as_resident() -> None:
     assert 4 << 20 <= found.resident < 5 << 20
 
 
-@pytest.mark.thorough
 def test_objects_are_counted_with_their_bytes() -> None:
     before = count_objects()
     tensors = [torch.ones(_ELEMENTS) for _ in range(7)]
@@ -272,7 +268,6 @@ def leaked() -> MemoryReport:
             return guard.report(f"a test asked with {len(kept)} episodes")
 
 
-@pytest.mark.thorough
 def test_growth_names_the_type_that_leaks(leaked: MemoryReport) -> None:
     growth = leaked.growth[0]
     assert growth.generation == 2
@@ -350,7 +345,6 @@ def test_sizes_are_for_people(amount: float, text: str) -> None:
     assert signed_size(amount) == (f"+{text}" if amount > 0 else text)
 
 
-@pytest.mark.thorough
 def test_the_report_holds_nothing_of_what_it_describes() -> None:
     holder = Holder(_tensor())
     guard = MemoryGuard(host_limits(MemoryConfig()), MemoryConfig(), watch=False)
@@ -362,7 +356,6 @@ def test_the_report_holds_nothing_of_what_it_describes() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)], ids=["a round", "3 rounds"])
-@pytest.mark.thorough
 def test_counting_objects_ends_no_thread_that_is_filling_a_tuple(rounds: int) -> None:
     """CPython refuses to resize a tuple to which somebody else refers, and ends the thread that fills it."""
     stop = threading.Event()

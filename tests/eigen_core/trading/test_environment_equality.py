@@ -59,6 +59,7 @@ def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str,
     assert len(_trades_of_equal_forms(panel, trading, first_days, seed)) > EPISODES / 2
 
 
+@pytest.mark.thorough
 def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day() -> None:
     """On every other market the agent ranks the assets by a value of its own."""
     several = 0
