@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -127,7 +128,7 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
 
 FEWEST_ROWS = 16
 """Rows of an agent that a product has at least, filled up with zeros."""
-_FEWEST_ROWS_OF_ONE = 64
+_FEW_ROWS, _MANY_ROWS = 64, 256
 _OUTPUTS_AT_A_TIME = 8
 _INPUTS_OF_ONE = 4
 
@@ -166,30 +167,79 @@ def pooled(shares: Tensor, values: Tensor) -> Tensor:
     return sums.view(*shares.shape[:-1], values.shape[-1])
 
 
-def is_small_and_single(left: Tensor) -> bool:
-    """Return whether a product with these stacked factors is to be made twice, for the sake of its bits.
+def divided(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of a product whose bits depend on no usual number of threads; `united` puts it together.
 
-    MKL divides a single small product among threads, and then rounds by their number.
+    MKL divides the rows of a single product among threads, and rounds otherwise where one has few of them: those of 31
+    from three threads on, of 63 from 16, of 127 from 32. It does not divide a product of a batch, unless there are
+    three threads for each and a row or two more than 96 or 256. Rows that are few are therefore made in two halves, or,
+    where that leaves less than 16, twice. All are views: a copy may lie otherwise in memory, by which products round
+    too.
     """
-    return len(left) == 1 and left.shape[1] < _FEWEST_ROWS_OF_ONE
+    rows = left.shape[1]
+    if len(left) > 1 or rows >= _MANY_ROWS:
+        return left, right
+    if rows >= 2 * FEWEST_ROWS and rows % (2 if rows < _FEW_ROWS else 8) == 0:
+        return left[0].view(2, rows // 2, -1), right.expand(2, *right.shape[1:])
+    if rows < _FEW_ROWS:
+        return left.expand(2, *left.shape[1:]), right.expand(2, *right.shape[1:])
+    return left, right
 
 
-def twice(single: Tensor) -> Tensor:
-    """Return a view `[2, ...]` of `[1, ...]`: a copy may lie otherwise in memory, by which products round too."""
-    return single.expand(2, *single.shape[1:])
+def united(found: Tensor, agents: int, rows: int) -> Tensor:
+    """Return the product `[agents, rows, out]` of factors that were `divided`."""
+    if found.shape[1] != rows:
+        return found.view(1, rows, -1)
+    return found[:1] if len(found) > agents else found
+
+
+class _SingleProduct(torch.autograd.Function):
+    """The product of a single pair of matrices: the products of its gradients are divided as it is itself."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:  # noqa: ANN401 - torch's context
+        ctx.save_for_backward(left, right)
+        return _single_product(left, right)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:  # noqa: ANN401 - torch's context
+        left, right = ctx.saved_tensors
+        of_left, of_right = ctx.needs_input_grad
+        return (
+            _single_product(gradient, right.transpose(1, 2)) if of_left else None,
+            _single_product(left.transpose(1, 2), gradient) if of_right else None,
+        )
+
+
+def _single_product(left: Tensor, right: Tensor) -> Tensor:
+    return united(torch.bmm(*divided(left, right)), *left.shape[:2])
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    if len(left) > 1:
+        return torch.bmm(left, right)
+    found: Tensor = _SingleProduct.apply(left, right)  # type: ignore[no-untyped-call] # torch has no annotation here
+    return found
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """Multiply stacked matrices in the type of `right`; where that is bfloat16, return float32."""
-    if is_small_and_single(left):
-        return product(twice(left), twice(right))[:1]
     if right.dtype != torch.bfloat16:
-        return torch.bmm(left, right)
+        return _product(left, right)
     left = left.to(right.dtype)
     if right.device.type == "cpu":
         # Few processors multiply bfloat16, and sums of such products are float32 anyway.
-        return torch.bmm(left.float(), right.float()).to(right.dtype).float()
-    return torch.bmm(left, right).float()
+        return _product(left.float(), right.float()).to(right.dtype).float()
+    return _product(left, right).float()
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a product to `total` in place, in float32."""
+    left, right = divided(left, right)
+    if len(left) > len(total) and left.shape[1] == total.shape[1]:
+        total.copy_(torch.baddbmm(total, left, right)[:1])
+    else:
+        total.view(*left.shape[:2], -1).baddbmm_(left, right)
 
 
 def product_bytes(rows: int, outputs: int) -> tuple[int, int]:

@@ -16,11 +16,12 @@ from torch.nn.functional import pad
 from eigen_core.needs import SINGLE
 from eigen_core.networks.layout import (
     FEWEST_ROWS,
+    add_product,
+    divided,
     filled_inputs,
     filled_outputs,
-    is_small_and_single,
     product,
-    twice,
+    united,
 )
 from eigen_core.pieces import columns_at_once
 
@@ -187,9 +188,7 @@ class Convolutions(torch.autograd.Function):
         places, *weights = ctx.saved_tensors
         block: Block = ctx.block
         layers = _layers(weights)
-        sums = [
-            Layer(torch.zeros_like(layer.weight, dtype=torch.float32), torch.zeros_like(layer.bias)) for layer in layers
-        ]
+        sums = [_zeros(layer) for layer in layers]
         for columns in block.chunks:
             above = gradient[:, :, columns]
             more = (layers[-1].bias.shape[1] - above.shape[3], block.schedule.filled(above.shape[2]) - above.shape[2])
@@ -217,6 +216,16 @@ def _layers(weights: Sequence[Tensor]) -> list[Layer]:
     return layers
 
 
+def _zeros(layer: Layer) -> Layer:
+    """Return zeros to add the gradients of a layer to: those of a day that is read lie together for all agents.
+
+    Else each agent's product would be made by itself, and its bits depend on threads; see `divided`.
+    """
+    agents, read, *matrix = layer.weight.shape
+    weight = torch.zeros((read, agents, *matrix), device=layer.bias.device)
+    return Layer(weight.transpose(0, 1), torch.zeros_like(layer.bias))
+
+
 def _cut(gradient: Tensor, weight: Tensor) -> Tensor:
     """Return a gradient in the shape of its weight or bias, without what was filled up."""
     outputs = weight.shape[-1]
@@ -232,20 +241,23 @@ def _rows(values: Tensor) -> Tensor:
 
 def _products(layer: Layer, *inputs: Tensor) -> Tensor:
     """Return the sum of a layer's bias and of the products of what it reads, each `[agents, days, columns, inputs]`."""
-    bias, first, weight = layer.bias[:, None], _rows(inputs[0]), layer.weight[:, 0]
-    if is_small_and_single(first):
-        return _products(Layer(twice(layer.weight), twice(layer.bias)), *map(twice, inputs))[:1]
-    whole = weight.dtype == torch.float32
-    found = torch.baddbmm(bias, first, weight) if whole else bias + product(first, weight)
-    for index, more in enumerate(inputs[1:], start=1):
-        _add_product(found, _rows(more), layer.weight[:, index], weight.dtype)
+    bias, weight, first = layer.bias[:, None], layer.weight, _rows(inputs[0])
+    if weight.dtype == torch.float32:
+        found = torch.baddbmm(bias, *divided(first, weight[:, 0]))
+        for index, more in enumerate(inputs[1:], start=1):
+            found.baddbmm_(*divided(_rows(more), weight[:, index]))
+        found = united(found, *first.shape[:2])
+    else:
+        found = bias + product(first, weight[:, 0])
+        for index, more in enumerate(inputs[1:], start=1):
+            found.add_(product(_rows(more), weight[:, index]))
     return found.view(*inputs[0].shape[:-1], -1)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, precision: torch.dtype) -> None:
     """Add a product that is computed in `precision` to float32 `total`, in place."""
     if precision == torch.float32:
-        total.baddbmm_(left, right)
+        add_product(total, left, right)
     else:
         total.add_(product(left, right.to(precision)))
 

@@ -77,6 +77,12 @@ def test_groups_and_threads_change_no_bit(encoder: str, twin: bool, observe: boo
         assert bits(threads, **sections) == expected
 
 
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_agents_by_themselves_keep_their_bits_with_many_threads(encoder: str) -> None:
+    alone = kind(encoder, twin=False, observe=True) | {"population": {"group_size": 1}}
+    assert bits(6, **alone) == reference(encoder, twin=False, observe=True)
+
+
 @pytest.mark.parametrize(("rank", "learner"), [("coefficient", "ddpg"), ("separate", "sac")])
 def test_with_several_purchases_a_day_groups_and_threads_change_no_bit(rank: str, learner: str) -> None:
     several = kind("filter_bank", twin=False, observe=True)
