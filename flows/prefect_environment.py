@@ -6,16 +6,16 @@
 import atexit
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from eigen_core.child_processes import stop_with_this_process
 from eigen_core.errors import InputError
 from flows.endings import Stopped
 
@@ -269,31 +269,3 @@ def _require_answer(url: str) -> None:
             f"Prefect's API at {url} does not answer ({type(problem).__name__}). Start it, or take its URL out of "
             "environment and profile to use the embedded server."
         )
-
-
-def stop_with_this_process(pid: int) -> Callable[[], None]:
-    """Leave a shell behind that ends process `pid` when this process has ended, however it ended.
-
-    Returns what makes the shell end without doing so, to be called once process `pid` has ended by itself.
-    """
-    shell = shutil.which("sh")
-    if shell is None:
-        return lambda: None
-    reading, writing = os.pipe()
-    # The writing end stays open, unread and uninherited, as long as this process lives.
-    os.set_inheritable(writing, False)
-    subprocess.Popen(
-        [shell, "-c", 'read -r _ || kill -TERM "$0" 2>/dev/null', str(pid)],
-        stdin=reading,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    os.close(reading)
-
-    def release() -> None:
-        with suppress(BrokenPipeError):
-            os.write(writing, b"\n")
-        os.close(writing)
-
-    return release

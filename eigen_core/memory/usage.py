@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 _CHILDREN_SHARE = 0.001
 _CHILDREN_SECONDS = 2.0
 # Other threads may change this process's memory while it is compared with a child's.
-_STABLE_READS = 100
-_COUNTED_BY_PROCESSOR = 4 * 1024**2
+_MOST_READINGS = 100
+# The system counts resident memory by processor: two readings of one memory may differ.
+_LARGEST_DIFFERENCE = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def _share_of(child: psutil.Process) -> tuple[int, int]:
     it still runs in the memory of its parent.
     """
     try:
-        if _runs_in_own_memory(child.pid):
+        if _runs_in_memory_of_this_process(child.pid):
             return 0, 0
         entries: dict[str, int] = {}
         with suppress(OSError):
@@ -129,15 +130,14 @@ def _share_of(child: psutil.Process) -> tuple[int, int]:
         return 0, 0
 
 
-def _runs_in_own_memory(child: int) -> bool:
+def _runs_in_memory_of_this_process(child: int) -> bool:
     """Return whether a child still runs in the memory of this process, and so shows its figures.
 
-    Resident memory only nearly, since the system counts it by processor. A child that was forked has the same
-    addresses, but not the pages of the libraries, and so far less resident memory.
+    A child that was forked has the same addresses, but not the pages of the libraries, and so far less resident memory.
     """
-    for _ in range(_STABLE_READS):
+    for _ in range(_MOST_READINGS):
         (before, resident), (theirs, resident_theirs), (after, _) = statm(), statm(child), statm()
-        if theirs in (before, after) and abs(resident - resident_theirs) < _COUNTED_BY_PROCESSOR:
+        if theirs in (before, after) and abs(resident - resident_theirs) < _LARGEST_DIFFERENCE:
             return True
         if before == after:
             break

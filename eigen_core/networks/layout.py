@@ -234,7 +234,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add a product to `total` in place, in float32."""
+    """Add the float32 product of stacked matrices to `total` in place; its bits are those of `divided`."""
     left, right = divided(left, right)
     if len(left) > len(total) and left.shape[1] == total.shape[1]:
         total.copy_(torch.baddbmm(total, left, right)[:1])

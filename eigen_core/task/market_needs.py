@@ -310,7 +310,7 @@ class MarketNeeds:
         config = self.config
         group = agents_at_once(config.population, self.block_bytes, device_kind(config.device))
 
-        def days(config: Config, panel: PanelFacts) -> int:
+        def evaluated_days(config: Config, panel: PanelFacts) -> int:
             return MarketNeeds(config, panel, self.heads).evaluated_days
 
-        return market_sample(config, self.panel, group, days, whole_group=whole_group)
+        return market_sample(config, self.panel, group, evaluated_days, whole_group=whole_group)

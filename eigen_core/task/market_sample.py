@@ -14,6 +14,7 @@ from eigen_core.task.needs import Sample
 
 EvaluatedDays = Callable[[Config, PanelFacts], int]
 """Days that an agent of a run encodes for the episodes of a generation."""
+
 # Days of a column that agents encode, together: a fraction of a second on one core.
 _MOST_EVALUATED = 400_000
 _MOST_LEARNED = 25_000
@@ -28,32 +29,34 @@ _ONE_VALIDATION = {
     "champion_standard_errors": 0.0,
 }
 _FEWEST_COLUMNS = 8
-# A market this long has about as many different days in the episodes of a generation as a longer one.
+# What a longer market changes is how often episodes share a day, which is counted for the run and for its piece.
 _MOST_DAYS = 10_000
 
 
-def market_sample(config: Config, panel: PanelFacts, group: int, days: EvaluatedDays, *, whole_group: bool) -> Sample:
+def market_sample(
+    config: Config, panel: PanelFacts, group: int, evaluated_days: EvaluatedDays, *, whole_group: bool
+) -> Sample:
     """Return a piece of a run: its time is proportional to the days of columns that are encoded.
 
     Args:
         config, panel: the run.
         group: agents of the run that are computed at a time, at most.
-        days: what an agent encodes in the evaluate phase of a run.
+        evaluated_days: counts what an agent of a run encodes in the evaluate phase.
         whole_group: see `TaskNeeds.sample`.
     """
-    piece, facts = _piece(config, panel, group, days, whole_group=whole_group)
+    piece, facts = _piece(config, panel, group, evaluated_days, whole_group=whole_group)
     return Sample(
         piece,
         _random_panel(piece, facts),
         facts,
-        evaluated=_evaluated(config, panel, days) / _evaluated(piece, facts, days),
+        evaluated=_evaluated(config, panel, evaluated_days) / _evaluated(piece, facts, evaluated_days),
         learned=_learned(config, panel) / _learned(piece, facts),
     )
 
 
-def _evaluated(config: Config, panel: PanelFacts, days: EvaluatedDays) -> int:
+def _evaluated(config: Config, panel: PanelFacts, evaluated_days: EvaluatedDays) -> int:
     """Days of columns that all agents encode in the evaluate phase."""
-    return config.population.size * days(config, panel) * panel.columns
+    return config.population.size * evaluated_days(config, panel) * panel.columns
 
 
 def _learned(config: Config, panel: PanelFacts) -> int:
@@ -64,7 +67,7 @@ def _learned(config: Config, panel: PanelFacts) -> int:
 
 
 def _piece(
-    config: Config, panel: PanelFacts, group: int, evaluated: EvaluatedDays, *, whole_group: bool
+    config: Config, panel: PanelFacts, group: int, evaluated_days: EvaluatedDays, *, whole_group: bool
 ) -> tuple[Config, PanelFacts]:
     """Return the largest piece of a run that is small enough."""
     learner, evaluation, market = config.learner, config.evaluation, config.market
@@ -72,7 +75,7 @@ def _piece(
     agents, columns = max(group, _FEWEST_AGENTS), panel.columns
     steps = min(learner.gradient_steps, _TIMED_STEPS)
     learning = config.evolution.learning_agents
-    fewest = False
+    one_validation = False
     batch, block, slices = (
         min(learner.batch_size, config.trading.trading_days),
         panel.block_days(config),
@@ -99,7 +102,7 @@ def _piece(
             "evaluation": {
                 "slices": slices,
                 "lowest": min(evaluation.lowest, slices),
-                **(_ONE_VALIDATION if fewest else {}),
+                **(_ONE_VALIDATION if one_validation else {}),
             },
         }
         assets = max(panel.assets * columns // panel.columns, 1)
@@ -117,11 +120,15 @@ def _piece(
         else:
             break
         piece = changed()
-    while not whole_group and _evaluated(*piece, evaluated) > _MOST_EVALUATED and not (fewest and slices == 1):
+    while (
+        not whole_group
+        and _evaluated(*piece, evaluated_days) > _MOST_EVALUATED
+        and not (one_validation and slices == 1)
+    ):
         if slices > 1:
             slices //= 2
         else:
-            fewest = True
+            one_validation = True
         piece = changed()
     return piece
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,8 +13,8 @@ from typing import Self
 import dask
 from distributed import LocalCluster
 
+from eigen_core.child_processes import stop_with_this_process
 from eigen_core.errors import WorkerLostError
-from eigen_core.workers.parent import PARENT
 
 # Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in
 # the process that leads and in each worker. That takes several percent of the time.
@@ -43,6 +44,7 @@ class LocalWorkers:
     def __init__(self, count: int, lost_seconds: int = 60) -> None:
         self.count = count
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._release: dict[int, Callable[[], None]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="eigen-workers-")
         self._log = Path(self._folder.name) / "workers.log"
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
@@ -75,18 +77,24 @@ class LocalWorkers:
             if (process.poll() or 0) > 0:
                 *_, last = self._log.read_text(errors="replace").splitlines() or [f"status {process.returncode}"]
                 raise WorkerLostError(f"a worker process of this machine ended by itself: {last}")
-        self._processes = {pid: process for pid, process in self._processes.items() if process.poll() is None}
+        for pid in [pid for pid, process in self._processes.items() if process.poll() is not None]:
+            self._forget(pid)
         while len(self._processes) < self.count:
             process = self._started()
             self._processes[process.pid] = process
+            self._release[process.pid] = stop_with_this_process(process.pid)
+
+    def _forget(self, pid: int) -> None:
+        del self._processes[pid]
+        self._release.pop(pid)()
 
     def _started(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", "worker", self.address, "--nthreads", "1", "--no-nanny"]
         command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
         command += ["--death-timeout", _WITHOUT_SCHEDULER]
         # What takes long to import is imported while the process that leads prepares the run.
-        command += ["--preload", "eigen_core.workers.resident", "--preload", "eigen_core.workers.parent"]
-        environment = {**os.environ, **_ENVIRONMENT, PARENT: str(os.getpid())}
+        command += ["--preload", "eigen_core.workers.resident"]
+        environment = {**os.environ, **_ENVIRONMENT}
         with self._log.open("ab") as log:
             # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
             return subprocess.Popen(
@@ -107,5 +115,7 @@ class LocalWorkers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for pid in self.processes:
+            self._forget(pid)
         self._cluster.close()
         self._folder.cleanup()

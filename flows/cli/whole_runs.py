@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
 from flows.endings import Stopped, StoppedByMemory
-from flows.prefect_environment import stop_with_this_process
 
 if TYPE_CHECKING:
-    from eigen_core.config import Config
+    from eigen_core.child_processes import stop_with_this_process
+from eigen_core.config import Config
 
 POLL_SECONDS, REMOTE_POLL_SECONDS = 0.5, 10.0
 """Time between two looks at a run, and at one that is kept elsewhere."""

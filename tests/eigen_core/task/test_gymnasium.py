@@ -259,7 +259,7 @@ def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
 def test_ddpg_learns_the_pendulum() -> None:
     """The mean reward over 20 episodes: an agent that does nothing gets about -1,200, one that has learned -170.
 
-    Each kind of processor learns along a path of its own; on five of them it took ten generations at most.
+    Each kind of processor learns along a path of its own. On five of them agents fell back to -600 until generation 8.
     """
     state = begin(load_config("pendulum"))
     starts = np.tile(spread_starts(state.task.holdout_starts, 20), (state.population.size, 1))
@@ -268,4 +268,5 @@ def test_ddpg_learns_the_pendulum() -> None:
         return float(state.task.roll_out(state.population.weights, starts).rewards.mean())
 
     assert population() < -900
-    assert any(advance(state, 1) and population() > -400 for _ in range(10))
+    advance(state, 10)
+    assert population() > -400
