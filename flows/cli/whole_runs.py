@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
+from eigen_core.child_processes import stop_with_this_process
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
 from flows.endings import Stopped, StoppedByMemory
 
 if TYPE_CHECKING:
-    from eigen_core.child_processes import stop_with_this_process
-from eigen_core.config import Config
+    from eigen_core.config import Config
 
 POLL_SECONDS, REMOTE_POLL_SECONDS = 0.5, 10.0
 """Time between two looks at a run, and at one that is kept elsewhere."""
