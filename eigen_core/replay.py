@@ -132,6 +132,12 @@ class Replay:
         further.append(rows)
         return further
 
+    def follow(self, other: "Replay") -> None:
+        """Store what another buffer, of the same capacity and columns, has more than this one had of it."""
+        if not other.written - other.size <= self.written <= other.written:
+            self.written = other.written - other.size
+        self.append(other.newest(other.written - self.written))
+
     def on_host(self, name: str) -> Tensor:
         """Return what is stored of a column that is kept on the host: `[size, ...]`."""
         return self._host[name][: self.size]

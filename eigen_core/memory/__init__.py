@@ -19,7 +19,7 @@ from eigen_core.memory.process import (
     tune_allocator,
 )
 from eigen_core.memory.report_signal import install_report_signal
-from eigen_core.memory.shared import SharedTensor, shared_zeros, shares_memory
+from eigen_core.memory.shared import SharedTensor, shared_probe, shared_zeros, shares_memory
 from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, headroom_bytes, host_bytes
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "release_free_memory",
     "report_markdown",
     "reset_peak",
+    "shared_probe",
     "shared_zeros",
     "shares_memory",
     "tune_allocator",

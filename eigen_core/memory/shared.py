@@ -1,5 +1,6 @@
 """Memory of a process that others of the same machine and user can map (Linux)."""
 
+import logging
 import mmap
 import os
 import sys
@@ -12,6 +13,8 @@ from uuid import uuid4
 
 import torch
 from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 _PLATFORM = "linux"
 
@@ -81,3 +84,14 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Shar
     where = SharedTensor(f"/proc/{os.getpid()}/fd/{descriptor}", name, tuple(shape), dtype)
     tensor = torch.frombuffer(memory, dtype=dtype).reshape(*shape) if size else torch.zeros(*shape, dtype=dtype)
     return tensor, where
+
+
+def shared_probe() -> tuple[Tensor, SharedTensor] | None:
+    """Return memory by which others find out whether they can map that of this process; None where it shares none."""
+    if not shares_memory("cpu"):
+        return None
+    try:
+        return shared_zeros((1,), torch.uint8)
+    except OSError as error:
+        logger.warning("Each worker keeps a replay of its own: this system shares no memory (%s).", error)
+        return None

@@ -231,13 +231,19 @@ def _workers(scale: Scale, tensors: _Tensors) -> list[Part]:
     processes = count * needs.process + (0 if tensors.device == "cpu" else count * _CUDA_HOST)
     kept = min(needs.evaluate, _KEPT_LIMIT) if tensors.device == "cpu" else _CUDA_CONTEXT
 
-    def part(name: str, size: int, how: str, *phases: Phase) -> Part:
-        return tensors.part(f"workers' {name}", count * size, how, phases or PHASES)
+    def part(name: str, size: int, how: str, *phases: Phase, host_bytes: int = 0) -> Part:
+        return tensors.part(f"workers' {name}", count * size, how, phases or PHASES, host_bytes)
 
     return [
         Part("workers", processes, 0, f"{count} processes of Python with torch and Dask: measured."),
         part("data", needs.kept, f"What is played on, once in each of {count}."),
-        part("replays", needs.replay, f"A copy of the replay in each of {count}.", *_GENERATION),
+        part(
+            "replays",
+            needs.replay,
+            f"A copy of the replay in each of {count}, and with GPUs one on the host that all of them read.",
+            *_GENERATION,
+            host_bytes=0 if tensors.device == "cpu" else needs.replay,
+        ),
         part(
             "agents",
             needs.agents,

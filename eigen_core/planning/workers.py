@@ -20,7 +20,7 @@ class WorkerNeeds:
     Attributes:
         process: Python with its libraries.
         kept: the data that the run plays on.
-        replay: its copy of the replay; 0: it reads that of the process that leads.
+        replay: its copy of the replay, on its device; 0: it reads that of the process that leads.
         agents: its share of the agents, once as they were sent and once as they are computed.
         evaluate, train: the most that the phases compute with.
     """

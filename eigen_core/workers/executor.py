@@ -2,10 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -21,7 +21,7 @@ from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation.groups import Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
-from eigen_core.memory import SharedTensor, shared_zeros, shares_memory
+from eigen_core.memory import SharedTensor, shared_probe, shares_memory
 from eigen_core.population import Population
 from eigen_core.progress import report_progress
 from eigen_core.replay import Replay
@@ -42,7 +42,9 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_BEGINNING = "it began with the run"
+_BEGINNING, _FETCHING = "it began with the run", "it was sent transitions"
+
+_OWN_MACHINE = 0
 
 _FIRST_WORKER_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
@@ -56,23 +58,28 @@ class _Worker:
     Attributes:
         address: by which the scheduler knows it.
         actor: its `ResidentAgents`.
+        machine: number of the machine that it is on, whose workers read one replay; `_OWN_MACHINE`: this process's.
+        probe: memory of it, which those on its machine can read; None where none is shared.
         kept: digests of the agents that it has.
-        written: transitions ever appended to its replay; None: none were sent yet.
-        reads_replay: it reads this process's replay, being on the same machine: none are sent.
+        written: transitions ever appended to the replay that it keeps for its machine; None: none were sent to it yet.
     """
 
     address: str
     actor: Any
+    machine: int = _OWN_MACHINE
+    probe: SharedTensor | None = None
     kept: set[str] = field(default_factory=set)
     written: int | None = None
-    reads_replay: bool = False
 
 
 @dataclass(frozen=True)
 class _Call:
+    """A method of a worker, with its arguments, and what the worker does by it, in words."""
+
     worker: _Worker
-    agents: slice
-    future: ActorFuture[Any]
+    method: str
+    arguments: tuple[Any, ...]
+    what: str
 
 
 def agent_shares(agents: slice, workers: int) -> list[slice]:
@@ -86,9 +93,10 @@ def agent_shares(agents: slice, workers: int) -> list[slice]:
 class WorkerExecutor:
     """Computes agents on the workers of a scheduler. Implements `Executor`; a context manager.
 
-    Each worker keeps the run's task and learner and the agents that it computed last. One on this machine reads the
-    replay of this process, others keep a copy. What crosses are agents that a worker does not have, new transitions for
-    the copies, and what was computed. Workers that join are used from the next phase on.
+    Each worker keeps the run's task and learner and the agents that it computed last. Those on this machine read the
+    replay of this process; on each other machine one worker keeps a copy, which the others there read. What crosses are
+    agents that a worker does not have, new transitions for the copies, and what was computed. Workers that join are
+    used from the next phase on.
 
     Args:
         run: its name, by which `workers_of` shows it.
@@ -123,7 +131,7 @@ class WorkerExecutor:
         self._workers: dict[str, _Worker] = {}
         self._task_state: Arrays = {}
         self._generation = 0
-        self._probe = _probe(self._device)
+        self._probe = shared_probe() if shares_memory(self._device.type) else None
         self._client = connected(scheduler)
 
     def __enter__(self) -> Self:
@@ -153,12 +161,16 @@ class WorkerExecutor:
         """Play the episodes of all agents; see `Executor.play`."""
         digests = agent_digests(population)
         self._task_state, self._generation = to_arrays(episodes.task_state), episodes.generation
-
-        def call(worker: _Worker, agents: slice) -> tuple[Any, ...]:
-            return self._sent_agents(worker, population, agents, digests), episodes.rows(agents)
-
-        shares = self._shares(slice(0, population.size))
-        parts: list[tuple[Played, Arrays]] = self._computed("evaluate", shares, "play", call)
+        calls = [
+            _Call(
+                worker,
+                "play",
+                (self._sent_agents(worker, population, agents, digests), episodes.rows(agents)),
+                _computing(agents),
+            )
+            for worker, agents in self._shares(slice(0, population.size))
+        ]
+        parts: list[tuple[Played, Arrays]] = self._computed("evaluate", calls)
         return Played.joined(
             [
                 replace(played, training=replace(played.training, transitions=from_arrays(rows)))
@@ -171,22 +183,51 @@ class WorkerExecutor:
     ) -> dict[str, Tensor]:
         """Let agents learn; see `Executor.learn`."""
         digests = agent_digests(population)
-
-        @cache
-        def newest(count: int) -> Arrays:
-            return to_arrays(replay.newest(count))
-
-        def call(worker: _Worker, agents: slice) -> tuple[Any, ...]:
-            own = self._sent_agents(worker, population, agents, digests)
-            return own, plan.rows(agents), _transitions(worker, replay, newest), self._task_state, self._generation
-
         shares = self._shares(slice(groups[0].start, groups[-1].stop))
-        learned = self._computed("train", shares, "learn", call)
+        where = self._brought([worker for worker, _ in shares], replay)
+        calls = [
+            _Call(
+                worker,
+                "learn",
+                (
+                    self._sent_agents(worker, population, agents, digests),
+                    plan.rows(agents),
+                    where[worker.address],
+                    self._task_state,
+                    self._generation,
+                ),
+                _computing(agents),
+            )
+            for worker, agents in shares
+        ]
+        learned = self._computed("train", calls)
         for (worker, agents), (rows, kept, _) in zip(shares, learned, strict=True):
             population.put(agents, Population.from_tensors(from_arrays(rows), population.weights.device))
             worker.kept = set(kept)
         curves = [of_share for *_, of_share in learned]
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
+
+    def _brought(self, workers: Sequence[_Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
+        """Bring the replay to each machine, once; return where each worker reads it. None: it keeps it itself."""
+        keepers: dict[int, _Worker] = {}
+        for worker in workers:
+            keepers.setdefault(worker.machine, worker)
+        own = keepers.pop(_OWN_MACHINE, None)
+        # What several lack is picked once.
+        lacking = {before: SentTransitions.of(replay, before) for before in {one.written for one in keepers.values()}}
+        calls = [
+            _Call(worker, "keep", (lacking[worker.written], self._generation), _FETCHING) for worker in keepers.values()
+        ]
+        kept = dict(zip(keepers, self._computed("train", calls) if calls else (), strict=True))
+        for worker in workers:
+            # One that reads from another has nothing of its own any more.
+            worker.written = replay.written if keepers.get(worker.machine) is worker else None
+        if own is not None:
+            kept[_OWN_MACHINE] = SharedTransitions(replay.share(), replay.written)
+        return {
+            worker.address: None if keepers.get(worker.machine) is worker else kept[worker.machine]
+            for worker in workers
+        }
 
     def _shares(self, agents: slice) -> list[tuple[_Worker, slice]]:
         workers = self._ready()
@@ -199,27 +240,20 @@ class WorkerExecutor:
         worker.kept = set(sent.digests)
         return sent
 
-    def _computed(
-        self,
-        phase: str,
-        shares: Sequence[tuple[_Worker, slice]],
-        method: str,
-        message: Callable[[_Worker, slice], tuple[Any, ...]],
-    ) -> list[Any]:
-        """Call the workers' method with the message to each; return what they return, in order.
+    def _computed(self, phase: str, calls: Sequence[_Call]) -> list[Any]:
+        """Make the calls, all at once; return what they return, in order.
 
         Whatever goes wrong, workers whose call did not end as it should are forgotten, and begin anew.
         """
-        calls = []
+        futures = []
         try:
-            for worker, agents in shares:
-                arguments = message(worker, agents)
-                self.sent_bytes += array_bytes(arguments)
-                calls.append(_Call(worker, agents, self._call(worker, method, *arguments)))
-            return self._results(phase, calls)
+            for call in calls:
+                self.sent_bytes += array_bytes(call.arguments)
+                futures.append(self._call(call.worker, call.method, *call.arguments))
+            return self._results(phase, calls, futures)
         except BaseException:
-            for worker, _ in shares:
-                self._workers.pop(worker.address, None)
+            for call in calls:
+                self._workers.pop(call.worker.address, None)
             raise
 
     def _call(self, worker: _Worker, method: str, *arguments: Any) -> ActorFuture[Any]:  # noqa: ANN401 - of any method
@@ -228,12 +262,11 @@ class WorkerExecutor:
             future: ActorFuture[Any] = getattr(worker.actor, method)(*arguments)
         return future
 
-    def _results(self, phase: str, calls: Sequence[_Call]) -> list[Any]:
+    def _results(self, phase: str, calls: Sequence[_Call], futures: Sequence[ActorFuture[Any]]) -> list[Any]:
         results = []
-        for done, call in enumerate(calls):
-            agents = f"it computed agents {call.agents.start} to {call.agents.stop - 1}"
+        for done, (call, future) in enumerate(zip(calls, futures, strict=True)):
             progress = partial(report_progress, phase, done, len(calls))
-            result = self._awaited(call.future, call.worker.address, agents, progress)
+            result = self._awaited(future, call.worker.address, call.what, progress)
             self.received_bytes += array_bytes(result)
             results.append(result)
         report_progress(phase, len(calls), len(calls))
@@ -333,9 +366,7 @@ class WorkerExecutor:
             there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
         if there is None:
             raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
-        if self._probe is not None:
-            reaches = self._call(worker, "reaches", self._probe[1])
-            worker.reads_replay = self._awaited(reaches, worker.address, _BEGINNING)
+        self._place(worker)
         if there != here:
             logger.warning(
                 "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
@@ -345,29 +376,18 @@ class WorkerExecutor:
                 here,
             )
 
-
-def _probe(device: torch.device) -> tuple[Tensor, SharedTensor] | None:
-    """Return what a worker can read if it can read the replay of this process; None where none can."""
-    if not shares_memory(device.type):
-        return None
-    try:
-        return shared_zeros((1,), torch.uint8)
-    except OSError as error:
-        logger.warning("The replay is sent to each worker: this system shares no memory (%s).", error)
-        return None
+    def _place(self, worker: _Worker) -> None:
+        """Find out which machine a worker is on: the one of which it can read memory, else another."""
+        probes = {other.machine: other.probe for other in self._workers.values() if other.probe is not None}
+        if self._probe is not None:
+            probes[_OWN_MACHINE] = self._probe[1]
+        machine, worker.probe = self._awaited(self._call(worker, "reached", probes), worker.address, _BEGINNING)
+        machines = [_OWN_MACHINE, *(other.machine for other in self._workers.values())]
+        worker.machine = max(machines) + 1 if machine is None else machine
 
 
-def _transitions(
-    worker: _Worker, replay: Replay, newest: Callable[[int], Arrays]
-) -> SentTransitions | SharedTransitions:
-    """Return by what a worker's replay becomes that of this process."""
-    if worker.reads_replay:
-        return SharedTransitions(replay.share(), replay.written)
-    before, oldest = worker.written, replay.written - replay.size
-    if before is not None and before < oldest:
-        before = None
-    worker.written = replay.written
-    return SentTransitions(before, replay.written, newest(replay.written - (oldest if before is None else before)))
+def _computing(agents: slice) -> str:
+    return f"it computed agents {agents.start} to {agents.stop - 1}"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch import Tensor
 from eigen_core.checkpoint import tensors_sha256
 from eigen_core.memory import SharedTensor
 from eigen_core.population import Population
+from eigen_core.replay import Replay
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -64,7 +65,7 @@ class SentAgents:
 
 @dataclass(frozen=True)
 class SentTransitions:
-    """Transitions by which a worker's replay becomes that of the leader.
+    """Transitions by which a worker's replay becomes that of the process that leads.
 
     Attributes:
         before: transitions ever appended to the worker's replay before these; None: it begins anew.
@@ -76,10 +77,18 @@ class SentTransitions:
     written: int
     rows: Arrays
 
+    @classmethod
+    def of(cls, replay: Replay, before: int | None) -> "SentTransitions":
+        """Send what is stored after `before` transitions; all that is stored if that is less, or with None."""
+        if before is not None and not replay.written - replay.size <= before <= replay.written:
+            before = None
+        new = replay.size if before is None else replay.written - before
+        return cls(before, replay.written, to_arrays(replay.newest(new)))
+
 
 @dataclass(frozen=True)
 class SharedTransitions:
-    """The leader's replay, which a worker of the same machine reads where it is.
+    """A replay that workers of the same machine read where it is.
 
     Attributes:
         columns: where each column is.

@@ -15,7 +15,7 @@ from eigen_core.errors import InputError
 from eigen_core.generation.groups import AgentComputer, Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
-from eigen_core.memory import MemoryGuard, SharedTensor, device_limit, host_limits, tune_allocator
+from eigen_core.memory import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
 from eigen_core.population import Population, agent_groups
 from eigen_core.replay import Replay
 from eigen_core.task import open_data
@@ -48,6 +48,7 @@ class ResidentAgents:
         self._device = resolve_device(self._config.device)
         self._kept: dict[str, Population] = {}
         self._mapped: Mapping[str, SharedTensor] = {}
+        self._probe = shared_probe()
         memory = self._config.memory
         self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
 
@@ -67,15 +68,17 @@ class ResidentAgents:
         if computer.task.fingerprint != self._fingerprint:
             return None
         self._computer = computer
-        self._replay = self._empty_replay()
+        self._kept_replay = self._empty_replay(torch.device("cpu"))
+        self._replay = self._kept_replay if self._device.type == "cpu" else self._empty_replay(self._device)
         return arithmetic_of(self._device)
 
-    def reaches(self, memory: SharedTensor) -> bool:
-        """Return whether memory of the process that leads can be read here."""
-        return self._device.type == "cpu" and memory.opened() is not None
+    def reached(self, probes: Mapping[int, SharedTensor]) -> tuple[int | None, SharedTensor | None]:
+        """Return which machine this one is, by a probe of each that is known, and a probe of it; None for neither."""
+        machine = next((machine for machine, probe in probes.items() if probe.opened() is not None), None)
+        return machine, self._probe[1] if self._probe else None
 
-    def _empty_replay(self) -> Replay:
-        return Replay(self._config.replay.capacity, self._computer.task.columns, self._device)
+    def _empty_replay(self, device: torch.device) -> Replay:
+        return Replay(self._config.replay.capacity, self._computer.task.columns, device)
 
     def play(self, agents: SentAgents, episodes: Episodes) -> tuple[Played, Arrays]:
         """Play the episodes of agents; return what they did, and by themselves the transitions that were recorded.
@@ -95,34 +98,50 @@ class ResidentAgents:
         # A tensor inside another object would be copied several times on its way.
         return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
-    def learn(
-        self,
-        agents: SentAgents,
-        plan: LearningPlan,
-        transitions: SentTransitions | SharedTransitions,
-        task_state: Arrays,
-        generation: int,
-    ) -> tuple[Arrays, list[str], Arrays]:
-        """Let agents learn in a generation; return what they become, digests of that, and the learner's curves.
+    def keep(self, transitions: SentTransitions, generation: int) -> SharedTransitions | None:
+        """Store transitions in the replay of this machine; return where its other workers read it, if they can.
 
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
         """
         with self._guarded("train", generation):
-            return self._learn(agents, plan, transitions, task_state)
+            self._append(transitions)
+            if self._probe is None:
+                return None
+            return SharedTransitions(self._kept_replay.share(), self._kept_replay.written)
+
+    def learn(
+        self,
+        agents: SentAgents,
+        plan: LearningPlan,
+        where: SharedTransitions | None,
+        task_state: Arrays,
+        generation: int,
+    ) -> tuple[Arrays, list[str], Arrays]:
+        """Let agents learn in a generation; return what they become, digests of that, and the learner's curves.
+
+        Args:
+            agents: that learn.
+            plan: from which transitions, and with which random numbers.
+            where: replay of this machine; None: this worker keeps it.
+            task_state: the task's.
+            generation: number of the generation.
+
+        Raises:
+            MemoryGuardError: the memory of this machine does not suffice.
+        """
+        with self._guarded("train", generation):
+            return self._learn(agents, plan, where, task_state)
 
     def _learn(
         self,
         agents: SentAgents,
         plan: LearningPlan,
-        transitions: SentTransitions | SharedTransitions,
+        where: SharedTransitions | None,
         task_state: Arrays,
     ) -> tuple[Arrays, list[str], Arrays]:
         population = self._received(agents)
-        if isinstance(transitions, SharedTransitions):
-            self._map(transitions)
-        else:
-            self._append(transitions)
+        self._use(self._kept_replay if where is None else self._mapped_replay(where))
         self._computer.task.state = to_tensors(task_state, self._device)
         groups = agent_groups(population.size, self._computer.group_size)
         curves = self._computer.learn(population, groups, plan, self._replay)
@@ -151,21 +170,32 @@ class ResidentAgents:
         self._kept = dict(zip(agents.digests, parts, strict=True))
         return population
 
-    def _map(self, transitions: SharedTransitions) -> None:
-        if self._mapped != transitions.columns:
-            columns = {name: where.opened() for name, where in transitions.columns.items()}
+    def _mapped_replay(self, where: SharedTransitions) -> Replay:
+        """Return the replay that another process of this machine shares."""
+        if self._mapped != where.columns:
+            columns = {name: memory.opened() for name, memory in where.columns.items()}
             there = {name: column for name, column in columns.items() if column is not None}
             ring = Ring(there, 0, 0)
-            self._replay = Replay.from_ring(ring, self._computer.task.columns, self._device, take_memory=True)
-            self._mapped = transitions.columns
-        self._replay.written = transitions.written
+            self._kept_replay = Replay.from_ring(
+                ring, self._computer.task.columns, torch.device("cpu"), take_memory=True
+            )
+            self._mapped = where.columns
+        self._kept_replay.written = where.written
+        return self._kept_replay
+
+    def _use(self, replay: Replay) -> None:
+        """Learn from a replay on the host: itself on the CPU, else from a copy of it, to which what is new is added."""
+        if self._device.type == "cpu":
+            self._replay = replay
+        else:
+            self._replay.follow(replay)
 
     def _append(self, transitions: SentTransitions) -> None:
         if transitions.before is None:
-            self._replay = self._empty_replay()
+            self._kept_replay = self._empty_replay(torch.device("cpu"))
+            self._mapped = {}
             count = len(next(iter(transitions.rows.values())))
-            self._replay.written = transitions.written - count
-        elif self._replay.written != transitions.before:
-            raise RuntimeError(f"the replay has {self._replay.written} transitions, not {transitions.before}")
-        if transitions.rows:
-            self._replay.append(to_tensors(transitions.rows, self._device))
+            self._kept_replay.written = transitions.written - count
+        elif self._kept_replay.written != transitions.before:
+            raise RuntimeError(f"the replay has {self._kept_replay.written} transitions, not {transitions.before}")
+        self._kept_replay.append(to_tensors(transitions.rows, torch.device("cpu")))

@@ -137,6 +137,19 @@ def test_a_saved_ring_goes_on_as_if_nothing_had_happened(
         assert first.tolist() == second.tolist()
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.integers(24, 40), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6), st.booleans()), max_size=12))
+def test_a_ring_that_follows_another_holds_what_it_holds(capacity: int, appends: list[tuple[int, int, bool]]) -> None:
+    replay, follower, start = (Replay(capacity, COLUMNS, CPU) for _ in range(3))
+    for number, (count, days, followed) in enumerate(appends):
+        replay.append(rows_of(episodes_of(number, count, days)))
+        if followed:
+            follower.follow(replay)
+    for source in (replay, replay, start):
+        follower.follow(source)
+        assert tensors_sha256(follower.tensors()) == tensors_sha256(source.tensors())
+
+
 def test_a_restored_ring_shares_nothing_with_what_it_was_restored_from() -> None:
     replay = Replay(24, market_columns(ASSETS, 4), CPU)
     replay.append(rows_of(episodes_of(1, 4, 6)))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -99,25 +100,50 @@ def test_workers_compute_the_same_bits(config: Config, workers: LocalWorkers) ->
 def reach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers find no memory of this process, as on other machines."""
     nothing = SharedTensor("/proc/0/fd/0", "", (1,), torch.uint8)
-    monkeypatch.setattr("eigen_core.workers.executor.shared_zeros", lambda *_: (torch.zeros(1), nothing))
+    monkeypatch.setattr("eigen_core.workers.executor.shared_probe", lambda: (torch.zeros(1), nothing))
+
+
+def be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each worker be on a machine of its own."""
+    machines = count(1)
+    monkeypatch.setattr(WorkerExecutor, "_place", lambda _, worker: setattr(worker, "machine", next(machines)))
 
 
 @pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
-def test_workers_of_this_machine_read_the_replay_and_others_are_sent_what_is_new(
+def test_transitions_are_sent_to_each_other_machine_once(
     workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each generation writes over a part of the ring.
     config, generations, sent = small_config(replay={"capacity": 150}), 4, []
     expected = alone(config, generations)
-    for elsewhere in (False, True):
-        if elsewhere:
-            reach_nothing(monkeypatch)
+    for arrange in (lambda _: None, reach_nothing, be_apart):
+        arrange(monkeypatch)
         with led(config, workers) as (state, executor):
             wait_for(executor, 2)
             assert content_of(advance(state, generations)) == content_of(expected)
             sent.append(executor.sent_bytes)
     assert expected.replay.written > 3 * expected.replay.capacity
-    assert sent[1] - sent[0] == 2 * expected.replay.written * expected.replay.bytes_per_transition
+    stored = expected.replay.written * expected.replay.bytes_per_transition
+    assert (sent[1] - sent[0], sent[2] - sent[0]) == (stored, 2 * stored)
+
+
+@pytest.mark.thorough
+def test_another_worker_keeps_the_replay_of_a_machine_whose_keeper_is_lost_or_is_not_the_first_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config()
+    reach_nothing(monkeypatch)
+    with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
+        wait_for(executor, 2)
+        advance(state, 1)
+        first, second = executor.workers
+        monkeypatch.setattr(executor, "addresses", lambda: [second])
+        advance(state, 1)
+        # The one that was left out begins anew, and is the first again.
+        monkeypatch.setattr(executor, "addresses", lambda: [first, second])
+        advance(state, 1)
+        monkeypatch.setattr(executor, "addresses", lambda: [second])
+        assert content_of(advance(state, 1)) == content_of(alone(config, 4))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +170,7 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
         # It has been asked when the phase first reports its progress, and has not answered.
         os.kill(worker, signal.SIGSTOP)
         kill = partial(os.kill, worker, signal.SIGKILL)
-        with checked_by(kill), pytest.raises(WorkerLostError, match="was lost while it computed agents"):
+        with checked_by(kill), pytest.raises(WorkerLostError, match=r"was lost while it (computed agents|was sent)"):
             phase(state)
         for again in PHASES[PHASES.index(phase) :]:
             again(state)
