@@ -35,6 +35,7 @@ BENCHMARKS = (
     "portfolio_claims",
     "watcher",
     "workers",
+    "islands",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
 ALL_SECTIONS = (

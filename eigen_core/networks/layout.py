@@ -218,6 +218,8 @@ def _single_product(left: Tensor, right: Tensor) -> Tensor:
 def _product(left: Tensor, right: Tensor) -> Tensor:
     if len(left) > 1:
         return torch.bmm(left, right)
+    if not (torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)):
+        return _single_product(left, right)
     found: Tensor = _SingleProduct.apply(left, right)  # type: ignore[no-untyped-call] # torch has no annotation here
     return found
 
