@@ -18,11 +18,11 @@ from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from flows.migration import source_of
 
-_ISLANDS, _AGENTS, _MIGRATION = 4, 8, 3
+_ISLANDS, _AGENTS, _MIGRATION = 4, 8, 2
 _CASES: tuple[tuple[str, float, str, int], ...] = (
-    ("memory", 0.3, "both", 12),
-    ("unblocked", 0.1, "both", 12),
-    ("plain", 0.3, "evolution", 40),
+    ("memory", 0.3, "both", 10),
+    ("unblocked", 0.1, "both", 10),
+    ("plain", 0.3, "evolution", 30),
 )
 """Market, information coefficient of its signal, way to learn, generations."""
 _SEEDS = range(9_701, 9_706)
