@@ -23,6 +23,13 @@ CASES = [
 USUAL = [("ddpg", "tcn"), ("counterfactual", "filter_bank")]
 
 
+def marks_of(learner: str, encoder: str) -> list[pytest.MarkDecorator]:
+    """One encoder for each learner is enough but nightly."""
+    if (learner, encoder) in USUAL:
+        return []
+    return [pytest.mark.thorough] if encoder == "filter_bank" else [pytest.mark.thorough, pytest.mark.slow]
+
+
 # What a GPU would choose by bytes is given, so that sums have the same order.
 def sections(learner: str, encoder: str) -> dict[str, Any]:
     return {
@@ -61,7 +68,7 @@ def name_of(operator: Any) -> str:
 
 @pytest.mark.parametrize(
     ("learner", "encoder"),
-    [pytest.param(*case, marks=[] if case in USUAL else pytest.mark.thorough) for case in CASES],
+    [pytest.param(*case, marks=marks_of(*case)) for case in CASES],
 )
 def test_generations_are_deterministic_and_have_the_bits_of_the_processor(learner: str, encoder: str) -> None:
     expected = content_of(advance(small_state(device="cpu", **sections(learner, encoder)), 2))

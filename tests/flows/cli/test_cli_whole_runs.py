@@ -69,7 +69,8 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
     ended = run_eigen(["walk", "led", *options, "--jobs", "2"], environment=environment, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 0, ended.stderr
     assert [row["run"] for row in json.loads(ended.stdout)["folds"]] == runs
-    alone = run_eigen(["walk", "alone", *options], environment=environment, folder=tmp_path, timeout=300.0)
+    command = ["walk", "alone", *options, "--jobs", "2"]
+    alone = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
     assert alone.returncode == 0, alone.stderr
     for run in runs:
         assert run in runs_in(store)
