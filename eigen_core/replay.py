@@ -113,7 +113,7 @@ class Replay:
         first = next(iter(self._columns.values()))
         slots = (torch.arange(total, device=first.device) + self.cursor) % self.capacity
         for name, column in self._columns.items():
-            column[slots] = rows[name].to(column.dtype)
+            column[slots] = rows[name].to(column.device, column.dtype)
         for name, column in self._host.items():
             if column is not self._columns[name]:
                 column[slots.cpu()] = rows[name].to(column.dtype).cpu()
@@ -133,7 +133,11 @@ class Replay:
         return further
 
     def follow(self, other: "Replay") -> None:
-        """Store what another buffer, of the same capacity and columns, has more than this one had of it."""
+        """Hold what another buffer holds: what is new there is copied, or all of it if this one is too far behind.
+
+        Args:
+            other: of the same capacity and columns, on any device. This buffer was given the first of its transitions.
+        """
         if not other.written - other.size <= self.written <= other.written:
             self.written = other.written - other.size
         self.append(other.newest(other.written - self.written))

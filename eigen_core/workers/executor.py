@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from types import TracebackType
@@ -26,6 +26,7 @@ from eigen_core.population import Population
 from eigen_core.progress import report_progress
 from eigen_core.replay import Replay
 from eigen_core.workers.connection import connected, key_of
+from eigen_core.workers.machines import OWN_MACHINE, Worker, machine_of
 from eigen_core.workers.messages import (
     Arrays,
     SentAgents,
@@ -42,41 +43,18 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_BEGINNING, _FETCHING = "it began with the run", "it was sent transitions"
-
-_OWN_MACHINE = 0
+_BEGINNING, _SENDING = "it began with the run", "it was sent transitions"
 
 _FIRST_WORKER_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 """Time between two looks at which workers are still there, while they compute."""
 
 
-@dataclass
-class _Worker:
-    """A worker that has this run.
-
-    Attributes:
-        address: by which the scheduler knows it.
-        actor: its `ResidentAgents`.
-        machine: number of the machine that it is on, whose workers read one replay; `_OWN_MACHINE`: this process's.
-        probe: memory of it, which those on its machine can read; None where none is shared.
-        kept: digests of the agents that it has.
-        written: transitions ever appended to the replay that it keeps for its machine; None: none were sent to it yet.
-    """
-
-    address: str
-    actor: Any
-    machine: int = _OWN_MACHINE
-    probe: SharedTensor | None = None
-    kept: set[str] = field(default_factory=set)
-    written: int | None = None
-
-
 @dataclass(frozen=True)
 class _Call:
     """A method of a worker, with its arguments, and what the worker does by it, in words."""
 
-    worker: _Worker
+    worker: Worker
     method: str
     arguments: tuple[Any, ...]
     what: str
@@ -128,7 +106,7 @@ class WorkerExecutor:
         self._scheduler = scheduler
         self._device = resolve_device(config.device)
         self._before_phase = before_phase
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, Worker] = {}
         self._task_state: Arrays = {}
         self._generation = 0
         self._probe = shared_probe() if shares_memory(self._device.type) else None
@@ -161,7 +139,7 @@ class WorkerExecutor:
         """Play the episodes of all agents; see `Executor.play`."""
         digests = agent_digests(population)
         self._task_state, self._generation = to_arrays(episodes.task_state), episodes.generation
-        calls = [
+        calls = (
             _Call(
                 worker,
                 "play",
@@ -169,7 +147,7 @@ class WorkerExecutor:
                 _computing(agents),
             )
             for worker, agents in self._shares(slice(0, population.size))
-        ]
+        )
         parts: list[tuple[Played, Arrays]] = self._computed("evaluate", calls)
         return Played.joined(
             [
@@ -185,7 +163,7 @@ class WorkerExecutor:
         digests = agent_digests(population)
         shares = self._shares(slice(groups[0].start, groups[-1].stop))
         where = self._brought([worker for worker, _ in shares], replay)
-        calls = [
+        calls = (
             _Call(
                 worker,
                 "learn",
@@ -199,7 +177,7 @@ class WorkerExecutor:
                 _computing(agents),
             )
             for worker, agents in shares
-        ]
+        )
         learned = self._computed("train", calls)
         for (worker, agents), (rows, kept, _) in zip(shares, learned, strict=True):
             population.put(agents, Population.from_tensors(from_arrays(rows), population.weights.device))
@@ -207,69 +185,81 @@ class WorkerExecutor:
         curves = [of_share for *_, of_share in learned]
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 
-    def _brought(self, workers: Sequence[_Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
+    def _brought(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
         """Bring the replay to each machine, once; return where each worker reads it. None: it keeps it itself."""
-        keepers: dict[int, _Worker] = {}
-        for worker in workers:
+        keepers: dict[int, Worker] = {}
+        # One that keeps it already goes on.
+        for worker in sorted(workers, key=lambda one: one.written is None):
             keepers.setdefault(worker.machine, worker)
-        own = keepers.pop(_OWN_MACHINE, None)
+        own = keepers.pop(OWN_MACHINE, None)
         # What several lack is picked once.
         lacking = {before: SentTransitions.of(replay, before) for before in {one.written for one in keepers.values()}}
-        calls = [
-            _Call(worker, "keep", (lacking[worker.written], self._generation), _FETCHING) for worker in keepers.values()
-        ]
-        kept = dict(zip(keepers, self._computed("train", calls) if calls else (), strict=True))
+        calls = (
+            _Call(worker, "keep", (lacking[worker.written], self._generation), _SENDING) for worker in keepers.values()
+        )
+        kept = dict(zip(keepers, self._computed("replay", calls) if keepers else (), strict=True))
         for worker in workers:
             # One that reads from another has nothing of its own any more.
             worker.written = replay.written if keepers.get(worker.machine) is worker else None
         if own is not None:
-            kept[_OWN_MACHINE] = SharedTransitions(replay.share(), replay.written)
+            kept[OWN_MACHINE] = SharedTransitions(replay.share(), replay.written)
         return {
             worker.address: None if keepers.get(worker.machine) is worker else kept[worker.machine]
             for worker in workers
         }
 
-    def _shares(self, agents: slice) -> list[tuple[_Worker, slice]]:
+    def _shares(self, agents: slice) -> list[tuple[Worker, slice]]:
         workers = self._ready()
         return list(zip(workers, agent_shares(agents, len(workers)), strict=False))
 
-    def _sent_agents(
-        self, worker: _Worker, population: Population, agents: slice, digests: Sequence[str]
-    ) -> SentAgents:
+    def _sent_agents(self, worker: Worker, population: Population, agents: slice, digests: Sequence[str]) -> SentAgents:
         sent = SentAgents.of(population, agents, digests, worker.kept)
         worker.kept = set(sent.digests)
         return sent
 
-    def _computed(self, phase: str, calls: Sequence[_Call]) -> list[Any]:
+    def _computed(self, name: str, calls: Iterable[_Call]) -> list[Any]:
         """Make the calls, all at once; return what they return, in order.
 
-        Whatever goes wrong, workers whose call did not end as it should are forgotten, and begin anew.
+        Whatever goes wrong, also while a call is put together, all workers begin anew: some may still compute.
+
+        Args:
+            name: of the progress that is reported.
+            calls: one for each worker that is needed.
         """
-        futures = []
+        made, futures = [], []
         try:
             for call in calls:
                 self.sent_bytes += array_bytes(call.arguments)
+                made.append(call)
                 futures.append(self._call(call.worker, call.method, *call.arguments))
-            return self._results(phase, calls, futures)
+            return self._results(name, made, futures)
         except BaseException:
-            for call in calls:
-                self._workers.pop(call.worker.address, None)
+            self._workers.clear()
             raise
 
-    def _call(self, worker: _Worker, method: str, *arguments: Any) -> ActorFuture[Any]:  # noqa: ANN401 - of any method
+    def _call(self, worker: Worker, method: str, *arguments: Any) -> ActorFuture[Any]:  # noqa: ANN401 - of any method
+        """Call a method of a worker.
+
+        Raises:
+            WorkerLostError: the scheduler knows already that it is not there any more.
+        """
         # An actor finds its client in the thread that calls it.
         with self._client.as_current():
-            future: ActorFuture[Any] = getattr(worker.actor, method)(*arguments)
+            try:
+                called = getattr(worker.actor, method)
+            except RuntimeError as error:
+                raise WorkerLostError(f"worker {worker.address} was lost before it was asked to {method}.") from error
+            future: ActorFuture[Any] = called(*arguments)
         return future
 
-    def _results(self, phase: str, calls: Sequence[_Call], futures: Sequence[ActorFuture[Any]]) -> list[Any]:
+    def _results(self, name: str, calls: Sequence[_Call], futures: Sequence[ActorFuture[Any]]) -> list[Any]:
         results = []
         for done, (call, future) in enumerate(zip(calls, futures, strict=True)):
-            progress = partial(report_progress, phase, done, len(calls))
+            progress = partial(report_progress, name, done, len(calls))
             result = self._awaited(future, call.worker.address, call.what, progress)
             self.received_bytes += array_bytes(result)
             results.append(result)
-        report_progress(phase, len(calls), len(calls))
+        report_progress(name, len(calls), len(calls))
         return results
 
     def _awaited(
@@ -310,7 +300,7 @@ class WorkerExecutor:
                 "resume the run."
             ) from error
 
-    def _ready(self) -> list[_Worker]:
+    def _ready(self) -> list[Worker]:
         """Return the workers, each with this run; those that are new are given it first.
 
         Raises:
@@ -351,14 +341,14 @@ class WorkerExecutor:
         opened = []
         for address, future in futures.items():
             with _left_out_if_lost():
-                worker = _Worker(address, self._awaited(future, address, _BEGINNING))
+                worker = Worker(address, self._awaited(future, address, _BEGINNING))
                 opened.append((worker, self._call(worker, "open")))
         for worker, opening in opened:
             with _left_out_if_lost():
                 self._check(worker, opening)
                 self._workers[worker.address] = worker
 
-    def _check(self, worker: _Worker, opening: ActorFuture[Arithmetic | None]) -> None:
+    def _check(self, worker: Worker, opening: ActorFuture[Arithmetic | None]) -> None:
         """Send a worker the data that it did not find, and warn if it computes with something else."""
         there, here = self._awaited(opening, worker.address, _BEGINNING), arithmetic_of(self._device)
         if there is None:
@@ -366,7 +356,8 @@ class WorkerExecutor:
             there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
         if there is None:
             raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
-        self._place(worker)
+        worker.probe = self._asked(worker, "shared")
+        worker.machine = machine_of(worker, self._workers.values(), self._probe and self._probe[1], self._reads)
         if there != here:
             logger.warning(
                 "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
@@ -376,14 +367,13 @@ class WorkerExecutor:
                 here,
             )
 
-    def _place(self, worker: _Worker) -> None:
-        """Find out which machine a worker is on: the one of which it can read memory, else another."""
-        probes = {other.machine: other.probe for other in self._workers.values() if other.probe is not None}
-        if self._probe is not None:
-            probes[_OWN_MACHINE] = self._probe[1]
-        machine, worker.probe = self._awaited(self._call(worker, "reached", probes), worker.address, _BEGINNING)
-        machines = [_OWN_MACHINE, *(other.machine for other in self._workers.values())]
-        worker.machine = max(machines) + 1 if machine is None else machine
+    def _reads(self, worker: Worker, probes: Sequence[SharedTensor]) -> list[bool]:
+        found: list[bool] = self._asked(worker, "reads", probes)
+        return found
+
+    def _asked(self, worker: Worker, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
+        """Return what a method of a worker returns while it begins with the run."""
+        return self._awaited(self._call(worker, method, *arguments), worker.address, _BEGINNING)
 
 
 def _computing(agents: slice) -> str:

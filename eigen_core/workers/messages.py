@@ -79,7 +79,10 @@ class SentTransitions:
 
     @classmethod
     def of(cls, replay: Replay, before: int | None) -> "SentTransitions":
-        """Send what is stored after `before` transitions; all that is stored if that is less, or with None."""
+        """Send what was appended after `before` transitions; all that is stored if that is not there any more.
+
+        None: all that is stored.
+        """
         if before is not None and not replay.written - replay.size <= before <= replay.written:
             before = None
         new = replay.size if before is None else replay.written - before

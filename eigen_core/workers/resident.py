@@ -1,7 +1,7 @@
 """The part of a run that lives in a worker: its task and learner, the replay, and the agents of last time."""
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from eigen_core.arithmetic import Arithmetic, arithmetic_of
 from eigen_core.checkpoint import Ring
 from eigen_core.config.stored import config_from_stored
-from eigen_core.errors import InputError
+from eigen_core.errors import InputError, WorkerLostError
 from eigen_core.generation.groups import AgentComputer, Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
@@ -68,14 +68,17 @@ class ResidentAgents:
         if computer.task.fingerprint != self._fingerprint:
             return None
         self._computer = computer
-        self._kept_replay = self._empty_replay(torch.device("cpu"))
-        self._replay = self._kept_replay if self._device.type == "cpu" else self._empty_replay(self._device)
+        self._host_replay = self._empty_replay(torch.device("cpu"))
+        self._replay = self._host_replay if self._device.type == "cpu" else self._empty_replay(self._device)
         return arithmetic_of(self._device)
 
-    def reached(self, probes: Mapping[int, SharedTensor]) -> tuple[int | None, SharedTensor | None]:
-        """Return which machine this one is, by a probe of each that is known, and a probe of it; None for neither."""
-        machine = next((machine for machine, probe in probes.items() if probe.opened() is not None), None)
-        return machine, self._probe[1] if self._probe else None
+    def shared(self) -> SharedTensor | None:
+        """Return memory by which others find out whether they can read that of this process; None: it shares none."""
+        return None if self._probe is None else self._probe[1]
+
+    def reads(self, probes: Sequence[SharedTensor]) -> list[bool]:
+        """Return of which processes memory can be read here, by what they returned as `shared`."""
+        return [probe.opened() is not None for probe in probes]
 
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)
@@ -104,11 +107,13 @@ class ResidentAgents:
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
         """
-        with self._guarded("train", generation):
-            self._append(transitions)
-            if self._probe is None:
-                return None
-            return SharedTransitions(self._kept_replay.share(), self._kept_replay.written)
+        try:
+            with self._guarded("train", generation):
+                self._append(transitions)
+        except OSError as error:
+            # Else it would look as if the worker were lost.
+            raise RuntimeError(f"The replay cannot be shared with the workers of this machine: {error}.") from error
+        return None if self._probe is None else SharedTransitions(self._host_replay.share(), self._host_replay.written)
 
     def learn(
         self,
@@ -141,7 +146,7 @@ class ResidentAgents:
         task_state: Arrays,
     ) -> tuple[Arrays, list[str], Arrays]:
         population = self._received(agents)
-        self._use(self._kept_replay if where is None else self._mapped_replay(where))
+        self._use(self._host_replay if where is None else self._mapped_replay(where))
         self._computer.task.state = to_tensors(task_state, self._device)
         groups = agent_groups(population.size, self._computer.group_size)
         curves = self._computer.learn(population, groups, plan, self._replay)
@@ -175,13 +180,15 @@ class ResidentAgents:
         if self._mapped != where.columns:
             columns = {name: memory.opened() for name, memory in where.columns.items()}
             there = {name: column for name, column in columns.items() if column is not None}
+            if len(there) < len(columns):
+                raise WorkerLostError("the worker that keeps the replay of its machine was lost.")
             ring = Ring(there, 0, 0)
-            self._kept_replay = Replay.from_ring(
+            self._host_replay = Replay.from_ring(
                 ring, self._computer.task.columns, torch.device("cpu"), take_memory=True
             )
             self._mapped = where.columns
-        self._kept_replay.written = where.written
-        return self._kept_replay
+        self._host_replay.written = where.written
+        return self._host_replay
 
     def _use(self, replay: Replay) -> None:
         """Learn from a replay on the host: itself on the CPU, else from a copy of it, to which what is new is added."""
@@ -192,10 +199,12 @@ class ResidentAgents:
 
     def _append(self, transitions: SentTransitions) -> None:
         if transitions.before is None:
-            self._kept_replay = self._empty_replay(torch.device("cpu"))
+            self._host_replay = self._empty_replay(torch.device("cpu"))
+            if self._probe is not None:
+                self._host_replay.share()
             self._mapped = {}
             count = len(next(iter(transitions.rows.values())))
-            self._kept_replay.written = transitions.written - count
-        elif self._kept_replay.written != transitions.before:
-            raise RuntimeError(f"the replay has {self._kept_replay.written} transitions, not {transitions.before}")
-        self._kept_replay.append(to_tensors(transitions.rows, torch.device("cpu")))
+            self._host_replay.written = transitions.written - count
+        elif self._host_replay.written != transitions.before:
+            raise RuntimeError(f"the replay has {self._host_replay.written} transitions, not {transitions.before}")
+        self._host_replay.append(to_tensors(transitions.rows, torch.device("cpu")))

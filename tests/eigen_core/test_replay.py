@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from stand_in_gpu import GPU, stand_in_gpu
 
 from eigen_core.checkpoint import Ring, tensors_sha256
 from eigen_core.errors import InputError
@@ -148,6 +149,18 @@ def test_a_ring_that_follows_another_holds_what_it_holds(capacity: int, appends:
     for source in (replay, replay, start):
         follower.follow(source)
         assert tensors_sha256(follower.tensors()) == tensors_sha256(source.tensors())
+
+
+def test_a_ring_on_a_gpu_follows_one_on_the_host() -> None:
+    replay = Replay(24, COLUMNS, CPU)
+    with stand_in_gpu():
+        follower = Replay(24, COLUMNS, GPU)
+        for number in range(3):
+            replay.append(rows_of(episodes_of(number, 2, 6)))
+            follower.follow(replay)
+            assert {tensor.device for name, tensor in follower.tensors().items() if name in COLUMNS} == {GPU}
+            assert all(torch.equal(follower.tensors()[name].cpu(), replay.tensors()[name]) for name in COLUMNS)
+            assert follower.on_host("day").tolist() == replay.on_host("day").tolist()
 
 
 def test_a_restored_ring_shares_nothing_with_what_it_was_restored_from() -> None:

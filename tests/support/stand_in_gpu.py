@@ -115,7 +115,9 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     ours = {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, GpuTensor)}
     others = [tensor for tensor in tensors if not isinstance(tensor, GpuTensor)]
     assert all(tensor.device.type == "cpu" for tensor in others), f"{func} has a tensor without values"
-    if ours and any(tensor.dim() for tensor in others) and not str(func).startswith(_OF_TWO_DEVICES):
+    values = [args[2]] if "index_put" in str(func) else []
+    mixed = values if str(func).startswith(_OF_TWO_DEVICES) else others
+    if ours and any(tensor.dim() for tensor in mixed if not isinstance(tensor, GpuTensor)):
         raise RuntimeError(f"Expected all tensors to be on the same device: {func} has tensors of cuda:0 and cpu.")
     wanted = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.device)), None)
     # Autograd makes its zeros where it believes the tensors to be.

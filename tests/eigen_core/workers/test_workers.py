@@ -8,10 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from eigen_core.progress import checked_by
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.executor import agent_shares
+from eigen_core.workers.machines import OWN_MACHINE, Worker, machine_of
 from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
 
 pytestmark = pytest.mark.cpu
@@ -106,7 +107,7 @@ def reach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each worker be on a machine of its own."""
     machines = count(1)
-    monkeypatch.setattr(WorkerExecutor, "_place", lambda _, worker: setattr(worker, "machine", next(machines)))
+    monkeypatch.setattr("eigen_core.workers.executor.machine_of", lambda *_: next(machines))
 
 
 @pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
@@ -128,7 +129,7 @@ def test_transitions_are_sent_to_each_other_machine_once(
 
 
 @pytest.mark.thorough
-def test_another_worker_keeps_the_replay_of_a_machine_whose_keeper_is_lost_or_is_not_the_first_any_more(
+def test_another_worker_keeps_the_replay_of_a_machine_whose_keeper_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = small_config()
@@ -139,7 +140,7 @@ def test_another_worker_keeps_the_replay_of_a_machine_whose_keeper_is_lost_or_is
         first, second = executor.workers
         monkeypatch.setattr(executor, "addresses", lambda: [second])
         advance(state, 1)
-        # The one that was left out begins anew, and is the first again.
+        # The one that was left out begins anew, and reads.
         monkeypatch.setattr(executor, "addresses", lambda: [first, second])
         advance(state, 1)
         monkeypatch.setattr(executor, "addresses", lambda: [second])
@@ -170,7 +171,10 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
         # It has been asked when the phase first reports its progress, and has not answered.
         os.kill(worker, signal.SIGSTOP)
         kill = partial(os.kill, worker, signal.SIGKILL)
-        with checked_by(kill), pytest.raises(WorkerLostError, match=r"was lost while it (computed agents|was sent)"):
+        with (
+            checked_by(kill),
+            pytest.raises(WorkerLostError, match=r"was lost (while it (computed agents|was sent)|before it was asked)"),
+        ):
             phase(state)
         for again in PHASES[PHASES.index(phase) :]:
             again(state)
@@ -344,6 +348,40 @@ def test_workers_end_with_the_process_that_started_them() -> None:
     leader.kill()
     leader.wait()
     assert select.select([pidfd], [], [], 60)[0]
+
+
+NAMES = ("a", "b", "c", "d")
+
+
+@given(
+    st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)), st.sets(st.tuples(*[st.sampled_from(NAMES)] * 2))
+)
+def test_on_one_machine_each_worker_reads_what_the_others_share(
+    of_leader: set[str], sharing: set[str], reading: set[tuple[str, str]]
+) -> None:
+    """Any worker may fail to read the memory of any other."""
+
+    def reads(worker: Worker, probes: Sequence[SharedTensor]) -> list[bool]:
+        return [
+            worker.address in of_leader if probe.name == "leader" else (worker.address, probe.name) in reading
+            for probe in probes
+        ]
+
+    placed: dict[str, Worker] = {}
+    for name in NAMES:
+        worker = Worker(name, None, probe=probe_of(name) if name in sharing else None)
+        worker.machine = machine_of(worker, placed.values(), probe_of("leader"), reads)
+        placed[name] = worker
+    machines = {name: worker.machine for name, worker in placed.items()}
+    assert {name for name, machine in machines.items() if machine == OWN_MACHINE} == of_leader
+    for one, other in permutations(set(NAMES) - of_leader, 2):
+        if machines[one] == machines[other]:
+            assert {one, other} <= sharing
+            assert (one, other) in reading
+
+
+def probe_of(name: str) -> SharedTensor:
+    return SharedTensor("", name, (1,), torch.uint8)
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 80))

@@ -1,0 +1,62 @@
+"""The workers of a run, and which of them are on one machine."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eigen_core.memory import SharedTensor
+
+OWN_MACHINE = 0
+"""Number of the machine of the process that leads."""
+
+
+@dataclass
+class Worker:
+    """A worker that has this run.
+
+    Attributes:
+        address: by which the scheduler knows it.
+        actor: its `ResidentAgents`.
+        machine: number of the machine that it is on, whose workers read one replay; `OWN_MACHINE`: this process's.
+        probe: memory of it, which those on its machine can read; None where none is shared.
+        kept: digests of the agents that it has.
+        written: transitions ever appended to the replay that it keeps for its machine; None: it keeps none.
+    """
+
+    address: str
+    actor: Any
+    machine: int = OWN_MACHINE
+    probe: SharedTensor | None = None
+    kept: set[str] = field(default_factory=set)
+    written: int | None = None
+
+
+def machine_of(
+    worker: Worker,
+    others: Collection[Worker],
+    own_probe: SharedTensor | None,
+    reads: Callable[[Worker, Sequence[SharedTensor]], list[bool]],
+) -> int:
+    """Return the machine of a worker: that whose workers can read its memory as it can read theirs, or a new one.
+
+    It is on `OWN_MACHINE` if it can read the memory of the process that leads, which reads none of a worker.
+
+    Args:
+        worker: with its probe.
+        others: those whose machine is known.
+        own_probe: memory of the process that leads; None: it shares none.
+        reads: tells which probes a worker can read.
+    """
+    if own_probe is not None and all(reads(worker, [own_probe])):
+        return OWN_MACHINE
+    elsewhere = [other for other in others if other.machine != OWN_MACHINE]
+    machines: dict[int, bool] = {}
+    for other in elsewhere:
+        both = (
+            worker.probe is not None
+            and other.probe is not None
+            and all(reads(worker, [other.probe]))
+            and all(reads(other, [worker.probe]))
+        )
+        machines[other.machine] = machines.get(other.machine, True) and both
+    return next((machine for machine, both in machines.items() if both), max(machines, default=OWN_MACHINE) + 1)
