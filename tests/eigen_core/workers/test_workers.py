@@ -328,7 +328,6 @@ def test_a_scheduler_that_is_lost_is_named() -> None:
             with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
                 evaluate(state)
         assert content_of(state) == content_of(alone(config, 1))
-        started.wait(60)
     finally:
         for process in (scheduler, started):
             process.kill()
