@@ -349,7 +349,7 @@ class WorkerExecutor:
                 self._workers[worker.address] = worker
 
     def _check(self, worker: Worker, opening: ActorFuture[Arithmetic | None]) -> None:
-        """Send a worker the data that it did not find, and warn if it computes with something else."""
+        """Send a worker data that it did not find, find its machine, and warn if it computes with something else."""
         there, here = self._awaited(opening, worker.address, _BEGINNING), arithmetic_of(self._device)
         if there is None:
             self.sent_bytes += array_bytes(self._content)
@@ -367,9 +367,8 @@ class WorkerExecutor:
                 here,
             )
 
-    def _reads(self, worker: Worker, probes: Sequence[SharedTensor]) -> list[bool]:
-        found: list[bool] = self._asked(worker, "reads", probes)
-        return found
+    def _reads(self, worker: Worker, probe: SharedTensor) -> bool:
+        return bool(self._asked(worker, "reads", probe))
 
     def _asked(self, worker: Worker, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
         """Return what a method of a worker returns while it begins with the run."""

@@ -1,6 +1,6 @@
 """The workers of a run, and which of them are on one machine."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ def machine_of(
     worker: Worker,
     others: Collection[Worker],
     own_probe: SharedTensor | None,
-    reads: Callable[[Worker, Sequence[SharedTensor]], list[bool]],
+    reads: Callable[[Worker, SharedTensor], bool],
 ) -> int:
     """Return the machine of a worker: that whose workers can read its memory as it can read theirs, or a new one.
 
@@ -45,18 +45,17 @@ def machine_of(
         worker: with its probe.
         others: those whose machine is known.
         own_probe: memory of the process that leads; None: it shares none.
-        reads: tells which probes a worker can read.
+        reads: tells whether a worker can read a probe.
     """
-    if own_probe is not None and all(reads(worker, [own_probe])):
+    if own_probe is not None and reads(worker, own_probe):
         return OWN_MACHINE
-    elsewhere = [other for other in others if other.machine != OWN_MACHINE]
     machines: dict[int, bool] = {}
-    for other in elsewhere:
+    for other in (other for other in others if other.machine != OWN_MACHINE):
         both = (
             worker.probe is not None
             and other.probe is not None
-            and all(reads(worker, [other.probe]))
-            and all(reads(other, [worker.probe]))
+            and reads(worker, other.probe)
+            and reads(other, worker.probe)
         )
         machines[other.machine] = machines.get(other.machine, True) and both
     return next((machine for machine, both in machines.items() if both), max(machines, default=OWN_MACHINE) + 1)

@@ -1,7 +1,7 @@
 """The part of a run that lives in a worker: its task and learner, the replay, and the agents of last time."""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -76,9 +76,9 @@ class ResidentAgents:
         """Return memory by which others find out whether they can read that of this process; None: it shares none."""
         return None if self._probe is None else self._probe[1]
 
-    def reads(self, probes: Sequence[SharedTensor]) -> list[bool]:
-        """Return of which processes memory can be read here, by what they returned as `shared`."""
-        return [probe.opened() is not None for probe in probes]
+    def reads(self, probe: SharedTensor) -> bool:
+        """Return whether the memory of a process can be read here, by what it returned as `shared`."""
+        return probe.opened() is not None
 
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)

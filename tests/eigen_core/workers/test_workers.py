@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count, permutations
@@ -360,11 +360,8 @@ def test_on_one_machine_each_worker_reads_what_the_others_share(
 ) -> None:
     """Any worker may fail to read the memory of any other."""
 
-    def reads(worker: Worker, probes: Sequence[SharedTensor]) -> list[bool]:
-        return [
-            worker.address in of_leader if probe.name == "leader" else (worker.address, probe.name) in reading
-            for probe in probes
-        ]
+    def reads(worker: Worker, probe: SharedTensor) -> bool:
+        return worker.address in of_leader if probe.name == "leader" else (worker.address, probe.name) in reading
 
     placed: dict[str, Worker] = {}
     for name in NAMES:
