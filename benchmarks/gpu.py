@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -21,6 +21,7 @@ from benchmarks.results import RESULTS, Section, keep
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.generation.groups import AgentComputer
 from eigen_core.population import agent_groups
 
 _DAYS, _COLUMNS = 3_700, 669
@@ -41,15 +42,29 @@ _SMALL = (
     "evaluation.fitness_slices=2",
     "evaluation.validation_slices=2",
 )
-_CASES = (
-    ("filter_bank", "float32", True),
-    ("filter_bank", "float32", False),
-    ("filter_bank", "bfloat16", True),
-    ("tcn", "float32", True),
-    ("tcn", "float32", False),
-    ("tcn", "bfloat16", True),
+
+
+class _Case(NamedTuple):
+    encoder: str
+    precision: str = "float32"
+    deterministic: bool = True
+    graphs: bool = False
+
+    def __str__(self) -> str:
+        graphs = ", graphs" if self.graphs else ""
+        return f"{self.encoder}, {self.precision}, {'deterministic' if self.deterministic else 'any'}{graphs}"
+
+
+_CASES = tuple(
+    case
+    for encoder in ("filter_bank", "tcn")
+    for case in (
+        _Case(encoder),
+        _Case(encoder, graphs=True),
+        _Case(encoder, deterministic=False),
+        _Case(encoder, precision="bfloat16"),
+    )
 )
-"""Encoder, precision of products, deterministic algorithms."""
 _PHASES = {"evaluate": evaluate, "train": train, "evolve": evolve}
 
 _PICKING = {torch.ops.aten.index, torch.ops.aten.index_select, torch.ops.aten.gather, torch.ops.aten.take}
@@ -113,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(device: torch.device, *, small: bool) -> Section:
     """Run generations of each case on a device, in a small size or the preset's."""
     ceilings = _ceilings(device, small=small)
-    rows = [_row(device, case, ceilings, small=small) for case in _CASES]
+    cases = {case: _measured(device, case, small=small) for case in _CASES}
+    rows = [_row(case, cases, ceilings) for case in _CASES]
+    equal = all(found.weights == cases[case._replace(graphs=False)].weights for case, found in cases.items())
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
     reached = ", ".join(
         f"{flops / 1e12:,.2f} TFLOP/s in {kind}" for kind, flops in ceilings.operations_per_second.items()
@@ -127,7 +144,7 @@ def run(device: torch.device, *, small: bool) -> Section:
         "share of what a large copy reaches; FLOP: of its matrix products (`torch.utils.flop_counter`), as a share of "
         "what a large product of the same precision reaches.",
         columns=(
-            "encoder, precision, algorithms",
+            "encoder, precision, algorithms, whether captured as CUDA graphs",
             *(f"{phase}: s" for phase in _PHASES),
             "peak: MB",
             "kernels (operators) an update",
@@ -136,22 +153,49 @@ def run(device: torch.device, *, small: bool) -> Section:
             "FLOP: %",
         ),
         rows=rows,
-        remarks=(f"{name} copies {ceilings.bytes_per_second / 1e9:,.1f} GB/s and multiplies {reached}.",),
+        remarks=(
+            f"{name} copies {ceilings.bytes_per_second / 1e9:,.1f} GB/s and multiplies {reached}.",
+            f"Captured as CUDA graphs generations have {'the same' if equal else 'OTHER'} bits.",
+        ),
     )
 
 
-def _config(device: torch.device, encoder: str, precision: str, *, small: bool) -> Config:
-    settings = [f"device={device.type}", f"network.encoder={encoder}", f"network.precision={precision}"]
+def _config(device: torch.device, case: _Case, *, small: bool) -> Config:
+    settings = [
+        f"device={device.type}",
+        f"network.encoder={case.encoder}",
+        f"network.precision={case.precision}",
+        f"cuda_graphs={case.graphs}".lower(),
+    ]
     return load_config("eigen2", [*settings, *(["network.scales=[1,5,20]", *_SMALL] if small else [])])
 
 
-def _row(device: torch.device, case: tuple[str, str, bool], ceilings: Ceilings, *, small: bool) -> list[str]:
-    encoder, precision, deterministic = case
-    config = _config(device, encoder, precision, small=small)
+class _Measured(NamedTuple):
+    """What a case took, by phase.
+
+    Attributes:
+        seconds: of the second generation.
+        peak: bytes of the GPU at most, over it.
+        kernels: of the third generation.
+        touched: operators, bytes and floating-point operations of the fourth.
+        steps: gradient steps, and days of episodes, of a group after the other.
+        weights: digest of all agents' weights at the end.
+    """
+
+    seconds: Mapping[str, float]
+    peak: int
+    kernels: Mapping[str, int]
+    touched: Mapping[str, tuple[int, int, int]]
+    steps: Mapping[str, int]
+    weights: str
+
+
+def _measured(device: torch.device, case: _Case, *, small: bool) -> _Measured:
+    config = _config(device, case, small=small)
     panel = random_panel(config, _SMALL_COLUMNS if small else _COLUMNS, _SMALL_DAYS if small else _DAYS)
     state = start_training(config, panel)
     before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(deterministic)
+    torch.use_deterministic_algorithms(case.deterministic)
     try:
         for phase in _PHASES.values():
             phase(state)
@@ -167,21 +211,33 @@ def _row(device: torch.device, case: tuple[str, str, bool], ceilings: Ceilings, 
             touched[name] = (counted.operators, counted.bytes, flops.get_total_flops())
     finally:
         torch.use_deterministic_algorithms(before)
-    groups = len(agent_groups(config.population.size, state.group_size))
-    # Training episodes, then those without noise.
-    steps = {"train": groups * config.learner.gradient_steps, "evaluate": 2 * groups * config.trading.episode_days}
+    computer, size = state.executor, config.population.size
+    assert isinstance(computer, AgentComputer)
+    steps = {
+        "train": len(agent_groups(size, computer.group_size)) * config.learner.gradient_steps,
+        "evaluate": len(agent_groups(size, computer.playing_size)) * state.task.episode_steps,
+    }
+    return _Measured(seconds, peak, kernels, touched, steps, state.history[-1].weights_sha256)
+
+
+def _row(case: _Case, cases: Mapping[_Case, _Measured], ceilings: Ceilings) -> list[str]:
+    found = cases[case]
+    # A graph has the operators that it was captured from, and calls none.
+    touched = cases[case._replace(graphs=False)].touched
     per_step = {
-        name: f"{kernels[name] / count:,.0f} ({touched[name][0] / count:,.0f})" for name, count in steps.items()
+        name: f"{found.kernels[name] / count:,.0f} ({touched[name][0] / count:,.0f})"
+        for name, count in found.steps.items()
     }
     _, moved, flop = touched["train"]
+    seconds = found.seconds
     return [
-        f"{encoder}, {precision}, {'deterministic' if deterministic else 'any'}",
+        str(case),
         *(f"{seconds[name]:.3f}" for name in _PHASES),
-        f"{peak / 1e6:,.0f}" if peak else "",
+        f"{found.peak / 1e6:,.0f}" if found.peak else "",
         per_step["train"],
         per_step["evaluate"],
         f"{100 * moved / seconds['train'] / ceilings.bytes_per_second:.1f}",
-        f"{100 * flop / seconds['train'] / ceilings.operations_per_second[precision]:.1f}",
+        f"{100 * flop / seconds['train'] / ceilings.operations_per_second[case.precision]:.1f}",
     ]
 
 

@@ -11,7 +11,7 @@ from eigen_core.reporting.report import Setting
 
 # Reports are sent to others, whom folders of this machine do not concern.
 _PATHS = frozenset({"market.data", "checkpoint.store", "checkpoint.local"})
-_HERE = ("checkpoint.store", "checkpoint.local", "device", "threads", "workers", "scheduler")
+_HERE = ("checkpoint.store", "checkpoint.local", "device", "cuda_graphs", "threads", "workers", "scheduler")
 
 
 def settings_of(config: Config) -> list[Setting]:

@@ -57,7 +57,16 @@ logger = logging.getLogger(__name__)
 RunState = Literal["running", "finished", "unfinished", "blocked"]
 
 _CHANGEABLE_KEYS = frozenset(
-    {"generations", "threads", "device", "workers", "scheduler", "population.group_size", "replay.compression"}
+    {
+        "generations",
+        "threads",
+        "device",
+        "cuda_graphs",
+        "workers",
+        "scheduler",
+        "population.group_size",
+        "replay.compression",
+    }
 )
 _CHANGEABLE_SECTIONS = ("account.", "checkpoint.", "memory.", "reporting.")
 _LOCAL = CheckpointConfig().local

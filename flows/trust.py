@@ -42,7 +42,7 @@ TRIAL_PRESET = "counterfactual"
 TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
 """Settings of a trial unless others are given: on a year of days a weak edge cannot be told from luck."""
 _DRAWS = 400
-_OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "threads", "workers", "scheduler")
+_OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "cuda_graphs", "threads", "workers", "scheduler")
 _DEFINITION = "definition.json"
 _MOST_BYTES = 1 << 20
 

@@ -1,6 +1,6 @@
 """The batches that agents learn from, drawn before any of them learns, and the noise they learn with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.devices import on_device
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 from eigen_core.task import BatchSampler, Task
+
+Draw = Callable[[], Tensor]
+"""Returns new noise at each call."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,18 @@ class BatchPlan:
         """The plan of consecutive agents."""
         return replace(self, slots=self.slots[agents], first_agent=self.first_agent + agents.start)
 
-    def noise(self, seed: int, purpose: str) -> Callable[[Tensor], Tensor]:
-        """Return what draws standard normal noise of a tensor's shape, `[agents, ...]`, at each call.
+    def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Draw:
+        """Return what draws standard normal noise for each action of a batch: float32 `[agents, batch, *shape]`.
 
         What an agent draws depends on the seed, the generation, its index, the purpose and the calls before.
         """
+        of_agent = (self.slots.shape[-1], *shape)
         agents = range(self.first_agent, self.first_agent + len(self.slots))
         generators = [keyed_generator(seed, self.generation, "train", agent, purpose) for agent in agents]
 
-        def draw(like: Tensor) -> Tensor:
-            rows = [generator.standard_normal(like.shape[1:], dtype=np.float32) for generator in generators]
-            return torch.tensor(np.stack(rows), device=like.device)
+        def draw() -> Tensor:
+            rows = [generator.standard_normal(of_agent, dtype=np.float32) for generator in generators]
+            return on_device(np.stack(rows), device)
 
         return draw
 

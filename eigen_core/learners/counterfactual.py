@@ -19,6 +19,7 @@ from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, drawn_batches
 from eigen_core.learners.critics import scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.replay_needs import replay_learner_changes
 from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change
@@ -91,18 +92,17 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
 
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:  # noqa: ARG002
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
-        counts, moments = group.state["steps"].tolist(), plan.slots.to(group.weights.device)
-        rows: list[list[Tensor]] = []
-        for step in range(plan.gradient_steps):
-            counts = [count + 1 for count in counts]
-            batches = zip(moments[:, step].unbind(1), plan.blocks[step], strict=True)
-            rows.append(self._step(group, list(batches), counts))
-            between_steps()
-        group.state["steps"].copy_(torch.tensor(counts))
-        return Learned.of(group, self.curves, rows)
+        moves = {"steps": [True] * plan.gradient_steps}
 
-    def _step(self, group: Population, batches: list[tuple[Tensor, int]], counts: list[int]) -> list[Tensor]:
+        def step(own: Step) -> list[Tensor]:
+            return self._step(group, own)
+
+        return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, (), between_steps))
+
+    def _step(self, group: Population, step: Step) -> list[Tensor]:
         """Take one optimizer step; return `curves`."""
+        (corrections,), batches = step.corrections, step.batches
+        assert corrections is not None
         rows = group.weights[:, self._stepped].clone().requires_grad_()
         reward_losses, time_losses = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
         seen = []
@@ -117,7 +117,7 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
             time_losses += time_loss.detach() / len(batches)
             seen.append((Expected(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
         rate = setting(group, self._learner, "critic_learning_rate")
-        norms = clipped_step(group, self._stepped, rows, counts, rate, self._learner)
+        norms = clipped_step(group, self._stepped, rows, corrections, rate, self._learner)
         actor = self._task.actor_layout.views(group.weights[:, self._critic_values :])
         for found, known in seen:
             follow_expected(actor, found, known)

@@ -79,7 +79,7 @@ def fit_critics(
     batches: Sequence[Transitions[Observed]],
     td_target: Callable[[Transitions[Observed]], Tensor],
     played: Callable[[Tensor], Tensor],
-    counts: list[int],
+    corrections: Tensor,
     config: LearnerConfig,
 ) -> FittedCritics[Encoded]:
     """Take one optimizer step of all critics towards the temporal-difference targets of batches.
@@ -90,7 +90,7 @@ def fit_critics(
         batches: whose gradients are averaged.
         td_target: returns what the values of a batch should be, float32 `[agents, batch]`, without a gradient.
         played: returns the actions in natural units of those that are stored.
-        counts: each agent's critic steps, this one included.
+        corrections: `bias_corrections` of each agent's critic steps, float32 `[agents, 2]`.
         config: learning rate, weight decay, bound of the gradient.
     """
     columns = critic_columns(task)
@@ -109,5 +109,5 @@ def fit_critics(
         losses += loss.detach()
         values_seen += values[0].detach().mean(-1) / len(batches)
     learning_rate = setting(group, config, "critic_learning_rate")
-    norms = clipped_step(group, columns, rows, counts, learning_rate, config)
+    norms = clipped_step(group, columns, rows, corrections, learning_rate, config)
     return FittedCritics(encodings, losses, values_seen, norms)

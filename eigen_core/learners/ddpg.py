@@ -6,8 +6,10 @@ estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import ClassVar, Generic
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
 from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
 from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change
@@ -43,6 +46,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
     )
 
     usual_policy_delay: ClassVar[int] = 1
+    noise_purposes: ClassVar[tuple[str, ...]] = ()
+    """What `target_actions` takes noise for."""
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         self._config = config
@@ -82,74 +87,62 @@ class DdpgLearner(Generic[Observed, Encoded]):
         """Draw the batches of a generation."""
         return draw_batches(self._config, self._task, replay, agents, generation)
 
-    def target_actions(self, plan: BatchPlan) -> Callable[[Policy], Tensor]:  # noqa: ARG002 - for noise by the plan
+    def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:  # noqa: ARG002 - for learners that take some
         """Return what the target actor plays where the targets value an observation."""
-        return lambda policy: policy.mode
+        return policy.mode
 
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
-        state = group.state
-        critic_counts, actor_counts = state["critic_steps"].tolist(), state["actor_steps"].tolist()
-        slots = plan.slots.to(group.weights.device)
-        rows: list[list[Tensor]] = []
-        target_actions = self.target_actions(plan)
+        numbers = np.arange(1, plan.gradient_steps + 1) + plan.earlier_steps
         delay = self._learner.policy_delay or self.usual_policy_delay
-        for step in range(plan.gradient_steps):
-            critic_counts = [count + 1 for count in critic_counts]
-            moves_actor = (plan.earlier_steps + step + 1) % delay == 0
-            if moves_actor:
-                actor_counts = [count + 1 for count in actor_counts]
-            batches = zip(slots[:, step].unbind(1), plan.blocks[step], strict=True)
-            transitions = [self._task.transitions(replay, *batch) for batch in batches]
-            counts = actor_counts if moves_actor else None
-            rows.append(self._step(group, transitions, target_actions, critic_counts, counts))
-            between_steps()
-        state["critic_steps"].copy_(torch.tensor(critic_counts))
-        state["actor_steps"].copy_(torch.tensor(actor_counts))
-        return Learned.of(group, self.curves, rows)
+        moves = {"critic_steps": [True] * plan.gradient_steps, "actor_steps": (numbers % delay == 0).tolist()}
+        noise = [
+            plan.noise(self._config.seed, purpose, self._task.noise_shape(1)[2:], group.weights.device)
+            for purpose in self.noise_purposes
+        ]
 
-    def _step(
-        self,
-        group: Population,
-        batches: list[Transitions[Observed]],
-        target_actions: Callable[[Policy], Tensor],
-        critic_counts: list[int],
-        actor_counts: list[int] | None,
-    ) -> list[Tensor]:
-        """Take one optimizer step, of the actor and the targets too if its counts are given; return `curves`.
+        def step(own: Step) -> list[Tensor]:
+            return self._step(group, replay, own)
+
+        return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, noise, between_steps))
+
+    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
+        """Take one optimizer step, of the actor and the targets too where the actor steps; return `curves`.
 
         What was encoded for it is freed with it.
         """
+        batches = [self._task.transitions(replay, *batch) for batch in step.batches]
+        noise = zip(*step.noise, strict=True) if step.noise else repeat(())
+        of_critics, of_actor = step.corrections
+        assert of_critics is not None
         fitted = fit_critics(
             self._task,
             group,
             batches,
-            lambda batch: self._td_target(group, batch, target_actions),
+            lambda batch: self._td_target(group, batch, *next(noise)),
             lambda actions: actions,
-            critic_counts,
+            of_critics,
             self._learner,
         )
-        if actor_counts is None:
+        if of_actor is None:
             actor_loss = actor_norm = torch.full_like(fitted.loss, torch.nan)
         else:
-            actor_loss, actor_norm = self._actor_step(group, fitted.encodings, actor_counts)
+            actor_loss, actor_norm = self._actor_step(group, fitted.encodings, of_actor)
             follow(group.state["targets"], group.weights, self._learner.tau)
         return [fitted.loss, actor_loss, fitted.value, fitted.gradient_norm, actor_norm]
 
     @torch.no_grad()
-    def _td_target(
-        self, group: Population, batch: Transitions[Observed], target_actions: Callable[[Policy], Tensor]
-    ) -> Tensor:
+    def _td_target(self, group: Population, batch: Transitions[Observed], *noise: Tensor) -> Tensor:
         """Reward plus the discounted value that the targets give to the next observation: float32 `[agents, batch]`."""
         targets, task = group.state["targets"], self._task
         critic = task.critic_layout.views(targets[:, self._critic])
         actor = task.actor_layout.views(targets[:, self._actor])
         encoding = task.encode(critic, batch.next_observations)
-        values = task.values(critic, encoding, target_actions(task.policy(actor, encoding))).amin(0)
+        values = task.values(critic, encoding, self.target_actions(task.policy(actor, encoding), *noise)).amin(0)
         rewards, discount = discounted_rewards(batch, group, self._learner)
         return rewards + discount * values
 
-    def _actor_step(self, group: Population, encodings: list[Encoded], counts: list[int]) -> tuple[Tensor, Tensor]:
+    def _actor_step(self, group: Population, encodings: list[Encoded], corrections: Tensor) -> tuple[Tensor, Tensor]:
         """Ascend the gradient of the first critic's value, with the encodings of the critic step."""
         task = self._task
         rows = group.weights[:, self._actor].clone().requires_grad_()
@@ -161,7 +154,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
             torch.autograd.backward(loss.sum())
             losses += loss.detach()
         learning_rate = setting(group, self._learner, "actor_learning_rate")
-        norms = clipped_step(group, self._actor, rows, counts, learning_rate, self._learner)
+        norms = clipped_step(group, self._actor, rows, corrections, learning_rate, self._learner)
         return losses, norms
 
     @staticmethod

@@ -20,6 +20,7 @@ from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns
 from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.planned_steps import count_steps
 from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change, halves
 from eigen_core.networks import Heads
@@ -112,16 +113,15 @@ class DirectLearner:
         between_steps: Callable[[], None],
     ) -> Learned:
         """Take the optimizer steps of `plan`; see `Learner.learn`."""
-        counts = group.state["steps"].tolist()
+        every_step = [True] * plan.gradient_steps
         rows: list[list[Tensor]] = []
-        for starts in plan.starts.tolist():
-            counts = [count + 1 for count in counts]
-            rows.append(self._step(group, starts, plan.days, counts))
+        for starts, corrections in zip(plan.starts.tolist(), count_steps(group, "steps", every_step), strict=True):
+            assert corrections is not None
+            rows.append(self._step(group, starts, plan.days, corrections))
             between_steps()
-        group.state["steps"].copy_(torch.tensor(counts))
         return Learned.of(group, self.curves, rows)
 
-    def _step(self, group: Population, starts: list[int], days: int, counts: list[int]) -> list[Tensor]:
+    def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
         """Take one optimizer step up the mean growth less the risk aversion times its variance; return `curves`."""
         learner = self._learner
         aversion = setting(group, learner, "risk_aversion")
@@ -136,7 +136,7 @@ class DirectLearner:
             seen += torch.stack([mean.detach(), variance.detach(), turnover.mean(-1)]) / len(starts)
         rates = ("critic_learning_rate", "actor_learning_rate")
         norms = [
-            clipped_step(group, columns, part, counts, setting(group, learner, rate), learner)
+            clipped_step(group, columns, part, corrections, setting(group, learner, rate), learner)
             for columns, part, rate in zip((self._encoder, self._actor), parts, rates, strict=True)
         ]
         return [*seen, *norms]

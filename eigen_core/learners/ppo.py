@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.learners.adam import adam_state, clipped_step
+from eigen_core.learners.adam import adam_state, bias_corrections, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
 from eigen_core.learners.replay_needs import SMALLEST_BATCH
@@ -260,8 +260,9 @@ class PpoLearner(Generic[Observed, Encoded]):
         ]
         counts[:] = [count + steps for count, steps in zip(counts, stepping, strict=True)]
         chosen = [agent for agent, steps in enumerate(stepping) if steps]
+        corrections = bias_corrections(np.array(counts)[chosen], group.weights.device)
         norms = [
-            clipped_step(group, columns, rows, counts, left * setting(group, learner, rate), learner, chosen)
+            clipped_step(group, columns, rows, corrections, left * setting(group, learner, rate), learner, chosen)
             for columns, rows, rate in (
                 (self._critic, critic_rows, "critic_learning_rate"),
                 (self._actor, actor_rows, "actor_learning_rate"),

@@ -4,7 +4,7 @@ Haarnoja et al. 2018 (arXiv:1812.05905), algorithm 1: two critics, a squashed Ga
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Generic, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from eigen_core.learners.adam import adam_update, clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
 from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
 from eigen_core.learners.settings import setting
 from eigen_core.needs import DOUBLE, SINGLE, Change
@@ -23,8 +24,6 @@ from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import Encoded, Observed, Task, TaskNeeds, Transitions
-
-Draw = Callable[[Tensor], Tensor]
 
 
 class _ActorStep(NamedTuple):
@@ -91,46 +90,41 @@ class SacLearner(Generic[Observed, Encoded]):
 
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
-        seed = self._config.seed
-        next_noise, noise = plan.noise(seed, "next actions"), plan.noise(seed, "actions")
-        counts, slots = group.state["steps"].tolist(), plan.slots.to(group.weights.device)
-        rows: list[list[Tensor]] = []
-        for step in range(plan.gradient_steps):
-            counts = [count + 1 for count in counts]
-            batches = zip(slots[:, step].unbind(1), plan.blocks[step], strict=True)
-            transitions = [self._task.transitions(replay, *batch) for batch in batches]
-            rows.append(self._step(group, transitions, next_noise, noise, counts))
-            between_steps()
-        group.state["steps"].copy_(torch.tensor(counts))
-        return Learned.of(group, self.curves, rows)
+        moves = {"steps": [True] * plan.gradient_steps}
+        noise = [
+            plan.noise(self._config.seed, purpose, self._task.noise_shape(1)[2:], group.weights.device)
+            for purpose in ("next actions", "actions")
+        ]
 
-    def _step(
-        self,
-        group: Population,
-        batches: list[Transitions[Observed]],
-        next_noise: Draw,
-        noise: Draw,
-        counts: list[int],
-    ) -> list[Tensor]:
+        def step(own: Step) -> list[Tensor]:
+            return self._step(group, replay, own)
+
+        return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, noise, between_steps))
+
+    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step of critics, actor, temperature and targets; return `curves`."""
+        batches = [self._task.transitions(replay, *batch) for batch in step.batches]
+        (corrections,), (next_noise, noise) = step.corrections, step.noise
+        assert corrections is not None
+        of_next = iter(next_noise)
         temperature = group.state["log_temperature"].exp()
         fitted = fit_critics(
             self._task,
             group,
             batches,
-            lambda batch: self._td_target(group, batch, temperature, next_noise),
+            lambda batch: self._td_target(group, batch, temperature, next(of_next)),
             self._task.box.actions,
-            counts,
+            corrections,
             self._learner,
         )
-        acted = self._actor_step(group, fitted.encodings, temperature, noise, counts)
-        self._temperature_step(group, acted, counts)
+        acted = self._actor_step(group, fitted.encodings, temperature, noise, corrections)
+        self._temperature_step(group, acted, corrections)
         follow(group.state["targets"], group.weights[:, self._critic], self._learner.tau)
         norms = [fitted.gradient_norm, acted.gradient_norm]
         return [fitted.loss, acted.loss, fitted.value, -acted.log_prob, temperature[:, 0], *norms]
 
     @torch.no_grad()
-    def _td_target(self, group: Population, batch: Transitions[Observed], temperature: Tensor, noise: Draw) -> Tensor:
+    def _td_target(self, group: Population, batch: Transitions[Observed], temperature: Tensor, noise: Tensor) -> Tensor:
         """Reward plus the discounted soft value of the next observation (equations 2 and 3): `[agents, batch]`.
 
         The actor reads it by its own encoder, the target critics by theirs.
@@ -140,7 +134,7 @@ class SacLearner(Generic[Observed, Encoded]):
         policy = task.policy(
             task.actor_layout.views(group.weights[:, self._actor]), task.encode(own, batch.next_observations)
         )
-        raw = policy.sample(noise(policy.mode))
+        raw = policy.sample(noise)
         targets = task.critic_layout.views(group.state["targets"])
         encoding = task.encode(targets, batch.next_observations)
         values = task.values(targets, encoding, task.box.actions(raw)).amin(0)
@@ -149,16 +143,21 @@ class SacLearner(Generic[Observed, Encoded]):
         return rewards + discount * soft_values
 
     def _actor_step(
-        self, group: Population, encodings: list[Encoded], temperature: Tensor, noise: Draw, counts: list[int]
+        self,
+        group: Population,
+        encodings: list[Encoded],
+        temperature: Tensor,
+        noise: Sequence[Tensor],
+        corrections: Tensor,
     ) -> _ActorStep:
         """Descend the weighted log-density minus the lower value (equation 9), by the encodings of the critic step."""
         task = self._task
         rows = group.weights[:, self._actor].clone().requires_grad_()
         critic = task.critic_layout.views(group.weights[:, self._critic])
         losses, log_probs, values = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0]), 0
-        for encoding in encodings:
+        for encoding, drawn in zip(encodings, noise, strict=True):
             policy = task.policy(task.actor_layout.views(rows), encoding)
-            raw = policy.sample(noise(policy.mode))
+            raw = policy.sample(drawn)
             log_prob = policy.log_prob(raw)
             value = task.values(critic, encoding, task.box.actions(raw)).amin(0)
             loss = (temperature * log_prob - value).mean(-1) / len(encodings)
@@ -167,10 +166,10 @@ class SacLearner(Generic[Observed, Encoded]):
             log_probs += log_prob.detach().mean(-1) / len(encodings)
             values = raw[0, 0].numel()
         learning_rate = setting(group, self._learner, "actor_learning_rate")
-        norms = clipped_step(group, self._actor, rows, counts, learning_rate, self._learner)
+        norms = clipped_step(group, self._actor, rows, corrections, learning_rate, self._learner)
         return _ActorStep(losses, norms, log_probs, values)
 
-    def _temperature_step(self, group: Population, acted: _ActorStep, counts: list[int]) -> None:
+    def _temperature_step(self, group: Population, acted: _ActorStep, corrections: Tensor) -> None:
         """Raise the temperature where the entropy is below its target, else lower it (section 5).
 
         The loss is linear in the temperature's logarithm, so that a low temperature can still rise.
@@ -182,7 +181,7 @@ class SacLearner(Generic[Observed, Encoded]):
             state["temperature_first_moment"],
             state["temperature_second_moment"],
             gradients,
-            counts,
+            corrections,
             self._learner.temperature_learning_rate,
         )
 

@@ -4,13 +4,11 @@ Fujimoto et al. 2018 (arXiv:1802.09477), algorithm 1. What is not here is in `dd
 4.2) and the delay (section 5.2).
 """
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.ddpg import DdpgLearner
 from eigen_core.networks import Heads, Policy
 from eigen_core.task import Encoded, Observed
@@ -20,19 +18,14 @@ class Td3Learner(DdpgLearner[Observed, Encoded]):
     """Implements `Learner`."""
 
     usual_policy_delay: ClassVar[int] = 2
+    noise_purposes: ClassVar[tuple[str, ...]] = ("target noise",)
 
     @staticmethod
     def heads(config: Config) -> Heads:
         """Return two critics of actions and a deterministic actor."""
         return Heads(critics=2, return_steps=config.learner.n_step)
 
-    def target_actions(self, plan: BatchPlan) -> Callable[[Policy], Tensor]:
+    def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:
         """Return the target actor's actions with clipped noise: similar actions have similar values (section 5.3)."""
-        draw, clip = plan.noise(self._config.seed, "target noise"), self._learner.target_noise_clip
-
-        def smoothed(policy: Policy) -> Tensor:
-            actions = policy.mode
-            noise = draw(actions).mul_(self._learner.target_noise).clamp_(-clip, clip)
-            return self._task.box.explore(actions, noise)
-
-        return smoothed
+        (drawn,), clip = noise, self._learner.target_noise_clip
+        return self._task.box.explore(policy.mode, (drawn * self._learner.target_noise).clamp_(-clip, clip))

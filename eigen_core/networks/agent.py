@@ -15,7 +15,7 @@ from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
 from eigen_core.needs import SINGLE
 from eigen_core.networks.actions import AssetActions, market_actions
-from eigen_core.networks.encoders import encoder_class
+from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import (
     ParameterLayout,
@@ -192,7 +192,9 @@ class AgentNetwork:
         day_bytes = SINGLE * self._valid.shape[1] * self._network.channels
         return encoded_at_once(agents, days, day_bytes, self._valid.device.type, steps, self.days_before)
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> MarketEmbedding:
+    def encode_days(
+        self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int
+    ) -> MarketEmbedding:
         """Encode each agent's days, int64 `[agents, batch]`, all inside one block and different for an agent."""
         embeddings = self._encoder.encode_days(parameters, days, first_day, block_days)
         return self._embedding(parameters, embeddings, self._valid[days])

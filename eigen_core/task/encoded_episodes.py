@@ -69,18 +69,24 @@ class EncodedEpisodes:
                     days.put(agents, done + first, network.encode_block(critic, run.start + first, count))
             done += len(run)
 
-    def of_step(self, step: int) -> Tensor:
-        """Return what `AgentNetwork.prepare_actor` makes of a step, float32 `[agents, episodes, assets, width]`."""
-        return self._prepared(self._rows[:, :, step], self._times[step])
+    def of_step(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return what `prepared` needs to know of a step: numbers of encoded days, and the time in the episode."""
+        return self._rows[:, :, step], self._times[step]
 
     def of_all_steps(self) -> Tensor:
-        """Return it for all steps, float32 `[agents, episodes, steps, assets, width]`."""
+        """Return what is `prepared` for all steps, float32 `[agents, episodes, steps, assets, width]`."""
         shape = (*self._rows.shape, self._network.assets, self._network.prepared_width)
         prepared = torch.empty(shape, device=self._rows.device)
         # An episode at a time: what is picked of the days takes little memory beside them.
         for episode, rows in enumerate(self._rows.unbind(1)):
-            prepared[:, episode] = self._prepared(rows, self._times)
+            prepared[:, episode] = self.prepared(rows, self._times)
         return prepared
 
-    def _prepared(self, rows: Tensor, times: Tensor) -> Tensor:
+    def prepared(self, rows: Tensor, times: Tensor) -> Tensor:
+        """Return what `AgentNetwork.prepare_actor` makes of encoded days, float32 `[agents, days, assets, width]`.
+
+        Args:
+            rows: numbers of the days, int64 `[agents, days]`.
+            times: time in the episode, float32 `[..., days, values]`.
+        """
         return self._network.prepare_actor(self.actor, self._days.picked(rows), times)

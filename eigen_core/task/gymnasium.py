@@ -19,6 +19,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.instructions import compute_with
 from eigen_core.networks import Heads, Policy
+from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.replay import Column, Replay
@@ -182,7 +183,7 @@ class GymnasiumTask:
         """Return what draws batches from all that is stored."""
         return UniformSampler(replay.size, batch_size)
 
-    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Tensor]:  # noqa: ARG002
+    def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Tensor]:  # noqa: ARG002
         """Return the transitions in `slots`, int64 `[agents, batch]`."""
         stretches = replay.stretches(slots, self._return_steps, self.episode_end)
         first = replay.pick(slots, "observation", "action")

@@ -13,6 +13,7 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.needs import Facts
+from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.policies import Box, Policy
@@ -228,7 +229,7 @@ class Task(Protocol[Observed, Encoded]):
     def sampler(self, replay: Replay, batch_size: int) -> BatchSampler | None:
         """Return what draws batches from a replay as it is now; None while there are too few transitions for one."""
 
-    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Observed]:
+    def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Observed]:
         """Return the transitions in `slots`, int64 `[agents, batch]`, which were drawn from a block."""
 
     def encode(self, critic: Parameters, observations: Observed) -> Encoded:

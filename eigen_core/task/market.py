@@ -11,6 +11,7 @@ from eigen_core.config import Config
 from eigen_core.market.facts import PanelFacts
 from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, market_actions
+from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import Expected
 from eigen_core.records import Excess
@@ -128,7 +129,7 @@ class MarketTask(PanelTask):
         days = self._outcomes.days
         return self.day_sampler(np.asarray(days, dtype=np.int32), days.stop, batch_size)
 
-    def outcomes(self, moments: Tensor, block: int) -> tuple[MarketObservation, Outcomes]:
+    def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[MarketObservation, Outcomes]:
         """Return what is observed on days, int64 `[agents, batch]`, and what each purchase would have come to."""
         assert self._outcomes is not None
         days = moments + self._outcomes.first_day

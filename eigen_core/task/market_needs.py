@@ -248,7 +248,9 @@ class MarketNeeds:
         """The most at once while one day is acted on and traded, with the positions and the orders so far."""
         trading, cells = self.config.trading, episodes * self.panel.assets
         actor = self._agent.actor(episodes, 1)
-        acting = max(self._prepare(episodes, 1), 4 * actor.hidden + actor.product) + SINGLE * cells * PORTFOLIO_VALUES
+        # What comes of an alternative does not depend on the portfolio, which is added to what is prepared otherwise.
+        hidden = (3 if self.heads.outcomes else 4) * actor.hidden
+        acting = max(self._prepare(episodes, 1), hidden + actor.product) + SINGLE * cells * PORTFOLIO_VALUES
         choosing = (SINGLE + 2 * DOUBLE) * cells
         held = trading.holding_days * trading.purchases_per_day
         positions = _OBSERVED_BYTES * trading.holding_days * (cells + 2 * episodes) + 5 * DOUBLE * episodes * held

@@ -1,6 +1,7 @@
 """Rollouts of a group of agents over slices of the market."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -8,12 +9,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.cuda_graphs import Repeated
 from eigen_core.networks import AgentNetwork
 from eigen_core.task.encoded_episodes import EncodedEpisodes
 from eigen_core.task.market_transitions import EpisodeBatch, stored_rewards, stored_steps
 from eigen_core.trading import (
+    Decision,
     EpisodeSummary,
     HeldPrices,
+    Moment,
     Prices,
     TradingEnvironment,
     episode_times,
@@ -36,6 +40,23 @@ class MarketRollout:
     episodes: EpisodeBatch | None
 
 
+class _Day(NamedTuple):
+    """What differs from one day of a group's episodes to the next.
+
+    Attributes:
+        rows, time: of `EncodedEpisodes.of_step`.
+        portfolio: float16 `[agents, slices, assets, values]`.
+        noise: what the policy plays with, float32 `[agents, slices, assets, values]`; None: none.
+        moment: of the environment; None: nothing is bought any more.
+    """
+
+    rows: Tensor
+    time: Tensor
+    portfolio: Tensor
+    noise: Tensor | None
+    moment: Moment | None
+
+
 class Evaluator:
     """Plays episodes with groups of agents.
 
@@ -53,6 +74,7 @@ class Evaluator:
         self._device = device
         self._held_prices = HeldPrices.of(prices, config.trading) if network.portfolio_values else None
         self._steps = stored_steps(config)
+        self._captures = config.cuda_graphs
         self._episode_times = episode_times(config.trading, device)[: self._steps]
 
     @torch.no_grad()
@@ -90,14 +112,23 @@ class Evaluator:
         kept = (len(first_days), recorded, days, assets)
         portfolios = torch.empty((*kept, self._network.portfolio_values), dtype=torch.float16, device=self._device)
         stored = torch.empty((*kept, self._network.box.values), device=self._device)
+
+        def decide(day: _Day) -> tuple[Tensor, Decision | None]:
+            prepared = encoded.prepared(day.rows, day.time)
+            policy = self._network.policy(encoded.actor, prepared, day.portfolio.float())
+            played = policy.play(day.noise)
+            actions = played.actions.flatten(0, 1).unbind(-1)
+            return played.stored, None if day.moment is None else environment.decide(day.moment, *actions)
+
+        repeated = Repeated(decide, self._device, captures=self._captures)
         for step in range(days):
             portfolio = environment.portfolio().reshape(*first_days.shape, assets, -1)
-            policy = self._network.policy(encoded.actor, encoded.of_step(step), portfolio.float())
-            played = policy.play(None if noise is None else noise[:, :, step])
+            of_noise = None if noise is None else noise[:, :, step]
+            chosen, decision = repeated(_Day(*encoded.of_step(step), portfolio, of_noise, environment.moment()))
             if recorded:
                 portfolios[:, :, step] = portfolio[:, :recorded]
-                stored[:, :, step] = played.stored[:, :recorded]
-            environment.step(*played.actions.flatten(0, 1).unbind(-1))
+                stored[:, :, step] = chosen[:, :recorded]
+            environment.end_day(decision)
         nothing = torch.zeros((first_days.numel(), assets), device=self._device)
         while not environment.done:
             environment.step(nothing, nothing)

@@ -5,6 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import Expected
 from eigen_core.task.interface import BatchSampler
@@ -36,7 +37,7 @@ class KnownOutcomes(Protocol):
     def outcome_sampler(self, batch_size: int) -> BatchSampler | None:
         """Return what draws different moments of the training part; None while there are too few for a batch."""
 
-    def outcomes(self, moments: Tensor, block: int) -> tuple[Any, Outcomes]:
+    def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[Any, Outcomes]:
         """Return what is observed at moments, int64 `[agents, batch]`, drawn from a block, and what would have come."""
 
     def expected_outcomes(self, actor: Parameters, encoding: Any) -> Expected:  # noqa: ANN401 - the task's own

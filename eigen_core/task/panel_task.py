@@ -18,7 +18,7 @@ from eigen_core.market.facts import PanelFacts
 from eigen_core.market.fresh import TrainingDays
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
-from eigen_core.networks.encoders import encoder_class
+from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import Parameters
 from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
@@ -50,7 +50,7 @@ class MarketObservation:
     days: Tensor
     portfolio: Tensor | None
     episode_time: Tensor
-    block: int
+    block: FirstDay
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class PanelTask(ABC):
         admissible = days.block_starts(blocks, batch_size)
         return BlockSampler(days, blocks, admissible, batch_size) if len(admissible) else None
 
-    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[MarketObservation]:
+    def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[MarketObservation]:
         """Return the transitions in `slots`, int64 `[agents, batch]`, whose days are in one block."""
         rows = picked(replay, slots, self._return_steps)
         observes = bool(self.network.portfolio_values)

@@ -1,6 +1,13 @@
 """The trading environment: orders, accounting and rewards as arrays over episodes."""
 
-from eigen_core.trading.environment import EPISODE_TIME_VALUES, TradingEnvironment, episode_time, episode_times
+from eigen_core.trading.environment import (
+    EPISODE_TIME_VALUES,
+    Decision,
+    Moment,
+    TradingEnvironment,
+    episode_time,
+    episode_times,
+)
 from eigen_core.trading.excess import excess_of, excess_of_days, excess_sums, market_gains, newey_west_lags
 from eigen_core.trading.orders import entry_prices
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices
@@ -11,8 +18,10 @@ from eigen_core.trading.whole_episodes import trade_whole_episodes
 __all__ = [
     "EPISODE_TIME_VALUES",
     "PORTFOLIO_VALUES",
+    "Decision",
     "EpisodeSummary",
     "HeldPrices",
+    "Moment",
     "Prices",
     "TradingEnvironment",
     "entry_prices",

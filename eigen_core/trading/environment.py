@@ -75,7 +75,20 @@ def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor,
             raise ValueError(f"{name} must be {list(shape)}, not {list(values.shape)}.")
 
 
-class _Decision(NamedTuple):
+class Moment(NamedTuple):
+    """What a decision depends on beside the actions, and a CUDA graph has to be given.
+
+    Attributes:
+        days: int64 `[E, 1]`, the day of the decision.
+        observed, later: of `Positions.at`.
+    """
+
+    days: Tensor
+    observed: Tensor
+    later: Tensor
+
+
+class Decision(NamedTuple):
     """What a day's decision chose, and whether it was held already: each `[E, K]`."""
 
     asset: Tensor
@@ -137,7 +150,7 @@ class TradingEnvironment:
         self._first_days = check_first_days(self.prices, self.trading, first_days)
         self._step_index = 0
         self._summary = None
-        self._decisions: list[_Decision] = []
+        self._decisions: list[Decision] = []
         self._positions = Positions(self._held_prices, self.trading, len(first_days))
 
     @property
@@ -183,10 +196,46 @@ class TradingEnvironment:
             ValueError: an action has the wrong shape.
             FloatingPointError: at the last step, if an action that counted or a reward of the episode is not finite.
         """
+        moment = self.moment()
+        check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
+        self.end_day(None if moment is None else self.decide(moment, coefficients, targets, ranks))
+
+    @torch.inference_mode()
+    def moment(self) -> Moment | None:
+        """Return what the coming decision depends on; None on days on which nothing is bought any more.
+
+        `step` in three parts, of which `decide` can be captured: this, `decide`, `end_day`.
+
+        Raises:
+            RuntimeError: the episodes are over.
+        """
         if self._positions is None:
             raise RuntimeError("The episodes are over: call reset before the next step.")
-        check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
-        self._trade(self._positions, coefficients, targets, ranks)
+        if self._step_index >= self.trading.trading_days:
+            return None
+        return Moment(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))
+
+    # In this mode an operator costs a tenth less. No tensor of it is used outside of the environment.
+    @torch.inference_mode()
+    def decide(self, moment: Moment, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> Decision:
+        """Decide at a moment, with the actions of `step`, and open the positions."""
+        assert self._positions is not None
+        asset, coefficient = choose_assets(self.prices, self.trading, moment.days, coefficients, ranks)
+        target = targets.gather(-1, asset).to(torch.float64)
+        return Decision(asset, coefficient, target, self._positions.open(*moment, asset, coefficient, target))
+
+    def end_day(self, decision: Decision | None) -> None:
+        """Keep the decision of the day, if there was one, and move to the next.
+
+        Raises:
+            FloatingPointError: see `step`.
+        """
+        assert self._positions is not None
+        if decision is not None:
+            self._decisions.append(decision)
+        with torch.inference_mode():
+            self._positions.end_day(self._step_index)
+        self._step_index += 1
         if self.done:
             self._finish()
 
@@ -249,20 +298,6 @@ class TradingEnvironment:
         table = pd.DataFrame({name: values.numpy() for name, values in columns.items()})
         table["reason"] = np.where(trade["at_target"].numpy(), "target", "time")
         return table
-
-    # In this mode an operator costs a tenth less. No tensor of it leaves the environment.
-    @torch.inference_mode()
-    def _trade(self, positions: Positions, coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
-        """Decide, and move to the next day."""
-        step = self._step_index
-        if step < self.trading.trading_days:
-            days = self._first_days.unsqueeze(1) + step
-            asset, coefficient = choose_assets(self.prices, self.trading, days, coefficients, ranks)
-            target = targets.gather(-1, asset).to(torch.float64)
-            held = positions.open(step, days, asset, coefficient, target)
-            self._decisions.append(_Decision(asset, coefficient, target, held))
-        positions.end_day(step)
-        self._step_index += 1
 
     def _orders(self, first: int = 0) -> tuple[Orders, Tensor]:
         """Return orders of the decisions from `first` on, and which were bought: each `[E, decisions, K]`."""

@@ -96,20 +96,31 @@ class Positions:
         """Return what agents observe at a step: see `TradingEnvironment.portfolio`."""
         return self._observed[step % self._trading.holding_days].clone()
 
-    def open(self, step: int, days: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor) -> Tensor:
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return what `open` needs to know of a step.
+
+        Returns:
+            What is observed at it, int64 `[E, A]`, an asset's values as one; and where the first asset's values of the
+            days after it lie, int64 `[holding_days - 1, E, 1]`.
+        """
+        row = step % self._trading.holding_days
+        return self._rows[row], self._cells_later[row]
+
+    def open(
+        self, days: Tensor, observed: Tensor, later: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
+    ) -> Tensor:
         """Open the positions of a step's decisions where they can be filled and the asset is not held.
 
         Args:
-            step: the step.
-            days: int64 `[E, 1]`, its day.
+            days: int64 `[E, 1]`, the step's day.
+            observed, later: what `at` returns of the step.
             asset, coefficient, target: `[E, K]`, what is decided, as in `Orders`.
 
         Returns:
             Whether the asset was held already, bool `[E, K]`.
         """
         trading = self._trading
-        row = step % trading.holding_days
-        held = self._rows[row].gather(1, asset) != 0
+        held = observed.gather(1, asset) != 0
         cell = days.add(asset, alpha=self._price_days)
         torch.take(self._prices.values, cell + self._prices.offsets, out=self._met)
         sale = target_price(trading, self._entry, target)
@@ -120,7 +131,7 @@ class Positions:
         self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
         limit = trading.max_coefficient
         self._size.copy_(coefficient.clamp(max=_LARGEST_HALF) if limit is None else coefficient / limit)
-        torch.add(self._cells_later[row], asset, out=self._cells)
+        torch.add(later, asset, out=self._cells)
         torch.mul(self._position, remains, out=self._written)
         # An asset that is bought has zeros on all of the coming days.
         self._coming.scatter_add_(0, *self._flat)

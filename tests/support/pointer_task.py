@@ -14,6 +14,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.needs import SINGLE, Change, Kept, Operation
 from eigen_core.networks import Box, Heads, SquashedGaussian
+from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
 from eigen_core.networks.policies import action_shapes, policy_of
 from eigen_core.replay import Column, Replay
@@ -146,7 +147,7 @@ class PointerTask:
     def sampler(self, replay: Replay, batch_size: int) -> _Uniform | None:
         return _Uniform(replay, batch_size)
 
-    def transitions(self, replay: Replay, slots: Tensor, block: int) -> Transitions[Tensor]:  # noqa: ARG002
+    def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Tensor]:  # noqa: ARG002
         rows, stretches = replay.pick(slots), replay.stretches(slots, self._heads.return_steps, self.episode_end)
         following = replay.pick((stretches.last + 1) % replay.size, "shown")["shown"]
         rewards = replay.pick(stretches.slots, "reward")["reward"] * stretches.taken

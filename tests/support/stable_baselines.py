@@ -1,6 +1,6 @@
 """Agents of ours as models of Stable-Baselines3, which learn from the same batches with the same noise."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from eigen_core.generation import TrainingState
-from eigen_core.learners.batches import BatchPlan
+from eigen_core.learners.batches import BatchPlan, Draw
 from eigen_core.learners.ppo import EpisodePlan
 from eigen_core.networks.layout import Parameters
 from eigen_core.randomness import keyed_generator
@@ -53,10 +53,12 @@ def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
     _put(weights, _views(state, state.population.weights, agent))
     _put(targets, _views(state, state.population.state["targets"], agent))
     model.replay_buffer = _Batches(model, state, agent, plan)
-    draw = plan.rows(slice(agent, agent + 1)).noise(state.config.seed, "target noise")
+    draw = _drawn(state, agent, plan, "target noise")
 
     def noise(actions: Tensor, mean: float, deviation: float) -> Tensor:
-        return mean + deviation * draw(actions[None])[0]
+        drawn = draw()
+        assert drawn.shape == actions.shape
+        return mean + deviation * drawn
 
     with patch.object(Tensor, "normal_", noise):
         model.train(plan.gradient_steps, learner.batch_size)
@@ -86,8 +88,7 @@ def sac(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
     _put(weights, _views(state, state.population.weights, agent))
     _put(targets, state.task.critic_layout.views(state.population.state["targets"][agent : agent + 1]))
     model.replay_buffer = _Batches(model, state, agent, plan)
-    own = plan.rows(slice(agent, agent + 1))
-    with _gaussian_noise(*(own.noise(state.config.seed, purpose) for purpose in ("actions", "next actions"))):
+    with _gaussian_noise(*(_drawn(state, agent, plan, purpose) for purpose in ("actions", "next actions"))):
         model.train(plan.gradient_steps, learner.batch_size)
     found = model.logger.name_to_value
     curves = {
@@ -279,15 +280,22 @@ def _taken(prefix: str, layers: Layers) -> dict[str, Tensor]:
     return found
 
 
+def _drawn(state: TrainingState, agent: int, plan: BatchPlan, purpose: str) -> Draw:
+    """Return what draws the noise of an agent, `[batch, values]`."""
+    own, shape = plan.rows(slice(agent, agent + 1)), state.task.noise_shape(1)[2:]
+    draw = own.noise(state.config.seed, purpose, shape, torch.device("cpu"))
+    return lambda: draw()[0]
+
+
 @contextmanager
-def _gaussian_noise(*draws: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def _gaussian_noise(*draws: Draw) -> Iterator[None]:
     """Let normal distributions draw from these by turns."""
     drawn = 0
 
     def sample(distribution: Normal) -> Tensor:
         nonlocal drawn
         drawn += 1
-        noise = draws[(drawn - 1) % len(draws)](distribution.loc[None])[0]
+        noise = draws[(drawn - 1) % len(draws)]()
         return distribution.loc + distribution.scale * noise
 
     with patch.object(Normal, "rsample", sample):

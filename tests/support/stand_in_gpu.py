@@ -1,13 +1,14 @@
 """A stand-in for a GPU: tensors that say `cuda` and are computed by the processor, so that a training runs as on one.
 
-It finds what a CPU hides and a GPU refuses: operations on tensors of two devices, numpy arrays of a GPU's tensors.
+It finds what a CPU hides and a GPU refuses: operations on tensors of two devices, numpy arrays of a GPU's tensors, work
+that cannot be captured as a CUDA graph. A graph replays the operators that were captured on the same memory.
 Every operator passes through `StandInGpu`, where a test may watch it. It has no speed and no kernels of its own: what
 those compute is not shown.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ MEMORY = 80_000_000_000
 _ITEM = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 # They may read from another device, or be told by an index on the host.
 _OF_TWO_DEVICES = ("aten.copy_", "aten._to_copy", "aten.index.", "aten.index_put", "aten._index_put")
+_MOVING = ("aten.copy_", "aten._to_copy")
+_BY_INDEX = ("aten.index.", "aten.index_put", "aten._index_put")
+_READING = ("aten._local_scalar_dense", "aten.nonzero", "aten.equal", "aten.masked_select", "aten.unique")
 
 Operator = Callable[..., Any]
 
@@ -123,7 +127,11 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     # Autograd makes its zeros where it believes the tensors to be.
     on_gpu = bool(ours) if wanted is None else wanted.type in ("cuda", "meta")
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
-    result = func(*tree_map(_held, args), **tree_map(_held, kwargs))
+    held_args, held_kwargs = tree_map(_held, (args, kwargs))
+    result = func(*held_args, **held_kwargs)
+    if StandInGraph.capturing is not None and (ours or on_gpu):
+        _require_captured(str(func), args, others, on_gpu=on_gpu)
+        StandInGraph.capturing.operators.append((func, held_args, held_kwargs, result))
     written = {id(tensor) for tensor in others}
 
     def given(value: Any) -> Any:
@@ -134,10 +142,70 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return tree_map(given, result)
 
 
+def _require_captured(name: str, args: tuple[Any, ...], from_host: list[Tensor], *, on_gpu: bool) -> None:
+    """Refuse what a GPU cannot capture: what it waits for, and copies of memory that is not pinned."""
+    # A number of the host becomes an argument of a kernel.
+    brings = any(tensor.dim() for tensor in from_host) or (from_host and name.startswith(_MOVING))
+    by_mask = name.startswith(_BY_INDEX) and any(part is not None and part.dtype == torch.bool for part in args[1])
+    if brings or by_mask or not on_gpu or name.startswith(_READING):
+        raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
+
+
 def _held(value: Any) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu")
     return value.held if isinstance(value, GpuTensor) else value
+
+
+class StandInGraph:
+    """Operators that were computed while it was captured, to be computed again on the same memory.
+
+    Attributes:
+        operators: each with its arguments and its result.
+        replays: how often it was replayed.
+    """
+
+    capturing: ClassVar["StandInGraph | None"] = None
+    made: ClassVar[list["StandInGraph"]] = []
+
+    def __init__(self) -> None:
+        self.operators: list[tuple[Operator, Any, Any, Any]] = []
+        self.replays = 0
+        self.made.append(self)
+
+    @torch.inference_mode()
+    def replay(self) -> None:
+        """Compute it; for the first time that was done while it was captured, where a GPU only writes down."""
+        self.replays += 1
+        for func, args, kwargs, result in self.operators if self.replays > 1 else ():
+            read = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)}
+            again = func(*args, **kwargs)
+            for before, now in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                # What is a view or was written in place has its values already.
+                if _is_tensor(before) and before.untyped_storage().data_ptr() not in read:
+                    before.copy_(now)
+
+    def pool(self) -> str:
+        """Its memory."""
+        return "pool"
+
+
+def captured_graphs() -> list[StandInGraph]:
+    """Return what has been captured in this block of `stand_in_gpu`."""
+    return StandInGraph.made
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor)
+
+
+@contextmanager
+def _captured(graph: StandInGraph, **_: object) -> Iterator[None]:
+    StandInGraph.capturing = graph
+    try:
+        yield
+    finally:
+        StandInGraph.capturing = None
 
 
 @contextmanager
@@ -154,10 +222,13 @@ def stand_in_gpu(
         "empty_cache": lambda: None,
         "get_device_capability": lambda _=None: (9, 0),
         "get_device_name": lambda _=None: "Stand-in",
+        "CUDAGraph": StandInGraph,
+        "graph": _captured,
     }
     lifted, deterministic = torch._C._only_lift_cpu_tensors(), torch.are_deterministic_algorithms_enabled()
     filled = torch._C._get_deterministic_fill_uninitialized_memory()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StandInGraph, "made", [])
         for name, answer in driver.items():
             patch.setattr(torch.cuda, name, answer)
         torch._C._set_only_lift_cpu_tensors(True)

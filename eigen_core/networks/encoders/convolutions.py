@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from eigen_core.needs import SINGLE
+from eigen_core.networks.encoders.interface import FirstDay
 from eigen_core.networks.layout import (
     FEWEST_ROWS,
     add_product,
@@ -124,7 +125,7 @@ class Block:
     """
 
     features: Tensor
-    first_day: int
+    first_day: FirstDay
     schedule: Schedule
     chunk: int
 
@@ -137,10 +138,15 @@ class Block:
     def history(self, columns: slice, inputs: int) -> Tensor:
         """Return a copy of some columns, the window before the block included, with zeros up to so many inputs."""
         schedule, features = self.schedule, self.features[:, columns]
-        start = self.first_day - (schedule.window - 1)
-        history = features.new_zeros((schedule.full[0], schedule.filled(features.shape[1]), inputs))
-        held = features[max(start, 0) : self.first_day + schedule.days]
-        history[max(-start, 0) :, : features.shape[1], : features.shape[2]] = held
+        start, shape = self.first_day - (schedule.window - 1), features.shape[1:]
+        history = features.new_zeros((schedule.full[0], schedule.filled(shape[0]), inputs))
+        if isinstance(start, Tensor):
+            days = start + torch.arange(len(history), device=features.device)
+            held = features.index_select(0, days.clamp_min(0)).masked_fill_((days < 0)[:, None, None], 0.0)
+            history[:, : shape[0], : shape[1]] = held
+        else:
+            held = features[max(start, 0) : start + len(history)]
+            history[max(-start, 0) :, : shape[0], : shape[1]] = held
         return history
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from eigen_core.config import Config, NetworkConfig
 from eigen_core.market.facts import PanelFacts
 from eigen_core.needs import SINGLE, Change, Kept, Operation, Piece
+from eigen_core.networks.encoders.interface import FirstDay
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes, product_bytes
 
 
@@ -79,7 +80,7 @@ class FilterBankEncoder:
         filtered = self.bank[first_day : first_day + days]
         return self._embed(parameters, filtered.expand(agents, *filtered.shape))
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
         """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`."""
         # Copies whole days, which an index by a tensor of several dimensions does value by value.
         rows = self.bank.index_select(0, days.flatten())

@@ -10,6 +10,9 @@ from eigen_core.market.facts import PanelFacts
 from eigen_core.needs import Change, Kept, Operation, Piece
 from eigen_core.networks.layout import Parameters, ParameterShape
 
+FirstDay = int | Tensor
+"""First day of a block: a number, or int64 `[]` on a device that finds the days itself, without the host."""
+
 
 class EncoderNeeds(Protocol):
     """What an encoder needs of memory in a run, and how much it computes."""
@@ -57,7 +60,7 @@ class Encoder(Protocol):
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
         """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> Tensor:
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
         """Embeddings of each agent's days, int64 `[agents, batch]` inside the block that starts at `first_day`.
 
         Returns float32 `[agents, batch, columns, embedding]`.

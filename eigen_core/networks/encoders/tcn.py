@@ -11,6 +11,7 @@ from eigen_core.config import Config, NetworkConfig
 from eigen_core.market.facts import PanelFacts
 from eigen_core.needs import DOUBLE, SINGLE, Change, Harm, Kept, Operation, Piece, powers_below
 from eigen_core.networks.encoders.convolutions import Block, Convolutions, Schedule, receptive_dilations
+from eigen_core.networks.encoders.interface import FirstDay
 from eigen_core.networks.layout import (
     Parameters,
     ParameterShape,
@@ -54,7 +55,9 @@ class TcnEncoder:
             shapes += linear_shapes(f"encoder.layer{index}", 2 * config.channels, config.channels)
         return shapes + linear_shapes("encoder.output", config.channels, config.embedding)
 
-    def _convolve(self, parameters: Parameters, first_day: int, schedule: Schedule, places: Tensor | None) -> Tensor:
+    def _convolve(
+        self, parameters: Parameters, first_day: FirstDay, schedule: Schedule, places: Tensor | None
+    ) -> Tensor:
         columns, network = self._features.shape[1], self._config
         kind = self._features.device.type
         chunk = schedule.columns_at_once(network.column_chunk, columns, network.channels, kind)
@@ -66,7 +69,7 @@ class TcnEncoder:
         """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
         return self._convolve(parameters, first_day, Schedule(self._window, days), None)
 
-    def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> Tensor:
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
         """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`.
 
         The days of an agent must differ from one another, so that no gradient is a sum in unknown order.

@@ -1,138 +1,123 @@
-"""What stands in the way of capturing a step of the inner loops as a CUDA graph: all that differs from step to step.
+"""Gradient steps and days of episodes captured as CUDA graphs, on the stand-in for a GPU.
 
-A graph replays the same kernels with the same arguments on the same memory. Of two steps that follow one another this
-compares the operators, the shapes and types of their tensors, their numbers, and what they bring from the host. Where
-nothing differs but tensors of one shape from the host, these only have to be copied into the memory that was captured.
+A graph replays the same operators on the same memory. What would differ from one step to the next and is no input of
+the graph is seen by its bits; what cannot be captured is refused by the stand-in.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
-from stand_in_gpu import GpuTensor, stand_in_gpu
+from stand_in_gpu import captured_graphs, stand_in_gpu
 from torch import Tensor
-from training_cases import small_state
+from training_cases import advance, content_of, small_state
 
-from eigen_core.generation import evaluate
-from eigen_core.population import Population
-from eigen_core.trading import TradingEnvironment
+from eigen_core.cuda_graphs import Repeated
 
 pytestmark = pytest.mark.cpu
 
-Step = list[tuple[str, list[object]]]
-HOST = "from the host"
+CUDA = torch.device("cuda")
 
 
-class Recorder:
-    """Keeps the operators of each step; `next_step` begins one."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = [[]]
-
-    def next_step(self) -> None:
-        self.steps.append([])
-
-    def watch(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _: object) -> None:
-        self.steps[-1].append((str(operator).removeprefix("aten."), [_seen(value) for value in (*args, kwargs)]))
+@pytest.fixture(autouse=True)
+def _gpu() -> Iterator[None]:
+    with stand_in_gpu():
+        yield
 
 
-def _seen(value: Any) -> object:
-    if isinstance(value, GpuTensor):
-        return (tuple(value.shape), value.dtype)
-    if isinstance(value, Tensor):
-        return (HOST, value.tolist())
-    if isinstance(value, list | tuple):
-        return [_seen(part) for part in value]
-    if isinstance(value, dict):
-        return {name: _seen(part) for name, part in value.items()}
-    return value
+def sections(learner: str, encoder: str) -> dict[str, Any]:
+    return {
+        "learner": {"algorithm": learner, "gradient_steps": 7, "accumulation_steps": 2},
+        "network": {"encoder": encoder, "column_chunk": 3},
+        "population": {"group_size": 5},
+        "threads": 1,
+    }
 
 
-def differences(first: Step, second: Step) -> set[str]:
-    """The operators whose arguments differ; all that differ are of the same name at the same place."""
-    assert [name for name, _ in first] == [name for name, _ in second]
-    found = set()
-    for (name, before), (_, after) in zip(first, second, strict=True):
-        if before != after:
-            found.add(f"{name} {HOST}" if HOST in str(before) else name)
-    return found
+@pytest.mark.parametrize(
+    ("learner", "encoder", "kinds"),
+    [
+        pytest.param("ddpg", "filter_bank", 1),
+        pytest.param("ddpg", "tcn", 1, marks=pytest.mark.thorough),
+        # Its actor moves in every second step.
+        pytest.param("td3", "filter_bank", 2, marks=pytest.mark.thorough),
+        pytest.param("sac", "filter_bank", 1, marks=pytest.mark.thorough),
+        pytest.param("counterfactual", "filter_bank", 1, marks=pytest.mark.thorough),
+        pytest.param("counterfactual", "tcn", 1, marks=pytest.mark.thorough),
+    ],
+)
+def test_generations_have_the_same_bits_with_graphs(learner: str, encoder: str, kinds: int) -> None:
+    expected = content_of(advance(small_state(device="cuda", **sections(learner, encoder)), 2))
+    assert captured_graphs() == []
+    state = small_state(device="cuda", cuda_graphs=True, **sections(learner, encoder))
+    days = state.task.episode_steps
+    assert content_of(advance(state, 2)) == expected
+    replays = [graph.replays for graph in captured_graphs()]
+    learned = [7 - 2] if kinds == 1 else [3 - 2, 4 - 2]
+    assert sorted(replays) == sorted(2 * ([days - 2, *learned]))
 
 
-def learned(encoder: str, algorithm: str, first_days: tuple[int, ...]) -> list[Step]:
-    """Gradient steps on blocks that begin on these days."""
-    recorder = Recorder()
-    with stand_in_gpu(recorder.watch):
-        state = small_state(
-            device="cuda",
-            network={"encoder": encoder, "column_chunk": 3},
-            learner={"algorithm": algorithm, "gradient_steps": len(first_days), "accumulation_steps": 1},
-        )
-        evaluate(state)
-        plan: Any = state.learner.plan(state.replay, state.population.size, 1)
-        sampler: Any = state.task.sampler(state.replay, state.config.learner.batch_size)
-        generator = np.random.default_rng(1)
-        for step, block in enumerate(first_days):
-            plan.slots[:, step, 0] = torch.as_tensor(sampler.draw(generator, block))
-        object.__setattr__(plan, "blocks", tuple((block,) for block in first_days))
-        population = Population(state.population.weights, state.population.state)
-        recorder.next_step()
-        state.learner.learn(population, plan, state.replay, recorder.next_step)
-    return recorder.steps[1 : 1 + len(first_days)]
+class Given(NamedTuple):
+    number: Tensor
+    other: Tensor | None
 
 
-DAYS = {
-    # The rows of the days that were encoded, the time in the episode and the noise.
-    "select.int",
-    # Its number beside the first days of episodes.
-    "add.Tensor",
-}
+def test_a_kind_of_call_is_captured_from_the_third_on() -> None:
+    total, plain_calls = torch.zeros(2, device="cuda"), 0
 
-UPDATES = {
-    # The plan of a generation has the slots of each step; the processor computes what Adam divides its moments by.
-    ("filter_bank", "ddpg"): {"select.int", f"_to_copy.default {HOST}"},
-    # The noise of target actions and actors is drawn on the processor.
-    ("filter_bank", "td3"): {"select.int", f"_to_copy.default {HOST}"},
-    ("filter_bank", "sac"): {"select.int", f"_to_copy.default {HOST}"},
-    # The block's first day, as a number.
-    ("tcn", "ddpg"): {"select.int", f"_to_copy.default {HOST}", "slice.Tensor", "sub.Tensor"},
-}
+    def add(given: Given) -> tuple[Tensor, str]:
+        nonlocal plain_calls
+        plain_calls += 1
+        total.add_(given.number if given.other is None else given.number * given.other)
+        return total * 2.0, "unchanged"
 
-
-@pytest.mark.parametrize(("encoder", "algorithm"), UPDATES)
-@pytest.mark.thorough
-def test_gradient_steps_differ_in_their_batch_and_in_what_the_processor_computes(encoder: str, algorithm: str) -> None:
-    # TD3 moves its actor in every second step; blocks whose window begins before the first day have other shapes.
-    every = 2 if algorithm == "td3" else 1
-    steps = learned(encoder, algorithm, (30, 40, 41, 42))
-    assert len(steps[-1]) > 500
-    assert differences(steps[-1 - every], steps[-1]) == UPDATES[encoder, algorithm]
+    repeated = Repeated(add, CUDA, captures=True)
+    results = [repeated(Given(torch.full((2,), float(index), device="cuda"), None)) for index in range(6)]
+    assert [value[0].tolist()[0] for value in results] == [0.0, 2.0, 6.0, 12.0, 20.0, 30.0]
+    assert {word for _, word in results} == {"unchanged"}
+    assert plain_calls == 3
+    two = torch.full((2,), 2.0, device="cuda")
+    for expected in (19.0, 23.0, 27.0, 31.0):
+        repeated(Given(two, two))
+        assert total.tolist() == [expected, expected]
+    assert plain_calls == 6
+    assert [graph.replays for graph in captured_graphs()] == [4, 2]
 
 
-def test_that_a_step_differs_would_be_seen() -> None:
-    with stand_in_gpu((first := Recorder()).watch):
-        torch.ones(3, device="cuda").mul(2.0)
-    with stand_in_gpu((second := Recorder()).watch):
-        torch.ones(3, device="cuda").mul(3.0)
-    with stand_in_gpu((longer := Recorder()).watch):
-        torch.ones(4, device="cuda").mul(2.0)
-    assert differences(first.steps[0], first.steps[0]) == set()
-    assert differences(first.steps[0], second.steps[0]) == {"mul.Tensor"}
-    assert differences(first.steps[0], longer.steps[0]) == {"ones.default", "mul.Tensor"}
+def test_nothing_is_captured_unless_it_is_asked_for_and_there_is_a_gpu() -> None:
+    for device, captures in ((CUDA, False), (torch.device("cpu"), True)):
+        repeated: Repeated[Tensor, Tensor] = Repeated(lambda given: given + 1.0, device, captures=captures)
+        assert [repeated(torch.zeros(1, device=device)).tolist() for _ in range(4)] == [[1.0]] * 4
+    assert captured_graphs() == []
 
 
-def test_days_of_a_rollout_differ_in_numbers_that_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The day picks what was encoded, its time and the noise."""
-    recorder, played = Recorder(), TradingEnvironment.step
+def test_what_is_no_input_and_changes_would_be_seen() -> None:
+    step = 0
 
-    def step(environment: TradingEnvironment, *actions: Tensor) -> None:
-        played(environment, *actions)
-        recorder.next_step()
+    def count(given: Tensor) -> Tensor:
+        nonlocal step
+        step += 1
+        return given + step
 
-    monkeypatch.setattr(TradingEnvironment, "step", step)
-    with stand_in_gpu(recorder.watch):
-        state = small_state(device="cuda", population={"group_size": 5})
-        evaluate(state)
-    first, second = recorder.steps[6:8]
-    assert len(first) > 50
-    assert differences(first, second) == DAYS
+    repeated = Repeated(count, CUDA, captures=True)
+    assert [repeated(torch.zeros(1, device="cuda")).tolist() for _ in range(5)] == [[1.0], [2.0], [3.0], [3.0], [3.0]]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda given: given * torch.tensor([1.0, 2.0], device="cuda"),
+        lambda given: given * given.sum().item(),
+        lambda given: given.cpu(),
+        lambda given: given[given > 0.5],
+        lambda given: torch.equal(given, given),
+    ],
+    ids=["from the host", "item", "to the host", "as many as are true", "compared"],
+)
+def test_what_cannot_be_captured_would_be_seen(work: Any) -> None:
+    repeated = Repeated(work, CUDA, captures=True)
+    ones = torch.ones(2, device="cuda")
+    repeated(ones), repeated(ones)
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        repeated(ones)

@@ -5,13 +5,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigen_core.learners.adam import adam_step, clip_rows, row_norms
+from eigen_core.learners.adam import adam_step, bias_corrections, clip_rows, row_norms
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 
 
 def draw(*shape: int, key: str = "values") -> Tensor:
     return torch.tensor(keyed_generator(1, key).standard_normal(shape), dtype=torch.float32)
+
+
+def corrections(counts: list[int]) -> Tensor:
+    return bias_corrections(np.array(counts), torch.device("cpu"))
 
 
 def new_agents(weights: Tensor) -> Population:
@@ -35,14 +39,14 @@ def test_steps_equal_the_librarys_adamw(learning_rate: float, decay: float) -> N
         alone = population.rows(slice(agent, agent + 1))
         for step in range(steps):
             gradient = draw(1, 40, key=f"alone{agent}{step}") * 10.0 ** (step - 3)
-            adam_step(alone, columns, gradient, [step + 1], learning_rate, decay)
+            adam_step(alone, columns, gradient, corrections([step + 1]), learning_rate, decay)
             plain_step(agent, gradient[0])
         population.put(slice(agent, agent + 1), alone)
     for step in range(6):
         gradients = draw(agents, 40, key=f"together{step}") * 10.0 ** (step - 3)
         gradients[1, :4] = 0.0
         counts = [steps + step + 1 for steps in experience]
-        adam_step(population, columns, gradients.clone(), counts, learning_rate, decay)
+        adam_step(population, columns, gradients.clone(), corrections(counts), learning_rate, decay)
         for agent in range(agents):
             plain_step(agent, gradients[agent])
         for agent in range(agents):
@@ -65,7 +69,7 @@ def test_an_agents_bits_do_not_depend_on_who_is_computed_beside_it() -> None:
         population = new_agents(weights[agents])
         clipped = gradients[agents].clone()
         norms = clip_rows(clipped, 0.5)
-        adam_step(population, slice(0, 3_001), clipped, counts[agents], 1e-2, 1e-2)
+        adam_step(population, slice(0, 3_001), clipped, corrections(counts[agents]), 1e-2, 1e-2)
         return torch.cat([population.weights, norms[:, None]], dim=1)
 
     alone = torch.cat([moved(slice(agent, agent + 1)) for agent in range(7)])
@@ -81,7 +85,7 @@ def test_an_agents_bits_do_not_depend_on_the_experience_of_the_others() -> None:
     def moved(group: slice) -> Tensor:
         # From zero, so that no bit of the step is lost in the weight.
         population = new_agents(torch.zeros_like(gradients[group]))
-        adam_step(population, slice(0, 4), gradients[group].clone(), counts[group], 1.0, 0.0)
+        adam_step(population, slice(0, 4), gradients[group].clone(), corrections(counts[group]), 1.0, 0.0)
         return population.weights
 
     parts = torch.cat([moved(slice(start, start + 7)) for start in range(0, agents, 7)])

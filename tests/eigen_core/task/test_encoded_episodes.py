@@ -66,7 +66,7 @@ def test_what_agents_see_is_what_is_encoded_for_each_day_alone(
             assert sum(calls) == groups * days
             at_once = encoded.of_all_steps()
             for step in range(12):
-                of_step = encoded.of_step(step)
+                of_step = encoded.prepared(*encoded.of_step(step))
                 assert torch.equal(of_step, at_once[:, :, step])
                 for agent, episode in np.ndindex(starts.shape):
                     market = encode(network, critic, int(starts[agent, episode]) + step, 1)

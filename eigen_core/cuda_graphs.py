@@ -1,0 +1,91 @@
+"""Computations that are repeated with the same shapes: on a GPU they can be captured as CUDA graphs.
+
+A graph gives a GPU all kernels of a computation with one call, where each kernel would else take a call of its own,
+which takes longer than many of them compute (NVIDIA, "CUDA C++ Programming Guide", section "CUDA Graphs").
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+_Input = TypeVar("_Input")
+_Result = TypeVar("_Result")
+
+# Libraries set themselves up in the first calls, which cannot be captured.
+_PLAIN_CALLS = 2
+
+
+class Repeated(Generic[_Input, _Result]):
+    """Calls a function; on a GPU, if asked to, from the third call of a kind on as a CUDA graph.
+
+    Calls are of a kind if their inputs differ in the values of tensors alone: not in their shapes and types, nor in
+    anything else. Such calls do the same work with the same memory: what the function reads beside its input stays
+    where it is, and what it writes there it writes in place. It reads nothing back from the device and brings nothing
+    to it.
+
+    Args:
+        function: its input and its result are tensors, or tuples, lists and named tuples of tensors and of values that
+            can be compared.
+        device: where it computes.
+        captures: it is captured, if the device is a GPU.
+    """
+
+    def __init__(self, function: Callable[[_Input], _Result], device: torch.device, *, captures: bool) -> None:
+        self._function = function
+        self._captures = captures and device.type == "cuda"
+        self._plain_calls: Counter[Hashable] = Counter()
+        self._graphs: dict[Hashable, _Graph] = {}
+
+    def __call__(self, given: _Input) -> _Result:
+        """Return what the function returns; the result of a graph is copied from its memory."""
+        if not self._captures:
+            return self._function(given)
+        leaves, structure = tree_flatten(given)
+        kind = (structure, *map(_kind, leaves))
+        if kind not in self._graphs:
+            if self._plain_calls[kind] < _PLAIN_CALLS:
+                self._plain_calls[kind] += 1
+                return self._function(given)
+            # Each is replayed by itself, and what it leaves is copied before the next: they share their memory.
+            pool = next((graph.pool for graph in self._graphs.values()), None)
+            self._graphs[kind] = _Graph(lambda held: self._function(tree_unflatten(held, structure)), leaves, pool)
+        result: _Result = self._graphs[kind].replay(leaves)
+        return result
+
+
+def _kind(leaf: Any) -> Hashable:  # noqa: ANN401 - any value
+    return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf
+
+
+class _Graph:
+    """A function captured with memory of its own for its input.
+
+    Args:
+        function: of `leaves`.
+        leaves: of the input; what is no tensor stays as it is.
+        pool: of graphs that it shares memory with.
+    """
+
+    def __init__(self, function: Callable[[list[Any]], Any], leaves: list[Any], pool: Any) -> None:  # noqa: ANN401 - torch's handle
+        self._held = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._graph = torch.cuda.CUDAGraph()
+        # Threads that store checkpoints may ask for memory meanwhile.
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            self._result = function(self._held)
+
+    @property
+    def pool(self) -> Any:  # noqa: ANN401 - torch's handle
+        """The memory of its result and of what it computes between."""
+        return self._graph.pool()
+
+    def replay(self, leaves: list[Any]) -> Any:  # noqa: ANN401 - the function's
+        """Compute it with other values of the tensors."""
+        for held, leaf in zip(self._held, leaves, strict=True):
+            if isinstance(held, Tensor):
+                held.copy_(leaf)
+        self._graph.replay()
+        return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self._result)

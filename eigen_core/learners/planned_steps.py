@@ -1,0 +1,96 @@
+"""The gradient steps of a plan of batches, one after the other."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigen_core.config import Config
+from eigen_core.cuda_graphs import Repeated
+from eigen_core.devices import on_device
+from eigen_core.learners.adam import bias_corrections
+from eigen_core.learners.batches import BatchPlan, Draw
+from eigen_core.networks.encoders import FirstDay
+from eigen_core.population import Population
+
+
+class Step(NamedTuple):
+    """What differs from one gradient step of a group to the next.
+
+    Attributes:
+        slots: what each agent learns from, int64 `[agents, accumulation steps, batch]`.
+        blocks: first day of each batch's block.
+        corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None: it takes no step.
+        noise: of each purpose and batch, float32 `[agents, batch, ...]`.
+    """
+
+    slots: Tensor
+    blocks: Sequence[FirstDay]
+    corrections: tuple[Tensor | None, ...]
+    noise: tuple[tuple[Tensor, ...], ...]
+
+    @property
+    def batches(self) -> list[tuple[Tensor, FirstDay]]:
+        """Slots, int64 `[agents, batch]`, and block of each batch."""
+        return list(zip(self.slots.unbind(1), self.blocks, strict=True))
+
+
+def take_steps(
+    step: Callable[[Step], list[Tensor]],
+    group: Population,
+    plan: BatchPlan,
+    config: Config,
+    optimizers: Mapping[str, Sequence[bool]],
+    draws: Sequence[Draw],
+    between_steps: Callable[[], None],
+) -> list[list[Tensor]]:
+    """Take all steps of a plan; return what each has returned.
+
+    Args:
+        step: takes one, in place, from what differs.
+        group: agents.
+        plan: of these agents.
+        config: whether steps are captured as CUDA graphs.
+        optimizers: in which steps each optimizer takes one, by the name of what counts them in the state of `group`.
+        draws: the noise of each purpose.
+        between_steps: called after each step.
+    """
+    device = group.weights.device
+    slots = plan.slots.to(device)
+    blocks: Sequence[Sequence[FirstDay]] = plan.blocks
+    if device.type != "cpu":
+        # So that a step is the same work for any block.
+        blocks = [list(first_days) for first_days in on_device(np.array(plan.blocks), device)]
+    corrections = [count_steps(group, name, moves) for name, moves in optimizers.items()]
+    repeated = Repeated(step, device, captures=config.cuda_graphs)
+    results = []
+    for index, first_days in enumerate(blocks):
+        own = Step(
+            slots[:, index],
+            first_days,
+            tuple(optimizer[index] for optimizer in corrections),
+            tuple(tuple(draw() for _ in first_days) for draw in draws),
+        )
+        results.append(repeated(own))
+        between_steps()
+    return results
+
+
+def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Tensor | None]:
+    """Count the steps of an optimizer beforehand, in the state of this name.
+
+    Args:
+        group: agents.
+        name: of the steps that each has taken, int64 `[agents]`.
+        moves: in which steps it takes one.
+
+    Returns:
+        `bias_corrections` in each step, float32 `[agents, 2]`; None where it takes none.
+    """
+    counts = group.state[name]
+    numbers = counts.cpu().numpy() + np.cumsum(moves)[:, None]
+    counts.copy_(torch.from_numpy(numbers[-1]))
+    moving = iter(bias_corrections(numbers[list(moves)], group.weights.device))
+    return [next(moving) if moved else None for moved in moves]
