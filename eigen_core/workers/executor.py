@@ -186,25 +186,26 @@ class WorkerExecutor:
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 
     def _brought(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
-        """Bring the replay to each machine, once; return where each worker reads it. None: it keeps it itself."""
-        keepers: dict[int, Worker] = {}
-        # One that keeps it already goes on.
+        """Bring the replay to each machine, once; return where each worker reads it. None: it shares it itself."""
+        sharing: dict[int, Worker] = {}
+        # One that shares it already goes on.
         for worker in sorted(workers, key=lambda one: one.written is None):
-            keepers.setdefault(worker.machine, worker)
-        own = keepers.pop(OWN_MACHINE, None)
+            sharing.setdefault(worker.machine, worker)
+        own = sharing.pop(OWN_MACHINE, None)
         # What several lack is picked once.
-        lacking = {before: SentTransitions.of(replay, before) for before in {one.written for one in keepers.values()}}
+        lacking = {before: SentTransitions.of(replay, before) for before in {one.written for one in sharing.values()}}
         calls = (
-            _Call(worker, "keep", (lacking[worker.written], self._generation), _SENDING) for worker in keepers.values()
+            _Call(worker, "share_replay", (lacking[worker.written], self._generation), _SENDING)
+            for worker in sharing.values()
         )
-        kept = dict(zip(keepers, self._computed("replay", calls) if keepers else (), strict=True))
+        shared = dict(zip(sharing, self._computed("replay", calls) if sharing else (), strict=True))
         for worker in workers:
             # One that reads from another has nothing of its own any more.
-            worker.written = replay.written if keepers.get(worker.machine) is worker else None
+            worker.written = replay.written if sharing.get(worker.machine) is worker else None
         if own is not None:
-            kept[OWN_MACHINE] = SharedTransitions(replay.share(), replay.written)
+            shared[OWN_MACHINE] = SharedTransitions(replay.share(), replay.written)
         return {
-            worker.address: None if keepers.get(worker.machine) is worker else kept[worker.machine]
+            worker.address: None if sharing.get(worker.machine) is worker else shared[worker.machine]
             for worker in workers
         }
 

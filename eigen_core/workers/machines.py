@@ -20,7 +20,7 @@ class Worker:
         machine: number of the machine that it is on, whose workers read one replay; `OWN_MACHINE`: this process's.
         probe: memory of it, which those on its machine can read; None where none is shared.
         kept: digests of the agents that it has.
-        written: transitions ever appended to the replay that it keeps for its machine; None: it keeps none.
+        written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
     """
 
     address: str

@@ -101,7 +101,7 @@ class ResidentAgents:
         # A tensor inside another object would be copied several times on its way.
         return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
-    def keep(self, transitions: SentTransitions, generation: int) -> SharedTransitions | None:
+    def share_replay(self, transitions: SentTransitions, generation: int) -> SharedTransitions | None:
         """Store transitions in the replay of this machine; return where its other workers read it, if they can.
 
         Raises:
@@ -128,7 +128,7 @@ class ResidentAgents:
         Args:
             agents: that learn.
             plan: from which transitions, and with which random numbers.
-            where: replay of this machine; None: this worker keeps it.
+            where: replay of this machine; None: this worker shares it.
             task_state: the task's.
             generation: number of the generation.
 
@@ -181,7 +181,7 @@ class ResidentAgents:
             columns = {name: memory.opened() for name, memory in where.columns.items()}
             there = {name: column for name, column in columns.items() if column is not None}
             if len(there) < len(columns):
-                raise WorkerLostError("the worker that keeps the replay of its machine was lost.")
+                raise WorkerLostError("the worker that shares the replay of its machine was lost.")
             ring = Ring(there, 0, 0)
             self._host_replay = Replay.from_ring(
                 ring, self._computer.task.columns, torch.device("cpu"), take_memory=True

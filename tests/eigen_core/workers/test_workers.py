@@ -129,7 +129,7 @@ def test_transitions_are_sent_to_each_other_machine_once(
 
 
 @pytest.mark.thorough
-def test_another_worker_keeps_the_replay_of_a_machine_whose_keeper_is_lost(
+def test_another_worker_shares_the_replay_of_a_machine_that_lost_the_one_that_did(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = small_config()
