@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from eigen_core.errors import InputError
+
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")
 
@@ -24,8 +26,8 @@ class Repeated(Generic[_Input, _Result]):
 
     Calls are of a kind if their inputs differ in the values of tensors alone: not in their shapes and types, nor in
     anything else. Such calls do the same work with the same memory: what the function reads beside its input stays
-    where it is, and what it writes there it writes in place. It reads nothing back from the device and brings nothing
-    to it.
+    where it is, and what it writes there it writes in place. It copies nothing from the device to the host or from the
+    host to the device, and does nothing that would wait for the device.
 
     Args:
         function: its input and its result are tensors, or tuples, lists and named tuples of tensors and of values that
@@ -41,7 +43,11 @@ class Repeated(Generic[_Input, _Result]):
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, given: _Input) -> _Result:
-        """Return what the function returns; the result of a graph is copied from its memory."""
+        """Return what the function returns; the result of a graph is copied from its memory.
+
+        Raises:
+            InputError: it cannot be captured.
+        """
         if not self._captures:
             return self._function(given)
         leaves, structure = tree_flatten(given)
@@ -68,14 +74,27 @@ class _Graph:
         function: of `leaves`.
         leaves: of the input; what is no tensor stays as it is.
         pool: of graphs that it shares memory with.
+
+    Raises:
+        InputError: it cannot be captured.
     """
 
     def __init__(self, function: Callable[[list[Any]], Any], leaves: list[Any], pool: Any) -> None:  # noqa: ANN401 - torch's handle
         self._held = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._graph = torch.cuda.CUDAGraph()
         # Threads that store checkpoints may ask for memory meanwhile.
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self._result = function(self._held)
+        capturing = torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local")
+        try:
+            # The outer block goes back to the stream of now, which a capture that fails does not.
+            with torch.cuda.stream(torch.cuda.current_stream()), capturing:
+                self._result = function(self._held)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise InputError(
+                f"A step cannot be captured as a CUDA graph ({error}): set cuda_graphs to false, with which it has the "
+                "same bits."
+            ) from error
 
     @property
     def pool(self) -> Any:  # noqa: ANN401 - torch's handle

@@ -94,8 +94,8 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         moves = {"steps": [True] * plan.gradient_steps}
 
-        def step(own: Step) -> list[Tensor]:
-            return self._step(group, own)
+        def step(inputs: Step) -> list[Tensor]:
+            return self._step(group, inputs)
 
         return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, (), between_steps))
 
@@ -154,8 +154,8 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
         batch, weights = task.batch(group, learner.batch_size), SINGLE * group * parameters
         encode, act = batch.encode, batch.act
         encoded = encode.result + encode.remembered
-        # The losses hold what is expected three times more: the errors, those that are known, and their gradient.
-        losses = encoded + act.remembered + 4 * act.result
+        # The losses hold what is expected twice more: the known errors of both kinds, an error and its square.
+        losses = encoded + act.remembered + 3 * act.result
         step = max(encode.forward, encoded + act.forward, losses, encoded + act.backward, encode.backward)
         held = moments + batch.transitions + learner.accumulation_steps * act.result
         # The weights with those that have no gradient are a copy of their own.

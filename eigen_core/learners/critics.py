@@ -58,7 +58,9 @@ def discounted_rewards(batch: Transitions[Observed], group: Population, config: 
     Returns:
         float32 `[agents, batch]` each; the discount is 0 where the episode has ended.
     """
-    gamma = torch.as_tensor(setting(group, config, "gamma"))
+    given = setting(group, config, "gamma")
+    # A number of the host in `where` is copied to the device, which a GPU waits for and cannot capture.
+    gamma = given if isinstance(given, Tensor) else torch.full((), given, device=batch.rewards.device)
     total, discount = scaled(batch.rewards[..., 0], group, config), gamma
     power = gamma
     for step in range(1, batch.rewards.shape[-1]):

@@ -101,8 +101,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
             for purpose in self.noise_purposes
         ]
 
-        def step(own: Step) -> list[Tensor]:
-            return self._step(group, replay, own)
+        def step(inputs: Step) -> list[Tensor]:
+            return self._step(group, replay, inputs)
 
         return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, noise, between_steps))
 

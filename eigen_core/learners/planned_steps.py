@@ -67,13 +67,13 @@ def take_steps(
     repeated = Repeated(step, device, captures=config.cuda_graphs)
     results = []
     for index, first_days in enumerate(blocks):
-        own = Step(
+        inputs = Step(
             slots[:, index],
             first_days,
             tuple(optimizer[index] for optimizer in corrections),
             tuple(tuple(draw() for _ in first_days) for draw in draws),
         )
-        results.append(repeated(own))
+        results.append(repeated(inputs))
         between_steps()
     return results
 

@@ -96,8 +96,8 @@ class SacLearner(Generic[Observed, Encoded]):
             for purpose in ("next actions", "actions")
         ]
 
-        def step(own: Step) -> list[Tensor]:
-            return self._step(group, replay, own)
+        def step(inputs: Step) -> list[Tensor]:
+            return self._step(group, replay, inputs)
 
         return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, noise, between_steps))
 

@@ -32,6 +32,8 @@ _KEPT_LIMIT = 150 * _MB
 # Not measured: what others report of torch with CUDA 12.
 _CUDA_HOST = 1_500 * _MB
 _CUDA_CONTEXT = 600 * _MB
+# `CUBLAS_WORKSPACE_CONFIG=:4096:8` takes 32 MiB for the thread of the phases, and as much for that of autograd.
+_CUDA_GRAPHS = 80 * _MB
 _CUDA_UNUSED_SHARE = 0.1
 
 
@@ -65,7 +67,7 @@ def parts_of(scale: Scale, device: Device, *, server: bool) -> tuple[Part, ...]:
     """
     tensors = _Tensors(device)
     parts = [
-        *_processes(device, server=server),
+        *_processes(device, server=server, cuda_graphs=scale.config.cuda_graphs),
         *_of_task(scale, tensors),
         *_agents(scale, tensors),
         *_working(scale, tensors),
@@ -92,7 +94,7 @@ class _Tensors:
         return Part(name, host_bytes, size, how, phases)
 
 
-def _processes(device: Device, *, server: bool) -> list[Part]:
+def _processes(device: Device, *, server: bool, cuda_graphs: bool) -> list[Part]:
     parts = [
         Part(
             "process",
@@ -111,6 +113,9 @@ def _processes(device: Device, *, server: bool) -> list[Part]:
     if device == "cuda":
         how = "CUDA's libraries on the host and its context on the device: assumed, not measured."
         parts.append(Part("CUDA", _CUDA_HOST, _CUDA_CONTEXT, how))
+    if device == "cuda" and cuda_graphs:
+        how = "Workspaces of cuBLAS on the stream that captures, and inputs of graphs: assumed, not measured."
+        parts.append(Part("CUDA graphs", 0, _CUDA_GRAPHS, how))
     return parts
 
 

@@ -236,7 +236,7 @@ class MarketNeeds:
             return rows + agents * recorded * days * self.recorded_row_bytes + self._step(count)
         whole = self._agent.actor(count, days)
         played = 2 * SINGLE * count * days * self.panel.assets * self._actions.values
-        acting = max(3 * whole.hidden + whole.product, whole.hidden + max(2 * played, self._prepare(agents, days)))
+        acting = max(self._choose(count, days, 3), whole.hidden + max(2 * played, self._prepare(agents, days)))
         return rows + max(acting, whole.hidden + played + self._trade(count))
 
     def _prepare(self, agents: int, days: int) -> int:
@@ -244,13 +244,19 @@ class MarketNeeds:
         actor = self._agent.actor(agents, days)
         return self._encoded(agents, days) + actor.hidden + max(actor.product, actor.hidden)
 
+    def _choose(self, episodes: int, days: int, hidden: int) -> int:
+        """The most at once while the actor, which is prepared, acts with so many hidden layers of its own."""
+        actor = self._agent.actor(episodes, days)
+        if not self.heads.outcomes:
+            return hidden * actor.hidden + actor.product
+        # What is expected does not depend on the portfolio; then both parts of the margins, and these.
+        expect = self._agent.expect(episodes, days)
+        return max(expect.plain, actor.hidden + expect.result + 3 * expect.result // 2)
+
     def _step(self, episodes: int) -> int:
         """The most at once while one day is acted on and traded, with the positions and the orders so far."""
         trading, cells = self.config.trading, episodes * self.panel.assets
-        actor = self._agent.actor(episodes, 1)
-        # What comes of an alternative does not depend on the portfolio, which is added to what is prepared otherwise.
-        hidden = (3 if self.heads.outcomes else 4) * actor.hidden
-        acting = max(self._prepare(episodes, 1), hidden + actor.product) + SINGLE * cells * PORTFOLIO_VALUES
+        acting = max(self._prepare(episodes, 1), self._choose(episodes, 1, 4)) + SINGLE * cells * PORTFOLIO_VALUES
         choosing = (SINGLE + 2 * DOUBLE) * cells
         held = trading.holding_days * trading.purchases_per_day
         positions = _OBSERVED_BYTES * trading.holding_days * (cells + 2 * episodes) + 5 * DOUBLE * episodes * held

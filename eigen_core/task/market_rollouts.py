@@ -15,9 +15,9 @@ from eigen_core.task.encoded_episodes import EncodedEpisodes
 from eigen_core.task.market_transitions import EpisodeBatch, stored_rewards, stored_steps
 from eigen_core.trading import (
     Decision,
+    DecisionInputs,
     EpisodeSummary,
     HeldPrices,
-    Moment,
     Prices,
     TradingEnvironment,
     episode_times,
@@ -47,14 +47,14 @@ class _Day(NamedTuple):
         rows, time: of `EncodedEpisodes.of_step`.
         portfolio: float16 `[agents, slices, assets, values]`.
         noise: what the policy plays with, float32 `[agents, slices, assets, values]`; None: none.
-        moment: of the environment; None: nothing is bought any more.
+        decision: of the environment; None: nothing is bought any more.
     """
 
     rows: Tensor
     time: Tensor
     portfolio: Tensor
     noise: Tensor | None
-    moment: Moment | None
+    decision: DecisionInputs | None
 
 
 class Evaluator:
@@ -118,13 +118,14 @@ class Evaluator:
             policy = self._network.policy(encoded.actor, prepared, day.portfolio.float())
             played = policy.play(day.noise)
             actions = played.actions.flatten(0, 1).unbind(-1)
-            return played.stored, None if day.moment is None else environment.decide(day.moment, *actions)
+            return played.stored, None if day.decision is None else environment.decide(day.decision, *actions)
 
         repeated = Repeated(decide, self._device, captures=self._captures)
         for step in range(days):
             portfolio = environment.portfolio().reshape(*first_days.shape, assets, -1)
             of_noise = None if noise is None else noise[:, :, step]
-            chosen, decision = repeated(_Day(*encoded.of_step(step), portfolio, of_noise, environment.moment()))
+            day = _Day(*encoded.of_step(step), portfolio, of_noise, environment.decision_inputs())
+            chosen, decision = repeated(day)
             if recorded:
                 portfolios[:, :, step] = portfolio[:, :recorded]
                 stored[:, :, step] = chosen[:, :recorded]

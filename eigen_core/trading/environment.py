@@ -75,8 +75,8 @@ def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor,
             raise ValueError(f"{name} must be {list(shape)}, not {list(values.shape)}.")
 
 
-class Moment(NamedTuple):
-    """What a decision depends on beside the actions, and a CUDA graph has to be given.
+class DecisionInputs(NamedTuple):
+    """What a decision depends on beside the actions; inputs of a CUDA graph.
 
     Attributes:
         days: int64 `[E, 1]`, the day of the decision.
@@ -196,15 +196,15 @@ class TradingEnvironment:
             ValueError: an action has the wrong shape.
             FloatingPointError: at the last step, if an action that counted or a reward of the episode is not finite.
         """
-        moment = self.moment()
+        inputs = self.decision_inputs()
         check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
-        self.end_day(None if moment is None else self.decide(moment, coefficients, targets, ranks))
+        self.end_day(None if inputs is None else self.decide(inputs, coefficients, targets, ranks))
 
     @torch.inference_mode()
-    def moment(self) -> Moment | None:
+    def decision_inputs(self) -> DecisionInputs | None:
         """Return what the coming decision depends on; None on days on which nothing is bought any more.
 
-        `step` in three parts, of which `decide` can be captured: this, `decide`, `end_day`.
+        `step` is this, `decide` and `end_day`, one after the other; `decide` can be captured as a CUDA graph.
 
         Raises:
             RuntimeError: the episodes are over.
@@ -213,16 +213,18 @@ class TradingEnvironment:
             raise RuntimeError("The episodes are over: call reset before the next step.")
         if self._step_index >= self.trading.trading_days:
             return None
-        return Moment(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))
+        return DecisionInputs(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))
 
     # In this mode an operator costs a tenth less. No tensor of it is used outside of the environment.
     @torch.inference_mode()
-    def decide(self, moment: Moment, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> Decision:
-        """Decide at a moment, with the actions of `step`, and open the positions."""
+    def decide(
+        self, inputs: DecisionInputs, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None
+    ) -> Decision:
+        """Decide with the actions of `step`, and open the positions."""
         assert self._positions is not None
-        asset, coefficient = choose_assets(self.prices, self.trading, moment.days, coefficients, ranks)
+        asset, coefficient = choose_assets(self.prices, self.trading, inputs.days, coefficients, ranks)
         target = targets.gather(-1, asset).to(torch.float64)
-        return Decision(asset, coefficient, target, self._positions.open(*moment, asset, coefficient, target))
+        return Decision(asset, coefficient, target, self._positions.open(*inputs, asset, coefficient, target))
 
     def end_day(self, decision: Decision | None) -> None:
         """Keep the decision of the day, if there was one, and move to the next.

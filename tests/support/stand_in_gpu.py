@@ -23,9 +23,21 @@ MEMORY = 80_000_000_000
 _ITEM = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 # They may read from another device, or be told by an index on the host.
 _OF_TWO_DEVICES = ("aten.copy_", "aten._to_copy", "aten.index.", "aten.index_put", "aten._index_put")
-_MOVING = ("aten.copy_", "aten._to_copy")
+# What reads back from a GPU, or as many values as are true or different there.
+_WAITING = (
+    "aten._local_scalar_dense",
+    "aten._unique",
+    "aten.bincount",
+    "aten.equal",
+    "aten.masked_fill.Tensor",
+    "aten.masked_fill_.Tensor",
+    "aten.masked_select",
+    "aten.multinomial",
+    "aten.nonzero",
+    "aten.repeat_interleave.Tensor",
+    "aten.unique",
+)
 _BY_INDEX = ("aten.index.", "aten.index_put", "aten._index_put")
-_READING = ("aten._local_scalar_dense", "aten.nonzero", "aten.equal", "aten.masked_select", "aten.unique")
 
 Operator = Callable[..., Any]
 
@@ -98,10 +110,19 @@ class _FirstGpu(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.pin_memory:
             return args[0]
+        if func is torch.tensor and (kwargs or {}).get("device") in ("cuda", GPU):
+            return _brought(func(*args, **{**(kwargs or {}), "device": "cpu"}))
         if func in _ITEM and any(isinstance(arg, GpuTensor) for arg in args):
             args = (args[0], _index(args[1]), *args[2:])
         placed = {name: _first(value) for name, value in (kwargs or {}).items()}
         return func(*map(_first, args), **placed)
+
+
+def _brought(made: Tensor) -> Tensor:
+    """Return what is made of values of the host; in inference mode it would stay there."""
+    if StandInGraph.capturing is not None:
+        _require_captured("torch.tensor", (), [made], on_gpu=True)
+    return made if isinstance(made, GpuTensor) else GpuTensor(made)
 
 
 def _first(value: Any) -> Any:
@@ -143,11 +164,12 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _require_captured(name: str, args: tuple[Any, ...], from_host: list[Tensor], *, on_gpu: bool) -> None:
-    """Refuse what a GPU cannot capture: what it waits for, and copies of memory that is not pinned."""
-    # A number of the host becomes an argument of a kernel.
-    brings = any(tensor.dim() for tensor in from_host) or (from_host and name.startswith(_MOVING))
+    """Refuse what a GPU cannot capture: what waits for it, and tensors of the host.
+
+    Some operators take a number of the host as an argument of a kernel, others copy it; none is needed.
+    """
     by_mask = name.startswith(_BY_INDEX) and any(part is not None and part.dtype == torch.bool for part in args[1])
-    if brings or by_mask or not on_gpu or name.startswith(_READING):
+    if from_host or by_mask or not on_gpu or name.startswith(_WAITING):
         raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
 
 
@@ -224,6 +246,7 @@ def stand_in_gpu(
         "get_device_name": lambda _=None: "Stand-in",
         "CUDAGraph": StandInGraph,
         "graph": _captured,
+        "current_stream": lambda: None,
     }
     lifted, deterministic = torch._C._only_lift_cpu_tensors(), torch.are_deterministic_algorithms_enabled()
     filled = torch._C._get_deterministic_fill_uninitialized_memory()

@@ -14,6 +14,7 @@ from torch import Tensor
 from training_cases import advance, content_of, small_state
 
 from eigen_core.cuda_graphs import Repeated
+from eigen_core.errors import InputError
 
 pytestmark = pytest.mark.cpu
 
@@ -28,7 +29,7 @@ def _gpu() -> Iterator[None]:
 
 def sections(learner: str, encoder: str) -> dict[str, Any]:
     return {
-        "learner": {"algorithm": learner, "gradient_steps": 7, "accumulation_steps": 2},
+        "learner": {"algorithm": learner, "gradient_steps": 7, "accumulation_steps": 2, "n_step": 3},
         "network": {"encoder": encoder, "column_chunk": 3},
         "population": {"group_size": 5},
         "threads": 1,
@@ -112,12 +113,28 @@ def test_what_is_no_input_and_changes_would_be_seen() -> None:
         lambda given: given.cpu(),
         lambda given: given[given > 0.5],
         lambda given: torch.equal(given, given),
+        lambda given: torch.where(given > 0.5, given, torch.tensor(2.0)),
+        lambda given: given.masked_fill(given > 0.5, given[0]),
+        lambda given: torch.unique(given),
+        lambda given: torch.repeat_interleave(given.long()),
+        lambda given: given + torch.inference_mode()(torch.tensor)(2.0, device="cuda"),
     ],
-    ids=["from the host", "item", "to the host", "as many as are true", "compared"],
+    ids=[
+        "from the host",
+        "item",
+        "to the host",
+        "as many as are true",
+        "compared",
+        "number of the host",
+        "filled with a value",
+        "different ones",
+        "repeated",
+        "made in inference mode",
+    ],
 )
 def test_what_cannot_be_captured_would_be_seen(work: Any) -> None:
     repeated = Repeated(work, CUDA, captures=True)
     ones = torch.ones(2, device="cuda")
     repeated(ones), repeated(ones)
-    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+    with pytest.raises(InputError, match=r"not permitted when stream is capturing.*: set cuda_graphs to false"):
         repeated(ones)

@@ -131,6 +131,17 @@ def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: t
         assert planned[phase] == pytest.approx(size, rel=0.1), phase
 
 
+def test_margins_of_many_targets_are_planned() -> None:
+    """They take more than the layers of an actor that is narrow."""
+    settings = ("learner.algorithm=counterfactual", "network.head_width=8", "learner.target_bins=31")
+    config, panel, scale = _case(settings, _NARROW)
+    with LiveTensors() as tensors:
+        state = start_training(config, panel)
+        assert phases.evaluate(scale) == pytest.approx(tensors.peak_of(lambda: evaluate(state)), rel=0.1)
+        learning = scale.population_bytes + phases.train(scale)
+        assert learning == pytest.approx(tensors.peak_of(lambda: train(state)), rel=0.1)
+
+
 @pytest.mark.parametrize("settings", [(), (*_TCN, "network.column_chunk=5")])
 def test_products_in_bfloat16_hold_no_more_than_planned(settings: tuple[str, ...]) -> None:
     config, panel, scale = _case((*settings, "network.precision=bfloat16"), _NARROW)
