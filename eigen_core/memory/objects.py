@@ -27,8 +27,9 @@ _COLLECTOR_HEADER = 16
 _CHUNK = 256
 # Listing a million objects takes 0.05 s.
 _ALONE_SECONDS = 5.0
-# Counting all objects of a process takes about a second: at most this share of the time is spent on it.
-_SHARE = 0.002
+# Counting all objects of a process takes about a second: at most these shares of the time are spent on it, on the count
+# that is early in a run and on others.
+_EARLY_SHARE, _SHARE = 0.02, 0.002
 
 ObjectCounts = Mapping[str, tuple[int, int]]
 """Live objects by the name of their type: how many, and their own bytes. Tensors and arrays count with their values,
@@ -202,8 +203,9 @@ class Baseline(NamedTuple):
 class Baselines:
     """Counts the objects when generations begin: as often as is affordable, and once early in the run.
 
-    The early count is of the second generation that begins, when all has been loaded and built. Until then growth is
-    measured against the process before the run.
+    The early count is of the second generation that begins, when all has been loaded and built, or in a run of short
+    generations of the first one that has taken the time. Until then growth is measured against the process before the
+    run.
 
     Args:
         clock: seconds that only grow.
@@ -221,7 +223,7 @@ class Baselines:
         self._begun = 0
         self._early: Baseline | None = None
         self._newest: Baseline | None = None
-        self._next_time = -float("inf")
+        self._ended, self._took = -float("inf"), 0.0
 
     def start(self) -> None:
         """Count the objects of the process before the run."""
@@ -234,18 +236,18 @@ class Baselines:
             return
         self._generation = generation
         self._begun += 1
-        if self._begun == 2 or self._clock() >= self._next_time:
+        is_early = self._begun > 1 and self._early is None
+        if self._clock() >= self._ended + self._took / (_EARLY_SHARE if is_early else _SHARE):
             self._newest = Baseline(generation, self._counted())
-        if self._begun == 2:
-            self._early = self._newest
+            self._early = self._newest if is_early else self._early
         elif self._begun == 1 and self._newest is None and self.of_process is not None:
             self._newest = Baseline(generation, self.of_process.counts)
 
     def _counted(self) -> ObjectCounts:
         before = self._clock()
         counts = self._count()
-        after = self._clock()
-        self._next_time = after + (after - before) / _SHARE
+        self._ended = self._clock()
+        self._took = self._ended - before
         return counts
 
     @property

@@ -220,12 +220,22 @@ def test_objects_are_counted_when_generations_begin_as_often_as_is_affordable() 
             if count.times > before:
                 counted.append(generation)
             clock.now += 1.0
-    # The first and the second generation, then every 100 seconds: 34 generations.
-    assert counted == [5, 6, 40, 74, 108]
-    assert [baseline.generation for baseline in baselines.taken] == [108, 6]
+    # The first generation, the first that begins 10 seconds later, then every 100 seconds: 34 generations.
+    assert counted == [5, 9, 43, 77]
+    assert [baseline.generation for baseline in baselines.taken] == [77, 9]
 
 
-def test_until_the_second_generation_the_process_before_the_run_is_compared_with() -> None:
+def test_objects_are_counted_when_a_second_generation_begins_that_comes_late_enough() -> None:
+    clock = HandClock()
+    baselines = Baselines(clock, _Counted(clock, seconds=0.2))
+    baselines.start()
+    for generation in (1, 2, 3):
+        baselines.begin(generation)
+        clock.now += 20.0
+    assert [baseline.generation for baseline in baselines.taken] == [2]
+
+
+def test_until_the_early_count_the_process_before_the_run_is_compared_with() -> None:
     clock = HandClock()
     count = _Counted(clock, seconds=0.2)
     baselines = Baselines(clock, count)
@@ -234,8 +244,11 @@ def test_until_the_second_generation_the_process_before_the_run_is_compared_with
     assert count.times == 1
     assert [baseline.generation for baseline in baselines.taken] == [3]
     baselines.begin(4)
+    assert count.times == 1
+    clock.now += 10.0
+    baselines.begin(5)
     assert count.times == 2
-    assert [baseline.generation for baseline in baselines.taken] == [4]
+    assert [baseline.generation for baseline in baselines.taken] == [5]
 
 
 def test_a_single_baseline_is_reported_once() -> None:
@@ -257,7 +270,8 @@ class LeakedEpisode:
 def leaked() -> MemoryReport:
     """A report after a generation that leaked 40 MB in 20 objects."""
     kept = []
-    guard = MemoryGuard(host_limits(MemoryConfig()), MemoryConfig(), watch=False)
+    # No time passes by this clock, so that the objects are counted when the second generation begins.
+    guard = MemoryGuard(host_limits(MemoryConfig()), MemoryConfig(), clock=HandClock(), watch=False)
     with guard:
         guard.set_plan([{"part": "replay", "host": "87 MB", "device": None}])
         guard.add_section("Uploads", lambda: "none | waiting")
