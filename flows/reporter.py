@@ -82,17 +82,17 @@ class Reporter:
 
     def _send(self, reports: list[Callable[[], None]]) -> None:
         began = time.monotonic()
-        for send in reports:
+        for send in (require_server, *reports):
             try:
-                require_server()
-                self._unavailable = False
                 send()
+                self._unavailable = False
             except REFUSALS as error:
                 if not self._unavailable:
                     get_run_logger().warning(
                         "The pages of run %s could not be renewed: %s: %s", self._run, type(error).__name__, error
                     )
-                self._unavailable = isinstance(error, httpx.ConnectError)
+                # One that has become silent would let each report wait.
+                self._unavailable = isinstance(error, httpx.TransportError)
                 if self._unavailable:
                     break
         with self._changed:

@@ -22,15 +22,6 @@ POLL_SECONDS = 2.0
 
 _SERVICES = ("SCHEDULER", "LATE_RUNS", "TRIGGERS", "FOREMAN", "TASK_RUN_RECORDER", "EVENT_PERSISTER", "REPOSSESSOR")
 
-# States of task runs that come within a second are recorded in one transaction, not each in one of its own, which takes
-# a fifth to a third of what the server computes beside a training.
-_RECORDER = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER"
-_RECORDED_TOGETHER = {
-    f"{_RECORDER}_BATCH_SIZE": "100",
-    f"{_RECORDER}_READ_BATCH_SIZE": "100",
-    f"{_RECORDER}_FLUSH_INTERVAL": "1",
-}
-
 
 def api_at(port: int) -> str:
     """Return the URL of the API of a server of our own, wherever else it listens."""
@@ -51,7 +42,6 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
     """Return the environment of the server: no telemetry, leases that outlive it, every service that healing needs."""
     kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
     return {
-        **_RECORDED_TOGETHER,
         **flow_environment(kept),
         # In its memory, the leases of a running training would end with the server, and the training with them.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
