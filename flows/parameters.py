@@ -1,6 +1,7 @@
 """How the configuration is offered as a form: by Prefect's pages, and by the schema that its server returns."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import GetJsonSchemaHandler
@@ -19,13 +20,14 @@ class _Form:
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         reference = handler(core_schema)
+        presets = {name: preset_values(name) for name in PRESET_NAMES}
         for name, setting in handler.resolve_ref_schema(reference)["properties"].items():
             if "$ref" in setting:
                 setting.pop("default", None)
                 for inner_name, inner in handler.resolve_ref_schema(setting)["properties"].items():
-                    _without_value(inner, (name, inner_name))
+                    _without_value(inner, (name, inner_name), presets)
             else:
-                _without_value(setting, (name,))
+                _without_value(setting, (name,), presets)
             if name == "preset":
                 setting["enum"] = list(PRESET_NAMES)
         return reference
@@ -35,12 +37,12 @@ FormConfig = Annotated[Config, _Form()]
 """`Config`, as a parameter that is filled in as a form."""
 
 
-def _without_value(setting: dict[str, Any], path: tuple[str, ...]) -> None:
+def _without_value(setting: dict[str, Any], path: tuple[str, ...], presets: Mapping[str, Any]) -> None:
     if "default" in setting:
         default = setting.pop("default")
         values_shown = [f"Default: {_json(default)}"]
         if path != ("preset",):
-            values = [(name, value) for name in PRESET_NAMES for value in _values_of(name, path)]
+            values = [(name, value) for name, preset in presets.items() for value in _values_at(path, preset)]
             values_shown += [f"{name}: {_json(value)}" for name, value in values if value != default]
         setting["description"] = f"{setting['description']} {'; '.join(values_shown)}."
     if "const" in setting:
@@ -52,9 +54,9 @@ def _without_value(setting: dict[str, Any], path: tuple[str, ...]) -> None:
         setting["enum"] = [True, False]
 
 
-def _values_of(preset: str, path: tuple[str, ...]) -> list[Any]:
+def _values_at(path: tuple[str, ...], preset: Any) -> list[Any]:  # noqa: ANN401 - sections, or a value
     """Return the value that a preset gives a setting, as a list of one; of none if it leaves it alone."""
-    found: Any = preset_values(preset)
+    found = preset
     for key in path:
         if key not in found:
             return []

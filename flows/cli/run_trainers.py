@@ -64,14 +64,16 @@ class LocalRuns:
 def _start_server(signals: StopSignals) -> None:
     """Start one server of Prefect for all runs, unless one is configured or runs here."""
     from flows.operations.home import Home
-    from flows.operations.server import server_for_training
+    from flows.operations.server import names_an_api, server_for_training
     from flows.prefect_environment import PrefectServer, prepare_environment
 
     prepare_environment()
     os.environ.update(server_for_training(Home.of(os.environ), os.environ))
     server = PrefectServer()
-    server.check()
     signals.before_leaving(server.stop)
+    if not names_an_api(os.environ):
+        server.prepare()
+    server.check()
     server.start()
     server.wait_until_ready()
 
