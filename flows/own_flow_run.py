@@ -8,7 +8,7 @@ from uuid import UUID
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 from prefect.states import Running
 
 from eigen_core.config import Config
@@ -16,7 +16,7 @@ from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from flows.listener import Listener
 from flows.names import SUSPENDED_EVENT, run_tag
 from flows.reporter import Reporter
-from flows.resuming import is_scheduled, remove_needless_resumes, switch_schedule
+from flows.resuming import is_scheduled, own_deployment, remove_needless_resumes, switch_schedule
 from flows.server_presence import require_server, server_asked, server_is_there, wait_for_server
 
 if TYPE_CHECKING:
@@ -132,14 +132,15 @@ def report_suspension() -> None:
 
     Without that, heartbeats that came after the suspension and then stop would look like those of a crashed process.
     """
-    if deployment.id is None:
+    deployment = own_deployment()
+    if deployment is None:
         return
     emit_event(
         SUSPENDED_EVENT,
         resource={"prefect.resource.id": f"prefect.flow-run.{flow_run.id}"},
         related=[
             {
-                "prefect.resource.id": f"prefect.deployment.{deployment.id}",
+                "prefect.resource.id": f"prefect.deployment.{deployment}",
                 "prefect.resource.role": "deployment",
             }
         ],

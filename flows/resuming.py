@@ -16,6 +16,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import _deployment_id
 from prefect.logging import get_logger
 
 from flows.names import SCHEDULED_TAG, run_tag
@@ -43,10 +44,19 @@ def is_scheduled() -> bool:
     return SCHEDULED_TAG in runtime.flow_run.tags
 
 
+def own_deployment() -> UUID | None:
+    """Return the deployment of this flow run, or of the one that began it.
+
+    Without one `prefect.runtime` would ask the server each time, by a client that it makes for that.
+    """
+    return _deployment_id.get()
+
+
 def switch_schedule(active: bool) -> None:
     """Switch the schedule of this flow run's deployment on or off; without a deployment there is nothing to switch."""
-    if runtime.deployment.id is not None:
-        _switch(UUID(runtime.deployment.id), active)
+    deployment = own_deployment()
+    if deployment is not None:
+        _switch(deployment, active)
 
 
 def remove_needless_resumes() -> None:
@@ -56,10 +66,11 @@ def remove_needless_resumes() -> None:
     events come at least once. Those left would go on with another run of the store, or with this one after it was
     cancelled.
     """
-    if runtime.deployment.id is None or not server_is_there():
+    deployment = own_deployment()
+    if deployment is None or not server_is_there():
         return
     with server_asked("Flow runs that never began are still listed", logger) as client:
-        for due in _due(UUID(runtime.deployment.id)):
+        for due in _due(deployment):
             for waiting in client.read_flow_runs(flow_run_filter=due):
                 if waiting.run_count == 0 and not waiting.parameters.get("run"):
                     client.delete_flow_run(waiting.id)
@@ -67,10 +78,11 @@ def remove_needless_resumes() -> None:
 
 def suspension_of(run: str) -> str | None:
     """Return, as a sentence, that the training of a run was suspended; None if not."""
-    if runtime.deployment.id is None:
+    deployment = own_deployment()
+    if deployment is None:
         return None
     trained = FlowRunFilter(
-        deployment_id=FlowRunFilterDeploymentId(any_=[UUID(runtime.deployment.id)]),
+        deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
         tags=FlowRunFilterTags(all_=[run_tag(run)]),
     )
     last: list[FlowRun] = []

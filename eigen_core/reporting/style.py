@@ -59,7 +59,7 @@ _STYLE: dict[RcKeyType, Any] = {
     "axes.labelcolor": MUTED,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
-    # Else matplotlib lays all ticks out once more to see whether one is in the way of the title: none is above the axes.
+    # Else matplotlib lays all ticks out once more to see whether one is in the way of the title: none is above.
     "axes.titley": 1.0,
     "axes.spines.top": False,
     "axes.spines.right": False,

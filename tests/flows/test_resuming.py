@@ -18,6 +18,7 @@ from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.context import _deployment_id
 from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
 from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 
@@ -94,8 +95,10 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
             schedule=IntervalSchedule(interval=timedelta(minutes=10)), active=False, slug=RESUME, parameters={}
         )
         number = client.create_deployment(client.create_flow(train_flow), "gpu", schedules=[schedule])
-        monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(number))
+        # As Prefect's engine does where a worker runs the flow.
+        token = _deployment_id.set(number)
         yield Deployed(client, number)
+        _deployment_id.reset(token)
         client.delete_deployment(number)
 
 
@@ -326,11 +329,12 @@ def test_after_a_cancellation_it_is_off(deployed: Deployed) -> None:
     assert not deployed.is_on
 
 
-def test_without_a_deployment_nothing_is_switched(
+def test_without_a_deployment_nothing_is_switched_and_the_server_is_not_asked_for_one(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployed.switch_on()
-    monkeypatch.delenv("PREFECT__RUNTIME__DEPLOYMENT__ID")
+    _deployment_id.set(None)
+    monkeypatch.setattr("prefect.runtime.deployment._get_flow_run", raising(AssertionError("it was asked")))
     assert scheduled(tmp_path).name == NOTHING_NAME
     schedule = schedule_of(deployed.client.read_deployment(deployed.number))
     assert schedule is not None
