@@ -39,7 +39,7 @@ def main() -> None:
         set_umask(os.environ)
     if len(sys.argv) == 1:
         try:
-            keep(_kept_file(), _migrated())
+            keep(kept_file(), _migrated())
         except OSError as error:
             sys.stderr.write(f"No database for new homes is kept; the first training makes its own: {error}\n")
         return
@@ -68,7 +68,7 @@ def _serve(app: "FastAPI", port: int) -> None:
     if database is not None:
         # A copy only saves time: what prevents one is left to the server, which migrates or says what is wrong.
         with suppress(OSError):
-            begin_with_copy(database, _kept_file())
+            begin_with_copy(database, kept_file())
     uvicorn.run(app, host=_HOST, port=port, log_level="error", lifespan="on")
 
 
@@ -125,7 +125,7 @@ def _database_file() -> Path | None:
     return Path(path) if url.get_backend_name() == "sqlite" and os.path.isabs(path) else None
 
 
-def _kept_file() -> Path:
+def kept_file() -> Path:
     """Return where the tables of this release of Prefect are kept."""
     import prefect.server.database
 

@@ -7,7 +7,9 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import hypothesis
 import pytest
@@ -17,6 +19,8 @@ _TESTS = Path(__file__).parent
 # pytest puts this folder first on the path, where its folders would hide the packages whose names they mirror.
 sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support")]
 
+from eigen_core.cache_root import default_cache_root  # noqa: E402 - found only now
+
 # Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl, measured.
 pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl", "measured"]
 
@@ -24,10 +28,15 @@ pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl", "measured"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples each time, so that a change is red for what it does; --hypothesis-profile=default draws new ones.
-hypothesis.settings.register_profile("repeated", derandomize=True)
+# Without a deadline, which a busy machine misses.
+hypothesis.settings.register_profile("repeated", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeated")
 
 SESSION_FOLDER = Path(tempfile.mkdtemp(prefix="eigen-tests-"))
+
+# Servers of the tests begin with the database that `make setup` keeps: each would migrate a new one for seconds.
+with suppress(FileNotFoundError):
+    shutil.copytree(default_cache_root() / "prefect", SESSION_FOLDER / "cache" / "prefect")
 
 # All of this must be set before Prefect, torch and the market are imported.
 for name in [name for name in os.environ if name.startswith("PREFECT_")]:
@@ -59,14 +68,20 @@ def pytest_configure() -> None:
     require_device()
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Set aside what the imports have made, a million objects that only the tests' own process has.
 
     Else each training in this process looks through all of them, to collect garbage and to count what lives. Tests of
-    that looking need them, and take them back.
+    that looking need them, and take them back. Looking for garbage while they are made takes a fifth of that time.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -109,9 +124,15 @@ def prefect_api() -> Iterator[None]:
     )
     from prefect.testing.utilities import prefect_test_harness
 
+    from flows.embedded_server import begin_with_copy, kept_file
+
+    # The folder that the harness would make, and removes.
+    folder = tempfile.mkdtemp(prefix="eigen-tests-")
+    begin_with_copy(Path(folder) / "prefect-test.db", kept_file())
     # No flow run comes to be but by a test: the server's clock would ask for those of a schedule at any instant.
     with (
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None, PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED: False}),
+        patch("prefect.testing.utilities.mkdtemp", lambda: folder),
         prefect_test_harness(server_startup_timeout=120),
     ):
         gc.freeze()
