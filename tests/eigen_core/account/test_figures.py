@@ -1,11 +1,11 @@
 """The figures of an account, beside quantstats where definitions agree, and by hand where they do not."""
 
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import quantstats.stats as quantstats
 from equity_cases import curve_of
 
 from eigen_core.account.figures import drawdowns, figures_of
@@ -34,9 +34,17 @@ def _series() -> dict[str, np.ndarray]:
 SERIES = _series()
 
 
+@pytest.fixture(scope="module")
+def quantstats() -> Any:
+    """It takes a second to import: only in the process that runs these tests."""
+    from quantstats import stats
+
+    return stats
+
+
 @pytest.mark.parametrize("name", SERIES)
 @pytest.mark.parametrize("risk_free", [0.0, RISK_FREE])
-def test_figures_are_those_of_quantstats_where_definitions_agree(name: str, risk_free: float) -> None:
+def test_figures_are_those_of_quantstats_where_definitions_agree(quantstats: Any, name: str, risk_free: float) -> None:
     returns = pd.Series(SERIES[name], index=DAYS[: len(SERIES[name])])
     benchmark = pd.Series(SERIES["normal"][::-1][: len(returns)], index=returns.index)
     found = figures_of(curve_of(returns), curve_of(benchmark), periods_per_year=P, risk_free=risk_free)
@@ -61,14 +69,16 @@ def test_figures_are_those_of_quantstats_where_definitions_agree(name: str, risk
 
 
 @pytest.mark.parametrize("name", ["normal", "fat tails", "idle"])
-def test_probabilistic_sharpe_differs_from_that_of_quantstats_by_the_bias_of_the_moments(name: str) -> None:
+def test_probabilistic_sharpe_differs_from_that_of_quantstats_by_the_bias_of_the_moments(
+    quantstats: Any, name: str
+) -> None:
     returns = pd.Series(SERIES[name], index=DAYS)
     found = figures_of(curve_of(returns), periods_per_year=P).probabilistic_sharpe
     assert found == pytest.approx(quantstats.probabilistic_sharpe_ratio(returns), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["normal", "fat tails", "short"])
-def test_the_longest_drawdown_is_that_of_quantstats(name: str) -> None:
+def test_the_longest_drawdown_is_that_of_quantstats(quantstats: Any, name: str) -> None:
     returns = pd.Series(SERIES[name], index=DAYS[: len(SERIES[name])])
     found = figures_of(curve_of(returns), periods_per_year=P).longest_drawdown_days
     details = quantstats.drawdown_details(quantstats.to_drawdown_series(returns))

@@ -1,8 +1,9 @@
 """A run in MLflow: each generation once, whatever happened to the process that wrote it."""
 
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from record_cases import record, telemetry
@@ -10,21 +11,28 @@ from record_cases import record, telemetry
 from eigen_core.config import Config
 from eigen_core.reporting.trackers import TrackedRun, metrics_since
 
-pytest.importorskip("mlflow")
-from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
-from eigen_core.reporting.trackers.mlflow import DATABASE_NAME, MlflowTracker
+    from eigen_core.reporting.trackers.mlflow import MlflowTracker
 
-pytestmark = pytest.mark.thorough
+# MLflow takes seconds to import: only where these tests run.
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed: run `make setup`."),
+]
 
 HISTORY = [record(generation) for generation in range(1, 5)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 5)]
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> MlflowClient:
+def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
     """MLflow with a database of its own, which takes seconds to make."""
+    from mlflow import MlflowClient
+
+    from eigen_core.reporting.trackers.mlflow import DATABASE_NAME, MlflowTracker
+
     root = tmp_path_factory.mktemp("mlflow")
     (root / "mine").mkdir()
     (root / "mine" / f"{DATABASE_NAME}.part").write_bytes(b"of a process that was killed while it made a database")
@@ -34,19 +42,21 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> MlflowClient:
     return MlflowClient(f"sqlite:///{root / DATABASE_NAME}")
 
 
-def tracker(client: MlflowClient, name: str, store: str = "here", **settings: Any) -> MlflowTracker:
+def tracker(client: "MlflowClient", name: str, store: str = "here", **settings: Any) -> "MlflowTracker":
     """The tracker of a new process."""
+    from eigen_core.reporting.trackers.mlflow import MlflowTracker
+
     config = Config(reporting={"mlflow_uri": client.tracking_uri}, **settings)
     return MlflowTracker(TrackedRun(name, store, Path("nowhere"), config))
 
 
-def runs_of(client: MlflowClient, name: str) -> list[Any]:
+def runs_of(client: "MlflowClient", name: str) -> list[Any]:
     """The runs of MLflow with this name, the oldest first."""
     experiment = client.get_experiment_by_name("eigen")
     return list(client.search_runs([experiment.experiment_id], f"tags.`eigen.run` = '{name}'", order_by=["start_time"]))
 
 
-def values_in(client: MlflowClient, run: Any) -> dict[tuple[str, int], list[float]]:
+def values_in(client: "MlflowClient", run: Any) -> dict[tuple[str, int], list[float]]:
     """All values of each metric at each step."""
     found: dict[tuple[str, int], list[float]] = {}
     for name in run.data.metrics:
@@ -61,7 +71,7 @@ def expected(generations: int) -> dict[tuple[str, int], list[float]]:
     return {(name, step): [value] for step, metrics in found for name, value in metrics.items()}
 
 
-def test_generations_are_added_by_one_process_and_by_the_next(client: MlflowClient) -> None:
+def test_generations_are_added_by_one_process_and_by_the_next(client: "MlflowClient") -> None:
     first = tracker(client, "next", generations=4)
     for generation in range(3):
         first.write(HISTORY[:generation], TELEMETRY[:generation])
@@ -76,7 +86,7 @@ def test_generations_are_added_by_one_process_and_by_the_next(client: MlflowClie
     assert run.data.params["learner.batch_size"] == "64"
 
 
-def test_what_a_killed_process_has_written_of_a_generation_is_completed(client: MlflowClient) -> None:
+def test_what_a_killed_process_has_written_of_a_generation_is_completed(client: "MlflowClient") -> None:
     tracker(client, "killed").write(HISTORY[:2], TELEMETRY[:2])
     (run,) = runs_of(client, "killed")
     client.log_metric(run.info.run_id, "generation/best_fitness", HISTORY[2].best_fitness, step=3)
@@ -85,7 +95,7 @@ def test_what_a_killed_process_has_written_of_a_generation_is_completed(client: 
     assert values_in(client, run) == expected(3)
 
 
-def test_generations_that_are_computed_again_are_not_written_again(client: MlflowClient) -> None:
+def test_generations_that_are_computed_again_are_not_written_again(client: "MlflowClient") -> None:
     tracker(client, "again").write(HISTORY, TELEMETRY)
     again = tracker(client, "again")
     for generation in (2, 3, 4):
@@ -95,7 +105,7 @@ def test_generations_that_are_computed_again_are_not_written_again(client: Mlflo
     assert values_in(client, run) == expected(4)
 
 
-def test_values_of_another_run_of_this_name_stay_apart(client: MlflowClient) -> None:
+def test_values_of_another_run_of_this_name_stay_apart(client: "MlflowClient") -> None:
     others = [one.model_copy(update={"best_fitness": -7.0}) for one in HISTORY]
     tracker(client, "other").write(others, TELEMETRY)
     process = tracker(client, "other")
@@ -109,7 +119,7 @@ def test_values_of_another_run_of_this_name_stay_apart(client: MlflowClient) -> 
     assert len(runs_of(client, "other")) == 3
 
 
-def test_a_setting_that_was_changed_is_a_tag(client: MlflowClient) -> None:
+def test_a_setting_that_was_changed_is_a_tag(client: "MlflowClient") -> None:
     tracker(client, "changed", generations=30).write(HISTORY[:1], TELEMETRY[:1])
     tracker(client, "changed", generations=40).write(HISTORY[:2], TELEMETRY[:2])
     (run,) = runs_of(client, "changed")
@@ -118,6 +128,10 @@ def test_a_setting_that_was_changed_is_a_tag(client: MlflowClient) -> None:
 
 
 def test_a_server_that_does_not_answer_raises_what_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+
+    from eigen_core.reporting.trackers.mlflow import MlflowTracker
+
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     config = Config(reporting={"mlflow_uri": "http://127.0.0.1:9"})
     unreachable = MlflowTracker(TrackedRun("mine", "here", Path("nowhere"), config))
