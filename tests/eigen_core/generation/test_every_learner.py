@@ -43,9 +43,11 @@ def test_a_resumed_run_goes_on_with_the_same_bits(learner: str, tmp_path: Path) 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_groups_change_no_bit(learner: str, portfolio: bool) -> None:
     trading = {"observe_portfolio": portfolio, "max_coefficient": 3.0 if portfolio else None}
+    # The last of three is a group of its own.
+    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
     contents = [
-        content_of(advance(begin(config_with(learner, population={"group_size": size}, trading=trading)), 2))
-        for size in (0, 1, 2)
+        content_of(advance(begin(config_with(learner, population=population, trading=trading)), 2))
+        for population in populations
     ]
     assert contents[0] == contents[1] == contents[2]
 

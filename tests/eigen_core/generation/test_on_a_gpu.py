@@ -35,6 +35,7 @@ def sections(learner: str, encoder: str) -> dict[str, Any]:
     return {
         "learner": {"algorithm": learner, "gradient_steps": 2},
         "network": {"encoder": encoder, "column_chunk": 3},
+        "population": {"size": 3},
         "threads": 1,
     }
 
@@ -86,9 +87,9 @@ def test_generations_are_deterministic_and_have_the_bits_of_the_processor(learne
 @pytest.mark.thorough
 def test_every_population_method_breeds_there(method: str) -> None:
     evolution: dict[str, Any] = {"evolution": {"method": method, "sync_generations": 1}, "population": {"size": 10}}
-    expected = content_of(advance(small_state(device="cpu", **evolution, **sections("ddpg", "filter_bank")), 2))
+    expected = content_of(advance(small_state(device="cpu", **sections("ddpg", "filter_bank") | evolution), 2))
     with stand_in_gpu():
-        found = content_of(advance(small_state(device="cuda", **evolution, **sections("ddpg", "filter_bank")), 2))
+        found = content_of(advance(small_state(device="cuda", **sections("ddpg", "filter_bank") | evolution), 2))
     assert found == expected
 
 

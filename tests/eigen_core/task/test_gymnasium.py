@@ -59,7 +59,9 @@ def ring_of(state: TrainingState) -> Ring:
 @pytest.mark.parametrize("environment", [{}, NORMALISED], ids=["plain", "normalised"])
 def test_groups_change_no_bit(environment: dict[str, bool], learner: str) -> None:
     sections = {"environment": environment, "learner": {"algorithm": learner}}
-    states = [advance(begin(uneven(**sections, population={"group_size": size})), 3) for size in (0, 1, 2)]
+    # The last of three is a group of its own.
+    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
+    states = [advance(begin(uneven(**sections, population=population)), 3) for population in populations]
     contents = [content_of(state) for state in states]
     assert contents[0] == contents[1] == contents[2]
     assert states[0].history[-1].learning is not None

@@ -130,11 +130,11 @@ def test_transitions_are_sent_to_each_other_machine_once(
 
 @pytest.mark.thorough
 def test_another_worker_shares_the_replay_of_a_machine_that_lost_the_one_that_did(
-    monkeypatch: pytest.MonkeyPatch,
+    workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_config()
     reach_nothing(monkeypatch)
-    with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
+    with led(config, workers) as (state, executor):
         wait_for(executor, 2)
         advance(state, 1)
         first, second = executor.workers
@@ -157,12 +157,12 @@ def test_another_worker_shares_the_replay_of_a_machine_that_lost_the_one_that_di
     ids=["evaluate", "train", "train elsewhere"],
 )
 def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
-    phase: Callable[[TrainingState], object], elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+    workers: LocalWorkers, phase: Callable[[TrainingState], object], elsewhere: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small_config()
     if elsewhere:
         reach_nothing(monkeypatch)
-    with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
+    with led(config, workers) as (state, executor):
         advance(state, 1)
         wait_for(executor, 2)
         for earlier in PHASES[: PHASES.index(phase)]:
@@ -184,9 +184,11 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
 
 
 @pytest.mark.thorough
-def test_a_worker_that_ends_before_it_has_the_run_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_ends_before_it_has_the_run_is_left_out(
+    workers: LocalWorkers, caplog: pytest.LogCaptureFixture
+) -> None:
     config = small_config()
-    with LocalWorkers(2) as workers, led(config, workers) as (state, executor):
+    with led(config, workers) as (state, executor):
         wait_for(executor, 2)
         worker = sorted(workers.processes)[0]
         # The scheduler still lists it when the phase begins.
