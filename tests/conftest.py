@@ -28,8 +28,8 @@ pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl", "measured"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples each time, so that a change is red for what it does; --hypothesis-profile=default draws new ones.
-# Without a deadline, which a busy machine misses.
-hypothesis.settings.register_profile("repeated", derandomize=True, deadline=None)
+# Fifty are enough of the same ones. Without a deadline, which a busy machine misses.
+hypothesis.settings.register_profile("repeated", derandomize=True, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeated")
 
 SESSION_FOLDER = Path(tempfile.mkdtemp(prefix="eigen-tests-"))

@@ -31,6 +31,7 @@ from eigen_core.task import open_data, task_class
 POINTER = {"task": "pointer"}
 JITTER = {"learner": "jitter"}
 LAST_DAY = {"encoder": "last_day"}
+BOTH = pytest.param({**POINTER, **JITTER}, marks=pytest.mark.thorough)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def begin(config: Config) -> TrainingState:
     return start_training(config, open_data(config).content if config.task == "pointer" else random_panel(config))
 
 
-@pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, {**POINTER, **JITTER}], ids=str)
+@pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, BOTH], ids=str)
 def test_what_was_added_trains_and_resumes_to_the_same_bits(chosen: dict[str, str], tmp_path: Path) -> None:
     config = config_with(chosen)
     state = advance(begin(config), 3)
@@ -77,11 +78,11 @@ def test_a_task_opens_its_own_data(tmp_path: Path) -> None:
         open_data(config_with(JITTER, market=market))
 
 
-@pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, {**POINTER, **JITTER}], ids=str)
+@pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, BOTH], ids=str)
 def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
-    contents = [
-        content_of(advance(begin(config_with(chosen, population={"group_size": size})), 2)) for size in (0, 1, 2)
-    ]
+    # The last of three is a group of its own.
+    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
+    contents = [content_of(advance(begin(config_with(chosen, population=one)), 2)) for one in populations]
     assert contents[0] == contents[1] == contents[2]
 
 

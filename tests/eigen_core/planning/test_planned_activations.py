@@ -142,7 +142,7 @@ def test_margins_of_many_targets_are_planned() -> None:
         assert learning == pytest.approx(tensors.peak_of(lambda: train(state)), rel=0.1)
 
 
-@pytest.mark.parametrize("settings", [(), (*_TCN, "network.column_chunk=5")])
+@pytest.mark.parametrize("settings", [(), pytest.param((*_TCN, "network.column_chunk=5"), marks=pytest.mark.thorough)])
 def test_products_in_bfloat16_hold_no_more_than_planned(settings: tuple[str, ...]) -> None:
     config, panel, scale = _case((*settings, "network.precision=bfloat16"), _NARROW)
     with LiveTensors() as tensors:

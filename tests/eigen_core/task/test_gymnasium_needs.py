@@ -27,7 +27,12 @@ WIDE: dict[str, Any] = {
 @pytest.mark.parametrize("learner", LEARNERS_OF_ANY_TASK)
 @pytest.mark.parametrize("group_size", [0, 2])
 def test_learning_takes_what_is_planned(group_size: int, learner: str) -> None:
-    sections = {"learner": {"algorithm": learner}, "population": {"group_size": group_size}}
+    # Enough steps for batches.
+    sections = {
+        "learner": {"algorithm": learner},
+        "population": {"group_size": group_size},
+        "environment": {"episode_steps": 100},
+    }
     config = small_config(**merge(WIDE, sections))
     data = open_data(config)
     scale = Scale.of(config, data.facts)
@@ -54,7 +59,7 @@ def test_playing_takes_what_is_planned() -> None:
 
 
 def test_a_run_is_planned_and_timed() -> None:
-    config = small_config(**WIDE)
+    config = small_config(**merge(WIDE, {"environment": {"episode_steps": 100}}))
     facts = open_data(config).facts
     plan = plan_of(config, facts, device="cpu", limits={"host": Limit(600_000_000, "here")})
     assert {"environments", "replay", "population"} <= {part.name for part in plan.parts}

@@ -40,13 +40,15 @@ def begin(config: Config) -> TrainingState:
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None:
     sections: dict[str, Any] = {"learner": {"algorithm": learner}, "portfolio": {"short": 0.3, "initial_speed": 0.2}}
-    states = [advance(begin(portfolio_config(population={"group_size": size}, **sections)), 2) for size in (0, 1, 2)]
+    # The last of three is a group of its own.
+    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
+    states = [advance(begin(portfolio_config(population=population, **sections)), 2) for population in populations]
     contents = [content_of(state) for state in states]
     assert contents[0] == contents[1] == contents[2]
     assert states[0].history[-1].learning is not None
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(states[0]))
-    resumed = begin(portfolio_config(**sections))
+    resumed = begin(portfolio_config(population=populations[0], **sections))
     loaded = directory.load_newest(snapshot_form(resumed))
     assert loaded is not None
     restore(resumed, loaded.snapshot)

@@ -15,7 +15,7 @@ from eigen_core.trading.whole_episodes import trade_whole_episodes
 
 FILLS = ("next_open", "next_close", "same_close")
 CREDITS = ("decision", "realized", "marked")
-EPISODES = 24
+EPISODES = 16
 ASSETS = 7
 DAYS = 420
 
