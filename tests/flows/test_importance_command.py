@@ -67,7 +67,7 @@ def test_low_is_what_most_agents_do_not_use() -> None:
 
 @pytest.mark.thorough
 def test_champions_of_kept_generations(tmp_path: Path) -> None:
-    config = small_flow_config(tmp_path, generations=3)
+    config = small_flow_config(tmp_path, generations=3, market={"data": "us5"})
     open_or_create(config, RUN)
     state = start_training(config, build_panel(config)[0])
     champions = set()

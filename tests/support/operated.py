@@ -18,6 +18,7 @@ import psutil
 from flow_cases import run_eigen
 
 from eigen_core.config.loading import parse_assignments
+from flows.embedded_server import begin_with_copy, kept_file
 from flows.operations.environment import POOL
 from flows.operations.home import Home
 from flows.prefect_environment import free_port
@@ -87,6 +88,9 @@ class Operated:
         }
         if api is not None:
             self.environment["PREFECT_API_URL"] = api
+        else:
+            # Only saves the seconds in which a new server migrates an empty database.
+            begin_with_copy(folder / "prefect" / "prefect.db", kept_file())
         self.environment.update(environment or {})
 
     def eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
