@@ -48,7 +48,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(bucket)
 
 
-@pytest.mark.parametrize(("store", "seed"), [("folder", 0), ("folder", 1), ("bucket", 2)], indirect=["store"])
+@pytest.mark.parametrize(
+    ("store", "seed"),
+    [("folder", 0), pytest.param("folder", 1, marks=pytest.mark.thorough), ("bucket", 2)],
+    indirect=["store"],
+)
 def test_killed_at_any_instant_leaves_no_manifest_or_a_whole_generation(
     tmp_path: Path, store: Store, seed: int
 ) -> None:

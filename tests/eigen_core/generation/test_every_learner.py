@@ -1,5 +1,6 @@
 """What holds of every learner: it learns, the same bits come out of any grouping, and out of a resume."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,14 @@ def test_a_resumed_run_goes_on_with_the_same_bits(learner: str, tmp_path: Path) 
     assert hold_out(state) is not None
 
 
-@pytest.mark.parametrize("portfolio", [True, False])
-@pytest.mark.parametrize("learner", LEARNERS)
+# A learner that replays and one that does not show what observing nothing changes.
+@pytest.mark.parametrize(
+    ("learner", "portfolio"),
+    [
+        pytest.param(learner, portfolio, marks=[] if portfolio or learner in ("ddpg", "ppo") else pytest.mark.thorough)
+        for learner, portfolio in product(LEARNERS, [True, False])
+    ],
+)
 def test_groups_change_no_bit(learner: str, portfolio: bool) -> None:
     trading = {"observe_portfolio": portfolio, "max_coefficient": 3.0 if portfolio else None}
     # The last of three is a group of its own.
