@@ -27,36 +27,38 @@ def _gpu() -> Iterator[None]:
         yield
 
 
-def sections(learner: str, encoder: str) -> dict[str, Any]:
+def sections(learner: str, encoder: str, steps: int) -> dict[str, Any]:
     return {
-        "learner": {"algorithm": learner, "gradient_steps": 7, "accumulation_steps": 2, "n_step": 3},
+        "learner": {"algorithm": learner, "gradient_steps": steps, "accumulation_steps": 2, "n_step": 3},
         "network": {"encoder": encoder, "column_chunk": 3},
-        "population": {"group_size": 5},
+        "population": {"size": 3},
+        "replay": {"minimum": 1},
         "threads": 1,
     }
 
 
 @pytest.mark.parametrize(
-    ("learner", "encoder", "kinds"),
+    ("learner", "encoder", "learned"),
     [
-        pytest.param("ddpg", "filter_bank", 1),
-        pytest.param("ddpg", "tcn", 1, marks=pytest.mark.thorough),
+        pytest.param("ddpg", "filter_bank", [4]),
+        pytest.param("ddpg", "tcn", [5], marks=pytest.mark.thorough),
         # Its actor moves in every second step.
-        pytest.param("td3", "filter_bank", 2, marks=pytest.mark.thorough),
-        pytest.param("sac", "filter_bank", 1, marks=pytest.mark.thorough),
-        pytest.param("counterfactual", "filter_bank", 1, marks=pytest.mark.thorough),
-        pytest.param("counterfactual", "tcn", 1, marks=pytest.mark.thorough),
+        pytest.param("td3", "filter_bank", [3, 4], marks=pytest.mark.thorough),
+        pytest.param("sac", "filter_bank", [5], marks=pytest.mark.thorough),
+        pytest.param("counterfactual", "filter_bank", [5], marks=pytest.mark.thorough),
+        pytest.param("counterfactual", "tcn", [5], marks=pytest.mark.thorough),
     ],
 )
-def test_generations_have_the_same_bits_with_graphs(learner: str, encoder: str, kinds: int) -> None:
-    expected = content_of(advance(small_state(device="cuda", **sections(learner, encoder)), 2))
+def test_generations_have_the_same_bits_with_graphs(learner: str, encoder: str, learned: list[int]) -> None:
+    """`learned` is how many gradient steps there are of each kind."""
+    settings = sections(learner, encoder, sum(learned))
+    expected = content_of(advance(small_state(device="cuda", **settings), 2))
     assert captured_graphs() == []
-    state = small_state(device="cuda", cuda_graphs=True, **sections(learner, encoder))
+    state = small_state(device="cuda", cuda_graphs=True, **settings)
     days = state.task.episode_steps
     assert content_of(advance(state, 2)) == expected
     replays = [graph.replays for graph in captured_graphs()]
-    learned = [7 - 2] if kinds == 1 else [3 - 2, 4 - 2]
-    assert sorted(replays) == sorted(2 * ([days - 2, *learned]))
+    assert sorted(replays) == sorted(2 * [count - 2 for count in (days, *learned)])
 
 
 class Given(NamedTuple):
