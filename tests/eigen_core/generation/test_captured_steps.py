@@ -46,7 +46,7 @@ def sections(learner: str, encoder: str, steps: int) -> dict[str, Any]:
         pytest.param("td3", "filter_bank", [3, 4], marks=pytest.mark.thorough),
         pytest.param("sac", "filter_bank", [5], marks=pytest.mark.thorough),
         pytest.param("counterfactual", "filter_bank", [5], marks=pytest.mark.thorough),
-        pytest.param("counterfactual", "tcn", [5], marks=pytest.mark.thorough),
+        pytest.param("counterfactual", "tcn", [5], marks=[pytest.mark.thorough, pytest.mark.slow]),
     ],
 )
 def test_generations_have_the_same_bits_with_graphs(learner: str, encoder: str, learned: list[int]) -> None:
