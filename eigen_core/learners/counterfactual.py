@@ -8,6 +8,7 @@ one that exceeds its reserve price by most (`eigen_core.networks.outcomes`): wha
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import ClassVar, Generic, cast
 
 import torch
@@ -93,11 +94,8 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:  # noqa: ARG002
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         moves = {"steps": [True] * plan.gradient_steps}
-
-        def step(inputs: Step) -> list[Tensor]:
-            return self._step(group, inputs)
-
-        return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, (), between_steps))
+        steps = take_steps(partial(self._step, group), group, plan, self._config, moves, (), between_steps)
+        return Learned.of(group, self.curves, steps)
 
     def _step(self, group: Population, step: Step) -> list[Tensor]:
         """Take one optimizer step; return `curves`."""

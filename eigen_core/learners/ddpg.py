@@ -6,6 +6,7 @@ estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 from typing import ClassVar, Generic
 
@@ -100,11 +101,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
             plan.noise(self._config.seed, purpose, self._task.noise_shape(1)[2:], group.weights.device)
             for purpose in self.noise_purposes
         ]
-
-        def step(inputs: Step) -> list[Tensor]:
-            return self._step(group, replay, inputs)
-
-        return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, noise, between_steps))
+        steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
+        return Learned.of(group, self.curves, steps)
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step, of the actor and the targets too where the actor steps; return `curves`.

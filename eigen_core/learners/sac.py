@@ -5,6 +5,7 @@ Haarnoja et al. 2018 (arXiv:1812.05905), algorithm 1: two critics, a squashed Ga
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, Generic, NamedTuple
 
 import torch
@@ -95,11 +96,8 @@ class SacLearner(Generic[Observed, Encoded]):
             plan.noise(self._config.seed, purpose, self._task.noise_shape(1)[2:], group.weights.device)
             for purpose in ("next actions", "actions")
         ]
-
-        def step(inputs: Step) -> list[Tensor]:
-            return self._step(group, replay, inputs)
-
-        return Learned.of(group, self.curves, take_steps(step, group, plan, self._config, moves, noise, between_steps))
+        steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
+        return Learned.of(group, self.curves, steps)
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step of critics, actor, temperature and targets; return `curves`."""
