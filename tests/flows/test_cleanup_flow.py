@@ -192,5 +192,5 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     assert overview.startswith("# Ended after generation 3 of 3 (100 %)\n\n**StoreUnavailableError: Run 'away' is not")
     assert location.stored.manifests().manifests == []
     fault_proxy.clear()
-    assert train_flow(config, "away", return_state=True).name == FINISHED_NAME
+    assert train_flow(bucket_config(url), "away", return_state=True).name == FINISHED_NAME
     assert whole_generations(location.stored) == [1, 2, 3]
