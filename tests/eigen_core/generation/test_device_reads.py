@@ -33,6 +33,8 @@ from eigen_core.replay import Replay
 from eigen_core.task.market import MarketTask
 from eigen_core.task.portfolio import PortfolioTask
 
+pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the meta device
+
 META = torch.device("meta")
 
 

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,15 @@ class Content:
         )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def saved() -> list[Snapshot]:
     """Snapshots of three generations; the ring is full after the third. The first one is at index 0."""
+    return _saved()
+
+
+# Not a fixture of the module: those are made before the device of a test is there.
+@cache
+def _saved() -> list[Snapshot]:
     state = fresh()
     return [Content.of(snapshot(advance(state, 1))).snapshot() for _ in range(GENERATIONS)]
 
