@@ -38,9 +38,11 @@ class Content:
 
     @classmethod
     def of(cls, saved: Snapshot) -> "Content":
-        """The content of a snapshot, in memory of its own."""
+        """The content of a snapshot as it is read, on the processor, in memory of its own."""
         assert saved.ring is not None
-        tensors = {stem: {name: held.clone() for name, held in named.items()} for stem, named in saved.tensors.items()}
+        tensors = {
+            stem: {name: held.cpu().clone() for name, held in named.items()} for stem, named in saved.tensors.items()
+        }
         documents = {
             stem: json.loads(held) if isinstance(held, bytes) else json.loads(json.dumps(held))
             for stem, held in saved.documents.items()
@@ -54,7 +56,7 @@ class Content:
             documents["history"],
             documents["telemetry"],
             documents["champion"],
-            {name: column.clone() for name, column in saved.ring.columns.items()},
+            {name: column.cpu().clone() for name, column in saved.ring.columns.items()},
             saved.ring.written,
         )
 
