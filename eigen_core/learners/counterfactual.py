@@ -94,7 +94,7 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:  # noqa: ARG002
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         moves = {"steps": [True] * plan.gradient_steps}
-        steps = take_steps(partial(self._step, group), group, plan, self._config, moves, (), between_steps)
+        steps = take_steps(partial(self._step, group), group, plan, self._config, moves, {}, between_steps)
         return Learned.of(group, self.curves, steps)
 
     def _step(self, group: Population, step: Step) -> list[Tensor]:

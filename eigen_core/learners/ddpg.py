@@ -97,10 +97,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
         numbers = np.arange(1, plan.gradient_steps + 1) + plan.earlier_steps
         delay = self._learner.policy_delay or self.usual_policy_delay
         moves = {"critic_steps": [True] * plan.gradient_steps, "actor_steps": (numbers % delay == 0).tolist()}
-        noise = [
-            plan.noise(self._config.seed, purpose, self._task.noise_shape(1)[2:], group.weights.device)
-            for purpose in self.noise_purposes
-        ]
+        noise = dict.fromkeys(self.noise_purposes, self._task.noise_shape(1)[2:])
         steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
         return Learned.of(group, self.curves, steps)
 

@@ -11,7 +11,7 @@ from eigen_core.config import Config
 from eigen_core.cuda_graphs import Repeated
 from eigen_core.devices import on_device
 from eigen_core.learners.adam import bias_corrections
-from eigen_core.learners.batches import BatchPlan, Draw
+from eigen_core.learners.batches import BatchPlan
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.population import Population
 
@@ -43,7 +43,7 @@ def take_steps(
     plan: BatchPlan,
     config: Config,
     optimizers: Mapping[str, Sequence[bool]],
-    draws: Sequence[Draw],
+    noise: Mapping[str, Sequence[int]],
     between_steps: Callable[[], None],
 ) -> list[list[Tensor]]:
     """Take all steps of a plan; return what each has returned.
@@ -54,7 +54,7 @@ def take_steps(
         plan: of these agents.
         config: whether steps are captured as CUDA graphs.
         optimizers: in which steps each optimizer takes one, by the name of what counts them in the state of `group`.
-        draws: the noise of each purpose.
+        noise: shape of the noise of an action, by purpose.
         between_steps: called after each step.
     """
     device = group.weights.device
@@ -63,6 +63,7 @@ def take_steps(
     if device.type != "cpu":
         # So that a step is the same work for any block.
         blocks = [list(first_days) for first_days in on_device(np.array(plan.blocks), device)]
+    draws = [plan.noise(config.seed, purpose, shape, device) for purpose, shape in noise.items()]
     corrections = [count_steps(group, name, moves) for name, moves in optimizers.items()]
     repeated = Repeated(step, device, captures=config.cuda_graphs)
     results = []

@@ -92,10 +92,7 @@ class SacLearner(Generic[Observed, Encoded]):
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         moves = {"steps": [True] * plan.gradient_steps}
-        noise = [
-            plan.noise(self._config.seed, purpose, self._task.noise_shape(1)[2:], group.weights.device)
-            for purpose in ("next actions", "actions")
-        ]
+        noise = dict.fromkeys(("next actions", "actions"), self._task.noise_shape(1)[2:])
         steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
         return Learned.of(group, self.curves, steps)
 

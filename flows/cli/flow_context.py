@@ -87,6 +87,9 @@ def collecting_nothing() -> Iterator[None]:
     try:
         yield
     finally:
+        # Into the oldest generation: else it would be looked through once for each younger one.
+        gc.freeze()
+        gc.unfreeze()
         gc.enable()
 
 
@@ -174,6 +177,11 @@ def run_flow(
     announce(observer.display, "starting Prefect")
     with collecting_nothing():  # and while the server starts
         _show_warnings_with(ConsoleHandler(_warnings_console(observer.display), observer.signals))
+        # What Prefect imports when a flow begins, which is after the server is there.
+        import fastapi.encoders  # noqa: F401
+        import prefect.utilities.visualization  # noqa: F401
+
+        import flows.training  # noqa: F401
         from tasks.phases import run_name
 
         run = load()
