@@ -2,6 +2,8 @@
 
 import argparse
 import importlib
+import signal
+import sys
 import time
 from typing import Protocol, cast
 
@@ -66,6 +68,8 @@ def main() -> None:
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}: name one of {', '.join(BENCHMARKS)}")
+    # So that a benchmark that is stopped leaves no server and no worker behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     torch.set_num_threads(1)
     console = Console()
     console.print(machine(), highlight=False)
