@@ -42,13 +42,14 @@ lint: setup
 	$(BIN)/mypy
 
 # Files stay together: their tests share what is costly to set up. In their order the longest tests are not the last.
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test: lint
-	$(PYTEST) -m "not thorough and not slow"
+	$(PYTEST) --numprocesses auto -m "not thorough and not slow"
 
+# Half as many processes more than cores: many of these tests wait for servers.
 test-all: setup
-	$(PYTEST) -m "thorough and not slow"
+	$(PYTEST) --numprocesses $$(( $$(nproc) * 3 / 2 )) -m "thorough and not slow"
 
 bench: setup
 	$(BIN)/python -m benchmarks

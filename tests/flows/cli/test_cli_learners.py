@@ -38,8 +38,8 @@ def kinds_of_files(run: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "learner",
-    # Off-policy and on-policy; that each learner resumes with its bits is tested in one process too.
-    [pytest.param(name, marks=[] if name in ("ddpg", "ppo") else pytest.mark.slow) for name in choices.LEARNERS],
+    # On-policy: other tests of commands kill runs with DDPG. That each learner resumes is tested in one process too.
+    [pytest.param(name, marks=[] if name == "ppo" else pytest.mark.slow) for name in choices.LEARNERS],
 )
 def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
     learner: str, environment: dict[str, str], tmp_path: Path

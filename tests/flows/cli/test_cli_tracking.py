@@ -18,9 +18,9 @@ GENERATIONS = 4
 
 
 @pytest.fixture(scope="module")
-def environment(session_folder: Path) -> dict[str, str]:
-    """A user's environment."""
-    return eigen_environment(session_folder / "tracking")
+def environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
+    """A user's environment, with a server that runs already."""
+    return eigen_environment(session_folder / "tracking", PREFECT_API_URL=prefect_api_url)
 
 
 def arguments(name: str, **reporting: str) -> list[str]:

@@ -142,10 +142,11 @@ def test_a_run_prints_a_line_a_generation_a_table_and_where_things_lie(
 
 @pytest.mark.usefixtures("whole")
 def test_a_profile_shows_the_operators_of_each_phase_and_changes_no_bit(
-    environment: dict[str, str], folder: Path
+    environment: dict[str, str], folder: Path, prefect_api_url: str
 ) -> None:
     arguments = [*train_arguments("profiled", 2), "--profile"]
-    ended = run_eigen(arguments, environment=environment, folder=folder)
+    served = {**environment, "PREFECT_API_URL": prefect_api_url}
+    ended = run_eigen(arguments, environment=served, folder=folder)
     assert ended.returncode == 0, ended.stderr
     assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))[:2]
     written = folder / "profiled-profile"
