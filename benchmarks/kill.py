@@ -2,7 +2,7 @@
 
 `python -m benchmarks.kill [--kills 100] [--seed 1]`: so many kills on the local store, and as many on an emulator of
 Google Cloud Storage, where in every third the network fails at random as well. The exit code is 1 if any run ends with
-other bits than the one that nobody disturbed.
+other bits than the one that nothing disturbed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The command `eigen` in a process of its own, under a limit, with a phase that takes memory nobody has planned.
+"""The command `eigen` in a process of its own, under a limit, with a phase that takes memory that no plan knows.
 
 `python -m benchmarks.limited_training LIMITS COMMAND...`, where LIMITS is a file that `benchmarks.limiter` writes.
 """
@@ -70,7 +70,7 @@ class Limits:
 
 
 class Ballast:
-    """Memory that nobody needs."""
+    """Memory that is not needed."""
 
     def __init__(self, size: int, content: Content) -> None:
         import numpy as np

@@ -167,7 +167,7 @@ def live_counts() -> dict[str, int]:
     """Count the live objects of the kinds `COUNTED`, by their names."""
     gc.collect()
     # Lazily, so that no other thread runs between listing and counting: Python ends a thread with a SystemError that
-    # fills a tuple to which somebody else refers.
+    # fills a tuple to which another object refers.
     kinds = Counter(map(type, chain.from_iterable(starmap(gc.get_objects, [()]))))
     return {
         name: sum(count for kind, count in kinds.items() if issubclass(kind, counted))

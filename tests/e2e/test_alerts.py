@@ -1,4 +1,4 @@
-"""What a user is told of a training whom nobody watches: calls to an address, and its log."""
+"""What a user learns of a training without watching it: calls to an address, and its log."""
 
 import json
 import threading

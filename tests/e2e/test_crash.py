@@ -1,4 +1,4 @@
-"""A launched training is killed, and goes on by itself to the bits of one that nobody disturbed."""
+"""A launched training is killed, and goes on by itself to the bits of one that nothing disturbed."""
 
 import time
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_a_training_killed_with_its_worker_is_resumed_once_the_worker_is_back(
     operated.up()
     assert operated.process("worker").pid != worker.pid
     back = time.monotonic() - killed
-    # Nobody had to wait until its heartbeats were missed.
+    # It did not take until its heartbeats were missed.
     assert operated.flow_run(number)["state"]["name"] == "Crashed"
     operated.wait_for_generation("both", generation + 1, RESUMED_SECONDS)
     resumed = time.monotonic() - killed

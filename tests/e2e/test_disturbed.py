@@ -34,7 +34,7 @@ def kill_flow(operated: Operated) -> None:
 
 
 def stop_flow(operated: Operated) -> None:
-    """Told to stop by somebody who is not the worker."""
+    """Asked to stop by another process than the worker."""
     for engine in operated.engines():
         engine.terminate()
 

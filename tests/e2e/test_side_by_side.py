@@ -1,4 +1,4 @@
-"""Of several trainings at once one trains; a training outlives its server, and makes room while it is suspended."""
+"""Of several trainings at once one trains; it outlives its server, and lets others train while it is suspended."""
 
 import shutil
 import time
@@ -42,7 +42,7 @@ def test_of_two_launches_at_once_one_trains(
     # Past the check of `eigen launch`, to the worker that has nothing else to do.
     second = operated.run_deployment("-p", "run=second")
     assert operated.wait_for_end(second) == "Cancelled"
-    # Nobody has cancelled the one that trains.
+    # The one that trains was not cancelled.
     assert operated.is_resuming()
     machines = (operated, other_machine)
     assert not any((machine.store / "second").exists() for machine in machines)

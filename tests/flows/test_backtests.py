@@ -196,9 +196,9 @@ def test_the_command_prints_the_account_beside_the_baselines(store: str) -> None
 
 
 def test_what_is_refused_has_exit_code_2(store: str) -> None:
-    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--agent", "nobody"])
+    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--agent", "unknown"])
     assert result.exit_code == 2
-    assert "There is no agent 'nobody'" in result.output
+    assert "There is no agent 'unknown'" in result.output
 
 
 def test_the_holdouts_verdict_is_that_of_its_backtest(store: str, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_the_cleaning(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(**options: object) -> None:  # noqa: ARG001
-        raise httpx.ConnectError("nobody there")
+        raise httpx.ConnectError("no server")
 
     monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
     assert cleanup_flow(str(store), 0.0) > 0

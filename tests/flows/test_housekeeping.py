@@ -125,7 +125,7 @@ def test_a_run_that_another_machine_trains_is_left_alone_and_named(elsewhere: Co
     assert run.stored.generations == (1,)
 
 
-def test_nobody_begins_to_train_a_run_that_is_being_cleaned(elsewhere: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_begins_to_train_a_run_that_is_being_cleaned(elsewhere: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     location = save_generations(elsewhere, "run", *range(1, 4))
     live: list[bool] = []
     delete = type(location.store).delete

@@ -98,7 +98,7 @@ def test_aborts_that_cannot_be_read_block_nothing(
 def test_only_the_newest_reports_and_aborts_stay(location: RunLocation, config: Config) -> None:
     guard = hand_guard(HandMeter())
     with guard:
-        report = guard.report("somebody asked")
+        report = guard.report("a user asked")
     written = [write_memory_report(location, report, generation, "train") for generation in range(30)]
     left = memory_reports(location.root / "run")
     assert left == written[:9:-1]

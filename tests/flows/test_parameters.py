@@ -1,4 +1,4 @@
-"""The parameters of the training flow as a form: what a preset says is not overruled by what nobody has touched."""
+"""The parameters of the training flow as a form: what a preset says is not overruled by untouched fields."""
 
 from collections.abc import Iterator
 from typing import Any

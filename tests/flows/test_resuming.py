@@ -147,7 +147,7 @@ def test_without_any_unfinished_run_it_goes_off(deployed: Deployed, tmp_path: Pa
     assert deployed.client.read_flow_run(number).name == "nothing to resume"
 
 
-def test_what_nobody_can_train_is_not_tried_again(deployed: Deployed, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_not_tried_again(deployed: Deployed, tmp_path: Path) -> None:
     deployed.switch_on()
     config = small_flow_config(tmp_path, market={"data": str(tmp_path / "nowhere.csv")})
     with pytest.raises(InputError, match=r"nowhere\.csv"):
@@ -199,7 +199,7 @@ def test_who_asks_for_a_blocked_run_by_its_name_has_its_attempts_forgotten(
 
 
 class TestStopped:
-    """A process that is told to stop, or to make room until somebody resumes it."""
+    """A process that is asked to stop, or to wait until it is resumed."""
 
     @pytest.fixture(autouse=True)
     def _survive(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind, group: 
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
 
 
-def room_of(run_plan: RunPlan) -> int:
+def headroom_of(run_plan: RunPlan) -> int:
     """What the host leaves to the run."""
     (verdict,) = run_plan.plan.verdicts
     assert verdict.where == "host"
@@ -47,7 +47,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
     peak = planned().plan.peak_host_bytes
     enough, short = peak / 0.93 / GB + 0.001, peak / 0.93 / GB - 0.001
     fits, lacks = planned(f"memory.limit_gb={enough}"), planned(f"memory.limit_gb={short}")
-    assert room_of(fits) == int(0.93 * int(enough * GB))
+    assert headroom_of(fits) == int(0.93 * int(enough * GB))
     assert fits.fits
     assert not fits.suggestions
     assert not lacks.fits
@@ -77,7 +77,7 @@ def test_where_no_setting_is_enough_it_says_so() -> None:
 def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 100 * GB, "machine")
     monkeypatch.setattr("eigen_core.memory.usage.memory_of_machine", lambda _: (100 * GB, 60 * GB))
-    assert room_of(planned()) == pytest.approx(93 * GB - (40 * GB - host_bytes()), abs=0.1 * GB)
+    assert headroom_of(planned()) == pytest.approx(93 * GB - (40 * GB - host_bytes()), abs=0.1 * GB)
 
 
 def test_what_others_take_of_a_group_is_taken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -87,11 +87,11 @@ def test_what_others_take_of_a_group_is_taken_off(monkeypatch: pytest.MonkeyPatc
     bounded(monkeypatch, 10 * GB, "group", group)
     run_plan = planned()
     # Of the 4 GB more than this process, one is files that the kernel drops.
-    assert room_of(run_plan) == pytest.approx(6.3 * GB, abs=0.1 * GB)
+    assert headroom_of(run_plan) == pytest.approx(6.3 * GB, abs=0.1 * GB)
     assert "that others take now" in run_plan.plan.verdicts[0].limit.origin
     (tmp_path / "memory.current").write_text(str(GB + 1))
     alone = planned()
-    assert room_of(alone) == int(9.3 * GB)
+    assert headroom_of(alone) == int(9.3 * GB)
     assert "others" not in alone.plan.verdicts[0].limit.origin
 
 
@@ -100,7 +100,7 @@ def test_others_that_take_all_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "memory.current").write_text(str(50 * GB))
     bounded(monkeypatch, 10 * GB, "group", ControlGroup(2, "/job", tmp_path))
     run_plan = planned()
-    assert room_of(run_plan) == 0
+    assert headroom_of(run_plan) == 0
     assert not run_plan.fits
 
 
@@ -111,15 +111,15 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
     embedded = planned()
     server = sum(part.host_bytes for part in embedded.plan.parts if part.server)
     assert server > 0
-    assert room_of(embedded) == pytest.approx(18.6 * GB - unused + server, abs=0.1 * GB)
+    assert headroom_of(embedded) == pytest.approx(18.6 * GB - unused + server, abs=0.1 * GB)
     assert "of addresses without memory" in embedded.plan.verdicts[0].limit.origin
     assert "for Prefect's server beside it" in embedded.plan.verdicts[0].limit.origin
     # The server has its own addresses: with or without it, as much is left over.
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     without = planned()
     assert "server" not in without.plan.verdicts[0].limit.origin
-    left = room_of(embedded) - embedded.plan.peak_host_bytes
-    assert room_of(without) - without.plan.peak_host_bytes == pytest.approx(left, abs=0.1 * GB)
+    left = headroom_of(embedded) - embedded.plan.peak_host_bytes
+    assert headroom_of(without) - without.plan.peak_host_bytes == pytest.approx(left, abs=0.1 * GB)
 
 
 def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyP
     usual, large = planned(), planned("replay.capacity=5000000")
     unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
     assert unwritten > 8 * GB
-    assert room_of(usual) - room_of(large) == pytest.approx(unwritten, abs=0.1 * GB)
+    assert headroom_of(usual) - headroom_of(large) == pytest.approx(unwritten, abs=0.1 * GB)
     assert "of them the replay's" in large.plan.verdicts[0].limit.origin
 
 
@@ -155,9 +155,9 @@ def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: p
     usage = DeviceUsage(allocated=0, reserved=1 * GB, taken=1 * GB + context + 10 * GB)
     monkeypatch.setattr("eigen_core.memory.usage.device_bytes", lambda _: usage)
     run_plan = plan_run(*_on_gpu())
-    (room,) = [verdict.limit for verdict in run_plan.plan.verdicts if verdict.where == "device"]
-    assert room.bytes == int(0.93 * 80 * GB) - 10 * GB
-    assert "A GPU, less 10.00 GB that others take now" in room.origin
+    (headroom,) = [verdict.limit for verdict in run_plan.plan.verdicts if verdict.where == "device"]
+    assert headroom.bytes == int(0.93 * 80 * GB) - 10 * GB
+    assert "A GPU, less 10.00 GB that others take now" in headroom.origin
     assert run_plan.document()["device_limit"] == {"bytes": 80 * GB, "origin": "A GPU"}
     assert run_plan.fits
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(11 * GB, "A GPU", device))

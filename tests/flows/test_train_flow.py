@@ -271,7 +271,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
     def failing(**options: object) -> None:  # noqa: ARG001
-        raise httpx.ConnectError("nobody there")
+        raise httpx.ConnectError("no server")
 
     monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
     monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)

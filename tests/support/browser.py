@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 60.0
 _DRAWING_SECONDS = 1.5
 _OPTIONS = (
     "--headless=new",
-    # Nobody but root lives in a container, and its /dev/shm is small.
+    # A container has no user but root, and its /dev/shm is small.
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-gpu",

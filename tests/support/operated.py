@@ -201,7 +201,7 @@ class Operated:
         return found
 
     def asked_for(self) -> list[dict[str, Any]]:
-        """The flow runs that somebody has asked for, oldest first; those of a schedule come to be at any instant."""
+        """The flow runs that a user has asked for, oldest first; those of a schedule come to be at any instant."""
         found: list[dict[str, Any]] = self.ask("flow_runs/filter")
         return sorted((row for row in found if not row["auto_scheduled"]), key=lambda row: str(row["created"]))
 
@@ -282,7 +282,7 @@ class Operated:
         return bool(schedule["active"])
 
     def ask_by_schedule(self) -> str:
-        """Ask for a flow run as the schedule does once somebody has switched it on by hand; return its number."""
+        """Ask for a flow run as the schedule does once it was switched on by hand; return its number."""
         path = f"deployments/{self.deployment()['id']}/create_flow_run"
         return str(self.ask(path, state={"type": "SCHEDULED"}, tags=["auto-scheduled"])["id"])
 

@@ -81,7 +81,7 @@ class DictionaryEnvironment(UnevenEnvironment):
 
 
 class BrokenEnvironment(UnevenEnvironment):
-    """Needs an argument that nobody gives."""
+    """Needs an argument that is not given."""
 
     def __init__(self, rooms: int) -> None:
         self.rooms = rooms

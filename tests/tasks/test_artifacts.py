@@ -62,7 +62,7 @@ def test_another_flow_run_makes_a_new_version_and_leaves_the_old_one() -> None:
     assert len({version.flow_run_id for version in found}) == 2
 
 
-def test_a_page_that_somebody_has_removed_is_made_again() -> None:
+def test_a_page_that_was_removed_is_made_again() -> None:
     pages = Pages()
 
     def act() -> None:
@@ -79,7 +79,7 @@ def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def failing(**options: object) -> None:  # noqa: ARG001
-        raise httpx.ConnectError("nobody there")
+        raise httpx.ConnectError("no server")
 
     monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
     monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
@@ -89,8 +89,8 @@ def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
         publish_cleaning("runs", [])
 
     in_a_flow_run(act)
-    assert "The artifact lost-memory could not be stored: ConnectError: nobody there" in caplog.text
-    assert "The artifact cleanup could not be stored: ConnectError: nobody there" in caplog.text
+    assert "The artifact lost-memory could not be stored: ConnectError: no server" in caplog.text
+    assert "The artifact cleanup could not be stored: ConnectError: no server" in caplog.text
     assert versions("lost-memory") == []
 
 

@@ -89,7 +89,7 @@ def _short_run(store: Path, acknowledge: int) -> None:
 
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"])
 def test_killed_at_the_steps_of_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
-    # A killed process loses nothing that it has handed to the system, so nobody needs to wait for the disk.
+    # A killed process loses nothing that it has handed to the system, so there is no need to wait for the disk.
     monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
     number = 1 - stride
     code = -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""One writer at a time, and a killed one holds nobody up."""
+"""One writer at a time, and a killed one holds up no other."""
 
 import fcntl
 import os
@@ -78,7 +78,7 @@ def test_an_error_inside_frees_the_lock(tmp_path: Path) -> None:
     assert not run.is_locked()
 
 
-def test_somebody_who_asks_at_that_instant_does_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_at_that_instant_does_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking holds a shared lock for an instant; it ends here while the writer waits for its next attempt."""
     run = new_run(tmp_path)
     with run.lock():
@@ -126,7 +126,7 @@ def test_locking_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Pa
 def test_a_save_and_a_removal_by_another_thread_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its blobs and its manifest a generation looks like garbage: nobody may clean then."""
+    """Between its blobs and its manifest a generation looks like garbage: it must not be cleaned then."""
     run = new_run(tmp_path)
     run.save(sample(1))
     blobs_are_there, reports = threading.Event(), []

@@ -219,7 +219,7 @@ def test_a_ring_of_a_size_that_no_reader_can_compute_with_is_damage(run: RunDire
 
 
 def test_a_shard_has_at_most_as_many_rows_as_the_ring_has_slots(run: RunDirectory) -> None:
-    """Else rows that nobody needs could be unpacked for as long as somebody likes."""
+    """Else rows that are not needed could be unpacked without end."""
     run.save(sample(3))
     fields = manifest_of(run, 3).model_dump(mode="json", exclude={"checksum"})
     ring = {**fields["ring"], "shards": [{**SHARD, "first": 0, "count": 51}]}

@@ -145,7 +145,7 @@ def test_a_lease_that_this_process_could_not_give_back_is_free_for_it_at_once(
     assert Lease.acquire(store, "run", 90.0).epoch == 2
 
 
-def test_a_creation_that_succeeded_unnoticed_blocks_nobody_here(
+def test_a_creation_that_succeeded_unnoticed_blocks_no_process_here(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create_then_fail(name: str, content: bytes) -> None:
@@ -159,7 +159,7 @@ def test_a_creation_that_succeeded_unnoticed_blocks_nobody_here(
     assert Lease.acquire(store, "run", 90.0).epoch == 2
 
 
-def test_a_lease_that_lapsed_while_the_store_was_away_is_kept_unless_somebody_took_it(
+def test_a_lease_that_lapsed_while_the_store_was_unavailable_is_kept_unless_it_was_taken(
     store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = Lease.acquire(store, "run", 90.0, clock=clock)

@@ -425,7 +425,7 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
         assert whole_generations(location.stored) == [1]
         os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
-        # Its end is certain: nobody has to wait until its lease lapses.
+        # Its end is certain: no process has to wait until its lease lapses.
         with open_session(other, RUN) as session:
             assert session.epoch == 2
             assert loaded(session) == 1

@@ -1,4 +1,4 @@
-"""Uploads: a generation is in the store as a whole or not at all; what is kept is never lost; nobody waits in vain."""
+"""Uploads: a generation is in the store as a whole or not at all; what is kept is never lost; no wait is in vain."""
 
 from pathlib import Path
 

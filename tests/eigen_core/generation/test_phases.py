@@ -194,7 +194,7 @@ def test_without_learning_and_breeding_weights_never_change(sections: dict[str, 
 
 
 def test_gradients_alone() -> None:
-    """Without evolution all stay, with their optimizer state; the champion is found and returns to nobody's place."""
+    """Without evolution all stay, with their optimizer state; the champion is found and takes the index of no other."""
     state = small_state(evolution={"enabled": False})
     evaluate(state)
     before = weights_of(state)

@@ -371,7 +371,7 @@ def test_the_report_holds_nothing_of_what_it_describes() -> None:
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)], ids=["a round", "3 rounds"])
 def test_counting_objects_ends_no_thread_that_is_filling_a_tuple(rounds: int) -> None:
-    """CPython refuses to resize a tuple to which somebody else refers, and ends the thread that fills it."""
+    """CPython refuses to resize a tuple to which another object refers, and ends the thread that fills it."""
     stop = threading.Event()
     errors: list[SystemError] = []
 

@@ -101,7 +101,7 @@ def test_outside_of_the_guard_nothing_is_checked() -> None:
     report_progress("train", 1, 1)
 
 
-def test_a_check_looks_itself_where_nobody_has_looked_for_a_while() -> None:
+def test_a_check_looks_itself_where_the_last_look_is_long_ago() -> None:
     meter, clock = HandMeter(), HandClock()
     guard = hand_guard(meter, clock)
     with guard, guard.phase("train", 1):

@@ -54,7 +54,7 @@ def test_a_process_that_leaks_is_ended_by_its_guard_and_told_who_leaks(kind: str
     assert seen["phase"] == "train"
     assert seen["grown"] == "__main__.LeakingEpisode"
     assert seen["counted"] < seen["limit"]
-    # Each holds 4 MB, and the room was 300 or 400 MB.
+    # Each holds 4 MB, and 300 or 400 MB were free.
     assert 20 < seen["kept"] <= 100
     assert seen["leak"] == pytest.approx(4e6 * seen["kept"], rel=0.05)
     assert "LeakingEpisode" in seen["message"]

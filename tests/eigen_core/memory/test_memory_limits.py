@@ -92,7 +92,7 @@ def test_version_1_groups_that_keep_apart_do_not_bound_their_children(tmp_path: 
     ids=["mounted from its own group", "mount outside of the namespace", "group outside of the namespace"],
 )
 def test_a_container_sees_its_group_as_the_root_of_the_mount(tmp_path: Path, groups: str, mounts: str) -> None:
-    # What lies beside the mount is nobody's limit.
+    # What lies beside the mount is no limit of this process.
     beside = {"memory.limit_in_bytes": f"{GB}", "x/memory.limit_in_bytes": f"{GB}"}
     root = _system(tmp_path, groups, mounts, {"memory/memory.limit_in_bytes": f"{5 * GB}"} | beside)
     assert _found(root)[0].bytes == 5 * GB

@@ -1,4 +1,4 @@
-"""Zeros that nobody has written take addresses and no memory."""
+"""Zeros that were not written take addresses and no memory."""
 
 import time
 

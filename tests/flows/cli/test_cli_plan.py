@@ -94,7 +94,7 @@ def test_it_plans_what_is_given(folder: Path) -> None:
     assert few["generations"] == 2
     assert few["disk"]["run_bytes"] < planned(*ENOUGH)["disk"]["run_bytes"]
     # A store elsewhere is not asked: no credentials, no network, and the plan is there.
-    away = planned("--store", "gs://bucket-of-nobody/prefix", *ENOUGH)
+    away = planned("--store", "gs://bucket-that-is-missing/prefix", *ENOUGH)
     assert away["disk"]["upload_bytes"] > away["disk"]["upload_generation_bytes"] > 0
     assert list(folder.iterdir()) == []
 
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Pa
 
 
 def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder: Path) -> None:
-    ended = eigen("plan", "--store", "gs://bucket-of-nobody/prefix", *ENOUGH)
+    ended = eigen("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH)
     assert ended.exit_code == 0, ended.output
     text = ended.stdout
     for part in ("panel", "filter bank", "population", "replay", "checkpoint staging", "upload queue", "process"):

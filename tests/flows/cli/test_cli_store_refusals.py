@@ -116,7 +116,7 @@ def test_a_bucket_without_permission(folder: Path, tmp_path: Path, fault_proxy: 
 
 
 @pytest.mark.thorough
-def test_an_address_where_nobody_answers(folder: Path, tmp_path: Path) -> None:
+def test_an_address_that_does_not_answer(folder: Path, tmp_path: Path) -> None:
     assert_train_refuses(
         folder, tmp_path / "home", 1, "gs://bucket/runs cannot be reached", STORAGE_EMULATOR_HOST="127.0.0.1:1"
     )

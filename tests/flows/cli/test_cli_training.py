@@ -92,7 +92,7 @@ def outcome(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A run that nobody disturbs."""
+    """A run that nothing disturbs."""
     ended = run_eigen(train_arguments("whole"), environment=environment, folder=folder)
     assert ended.returncode == 0, ended.stderr
     return ended

@@ -1,4 +1,4 @@
-"""A server that begins takes its own absence for nobody's silence."""
+"""A server that begins does not take its own absence for silence of others."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -27,7 +27,7 @@ def test_a_number_alone_means_nothing() -> None:
         assert process.poll() is None
 
 
-def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
+def test_a_process_that_was_not_waited_for_has_ended() -> None:
     with sleeping() as process:
         found = ProcessId.of(process.pid)
         process.kill()
