@@ -71,7 +71,7 @@ def workers_of(scheduler: str) -> list[WorkerStatus]:
             cpu_percent=float(worker["metrics"]["cpu"]),
             memory_bytes=int(worker["metrics"]["memory"]),
             seen_seconds_ago=max(time.time() - float(worker["last_seen"]), 0.0),
-            runs=tuple(sorted(key.split(":")[1] for key in kept.get(address, ()) if key.startswith(f"{_KEY}:"))),
+            runs=tuple(sorted({key.split(":")[1] for key in kept.get(address, ()) if key.startswith(f"{_KEY}:")})),
         )
         for address, worker in sorted(known.items())
     ]

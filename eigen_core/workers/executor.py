@@ -118,7 +118,7 @@ class WorkerExecutor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._workers.clear()
+        self._let_go()
         self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
 
     def __str__(self) -> str:
@@ -235,8 +235,15 @@ class WorkerExecutor:
                 futures.append(self._call(call.worker, call.method, *call.arguments))
             return self._results(name, made, futures)
         except BaseException:
-            self._workers.clear()
+            self._let_go()
             raise
+
+    def _let_go(self) -> None:
+        """Let all workers free what they have of this run."""
+        for worker in self._workers.values():
+            # A traceback may keep the worker, and its actor there, for as long as a failure is remembered.
+            worker.actor = None
+        self._workers.clear()
 
     def _call(self, worker: Worker, method: str, *arguments: Any) -> ActorFuture[Any]:  # noqa: ANN401 - of any method
         """Call a method of a worker.

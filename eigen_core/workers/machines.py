@@ -16,7 +16,7 @@ class Worker:
 
     Attributes:
         address: by which the scheduler knows it.
-        actor: its `ResidentAgents`.
+        actor: its `ResidentAgents`; None: it was let go.
         machine: number of the machine that it is on, whose workers read one replay; `OWN_MACHINE`: this process's.
         probe: memory of it, which those on its machine can read; None where none is shared.
         kept: digests of the agents that it has.

@@ -267,6 +267,24 @@ def test_a_failure_in_a_worker_is_raised_here(workers: LocalWorkers) -> None:
             train(state)
 
 
+def test_what_failed_leaves_nothing_in_the_workers(workers: LocalWorkers) -> None:
+    """Agents, replay and task would be there twice when it is tried again, as long as the failure is remembered."""
+    with led(small_config(memory={"limit_gb": 0.05}), workers) as (state, executor):
+        wait_for(executor, 2)
+        with pytest.raises(MemoryGuardError) as failed:
+            evaluate(state)
+        wait_until_listed(workers, [(), ()])
+    assert failed.value.__traceback__ is not None
+
+
+def wait_until_listed(workers: LocalWorkers, runs: list[tuple[str, ...]]) -> None:
+    """Wait until the scheduler knows that its workers have these runs, and no more."""
+    end = time.monotonic() + 10.0
+    while (found := [worker.runs for worker in workers_of(workers.address)]) != runs:
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+
+
 def test_a_worker_guards_its_memory(workers: LocalWorkers) -> None:
     config = small_config(memory={"limit_gb": 0.05})
     with led(config, workers) as (state, _), pytest.raises(MemoryGuardError) as raised:
