@@ -23,7 +23,14 @@ def test_equal_weights_have_no_excess_and_the_oracle_has() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("edge", "lowest", "highest"), [(0.0, 0.0, 0.5), (0.1, 1.0, 16.0), (0.3, 4.0, 32.0)])
+@pytest.mark.parametrize(
+    ("edge", "lowest", "highest"),
+    [
+        (0.0, 0.0, 0.5),
+        pytest.param(0.1, 1.0, 16.0, marks=pytest.mark.slow),
+        pytest.param(0.3, 4.0, 32.0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_more_the_signal_knows_the_sharper_the_oracle_is(edge: float, lowest: float, highest: float) -> None:
     assert lowest <= tuned_weights_oracle("plain", edge, _CONFIG).sharpness <= highest
 

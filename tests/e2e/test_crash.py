@@ -72,6 +72,7 @@ def test_a_training_killed_with_its_worker_is_resumed_once_the_worker_is_back(
 
 
 @pytest.mark.thorough
+@pytest.mark.slow
 def test_a_training_killed_after_its_last_checkpoint_plays_its_holdout(
     operated: Operated, settings: list[str], measured: Callable[[str], None]
 ) -> None:

@@ -9,7 +9,8 @@ from operated import Operated
 
 from flows.operations.automations import SILENT_SECONDS
 
-pytestmark = pytest.mark.thorough
+# That a training goes on without its server is seen in `test_side_by_side.py` too.
+pytestmark = pytest.mark.slow
 
 _MANY_GENERATIONS = 1_000
 # A minute's waiting of Prefect's client, for each of two things in a generation, would leave fewer.

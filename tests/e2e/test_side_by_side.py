@@ -60,7 +60,7 @@ def test_of_two_launches_at_once_one_trains(
     shutil.rmtree(trained.store / "first")
 
 
-def test_a_training_makes_room_while_it_is_suspended_and_outlives_its_server(
+def test_a_training_lets_others_train_while_it_is_suspended_and_goes_on_without_its_server(
     operated: Operated, settings: list[str], undisturbed: Undisturbed, measured: Callable[[str], None]
 ) -> None:
     number = operated.submit("served", settings, GENERATIONS)
@@ -86,11 +86,17 @@ def test_a_training_makes_room_while_it_is_suspended_and_outlives_its_server(
     psutil.wait_procs([server], timeout=30)
     # The training would never hear of a server at another port.
     refused = operated.try_eigen("up", "--port", str(free_port()))
+    generation = operated.generation("served")
     engine.resume()
     assert refused.returncode == 2, refused.stdout
     assert "A training still runs that asks the server at port" in refused.stderr
+    # A minute's waiting of Prefect's client, for each of two things in a generation, would take longer.
+    operated.wait_for_generation("served", generation + 1, 110.0)
+    # So that it does not end before there is a server again.
+    engine.suspend()
     killed = time.monotonic()
     operated.up()
+    engine.resume()
     assert operated.process("server").pid != server.pid
     measured(f"server killed -9: it answers again after {time.monotonic() - killed:.1f} s")
     # No other process has taken its place; it may have ended since.

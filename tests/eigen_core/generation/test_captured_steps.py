@@ -43,7 +43,7 @@ def sections(learner: str, encoder: str, steps: int) -> dict[str, Any]:
         pytest.param("ddpg", "filter_bank", [4]),
         pytest.param("ddpg", "tcn", [5], marks=pytest.mark.thorough),
         # Its actor moves in every second step.
-        pytest.param("td3", "filter_bank", [3, 4], marks=pytest.mark.thorough),
+        pytest.param("td3", "filter_bank", [3, 4], marks=[pytest.mark.thorough, pytest.mark.slow]),
         pytest.param("sac", "filter_bank", [5], marks=pytest.mark.thorough),
         pytest.param("counterfactual", "filter_bank", [5], marks=pytest.mark.thorough),
         pytest.param("counterfactual", "tcn", [5], marks=[pytest.mark.thorough, pytest.mark.slow]),

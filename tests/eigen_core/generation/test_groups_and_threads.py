@@ -14,7 +14,7 @@ from eigen_core.config.choices import LEARNERS
 pytestmark = pytest.mark.cpu
 
 THREADS = [1, 2]
-thorough = pytest.mark.thorough
+slow = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def reference(encoder: str, twin: bool, observe: bool) -> dict[str, Any]:
     return bits(1, **kind(encoder, twin, observe))
 
 
-# Without the thorough ones each pair of values of two of the four occurs.
+# Without the slow ones each pair of values of two of the four occurs.
 PRODUCT = [
     pytest.param(
         encoder,
@@ -63,7 +63,7 @@ PRODUCT = [
         observe,
         group_size,
         id=f"{encoder}-{'twin critics' if twin else 'one critic'}-{'portfolio' if observe else 'classic'}-{group_size}",
-        marks=[] if group_size == 2 * (twin != (encoder == "tcn")) + (observe != (encoder == "tcn")) else thorough,
+        marks=[] if group_size == 2 * (twin != (encoder == "tcn")) + (observe != (encoder == "tcn")) else slow,
     )
     for encoder, twin, observe, group_size in product(["filter_bank", "tcn"], [False, True], [False, True], range(4))
 ]

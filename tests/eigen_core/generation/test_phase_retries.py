@@ -216,10 +216,13 @@ def save_population(state: TrainingState) -> None:
 
 
 @pytest.mark.parametrize("place", TRAIN_PLACES)
-@pytest.mark.parametrize("generations", [0, 2])
+@pytest.mark.parametrize(
+    ("generations", "each_call"),
+    [(2, False), *(pytest.param(generations, True, marks=pytest.mark.slow) for generations in (0, 2))],
+)
 @pytest.mark.thorough
 def test_without_memory_for_a_copy_a_failed_train_phase_begins_from_the_checkpoint(
-    place: str, generations: int, monkeypatch: pytest.MonkeyPatch
+    place: str, generations: int, each_call: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sections = {**TINY, "replay": {**TINY["replay"], "minimum": 5}}
     prepared = advance(small_state(**sections), generations)
@@ -231,7 +234,8 @@ def test_without_memory_for_a_copy_a_failed_train_phase_begins_from_the_checkpoi
     with fused(where, counting):
         train(expected)
     monkeypatch.setattr(undo, "headroom_bytes", lambda *_: 0)
-    for fails_at in range(1, counting.calls + 1):
+    calls = range(1, counting.calls + 1)
+    for fails_at in calls if each_call else sorted({calls[0], calls[len(calls) // 2], calls[-1]}):
         state = copy.deepcopy(prepared)
         with fused(where, Fuse(fails_at)), pytest.raises(BrokenError):
             train(state)

@@ -86,5 +86,5 @@ def test_it_learns_a_leak_in_fewer_steps_than_ddpg() -> None:
 
 def test_a_task_that_does_not_know_what_was_not_played_is_refused() -> None:
     config = Config(preset="pendulum", learner={"algorithm": "counterfactual"})
-    with pytest.raises(InputError, match="counterfactual learns from what was not played, which task gym:Pendulum-v1"):
+    with pytest.raises(InputError, match=r"counterfactual .* not played, which task gym:Pendulum-v1 does not offer"):
         CounterfactualLearner.heads(config)

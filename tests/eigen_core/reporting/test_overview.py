@@ -98,7 +98,7 @@ def test_a_run_without_its_holdout_is_not_finished() -> None:
     progress = replace(PROGRESS, done=25, holdout_is_left=True)
     page = Overview("mine", progress, "there").page()
     assert page.startswith("# Generation 25 of 25 (100 %)")
-    assert "the holdout episodes are left" in page
+    assert "the holdout episodes remain to be played" in page
     page = Overview("mine", replace(progress, ended="It was stopped."), "there").page()
     assert "A resume plays the holdout episodes." in page
 

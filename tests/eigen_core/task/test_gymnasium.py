@@ -269,7 +269,7 @@ def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
     assert load_config("quickstart", ["task=gym:Pendulum-v1", "market.window=8"]).task == "gym:Pendulum-v1"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_ddpg_learns_the_pendulum() -> None:
     """The mean reward over 20 episodes: an agent that does nothing gets about -1,200, one that has learned -170.
 

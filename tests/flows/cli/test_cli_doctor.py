@@ -87,7 +87,7 @@ def test_on_a_machine_that_can_train_all_is_well() -> None:
     assert "MB a checkpoint" in checks["disk"]["found"]
     text = eigen("doctor", "--device", "cpu", "--set", "memory.limit_gb=8").stdout
     assert text.count("\nok  ") == len(CHECKS) - 1
-    assert text.endswith("All 12 checks are well: train with `eigen train`.\n")
+    assert text.endswith("All 12 checks passed: train with `eigen train`.\n")
 
 
 def test_bad_memory_and_store_are_two_findings_and_the_others_stay_well(folder: Path) -> None:

@@ -12,7 +12,7 @@ from flow_cases import eigen_environment, run_eigen, small_settings, started, wa
 from flows.prefect_environment import free_port
 from flows.runs import status_of
 
-GENERATIONS = 6
+GENERATIONS = 5
 RUNS = ["far-island-1", "far-island-2"]
 OPTIONS = [
     *("--islands", "2", "--generations", str(GENERATIONS), "--set", "evolution.migration_generations=2"),

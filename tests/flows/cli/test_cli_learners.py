@@ -13,7 +13,8 @@ from benchmarks.kill_training import facts_of
 from eigen_core.config import choices
 from flows.runs import status_of
 
-pytestmark = pytest.mark.thorough
+# Other tests of commands kill runs with DDPG, and each learner is resumed in one process.
+pytestmark = pytest.mark.slow
 
 GENERATIONS = 4
 FILES = {
@@ -38,8 +39,7 @@ def kinds_of_files(run: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "learner",
-    # On-policy: other tests of commands kill runs with DDPG. That each learner resumes is tested in one process too.
-    [pytest.param(name, marks=[] if name == "ppo" else pytest.mark.slow) for name in choices.LEARNERS],
+    choices.LEARNERS,
 )
 def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
     learner: str, environment: dict[str, str], tmp_path: Path

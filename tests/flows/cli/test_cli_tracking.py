@@ -68,6 +68,7 @@ def test_a_run_that_was_killed_and_continued_has_each_value_once(environment: di
     assert verified.returncode == 0, verified.stdout
 
 
+@pytest.mark.slow
 def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_continued(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_conti
     require_each_once(found, tmp_path, "missed")
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_stops_nothing(environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     command = arguments("unreachable", trackers="mlflow", mlflow_uri="http://127.0.0.1:9")

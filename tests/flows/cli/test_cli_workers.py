@@ -21,7 +21,7 @@ from flows.runs import status_of
 
 pytestmark = pytest.mark.thorough
 
-GENERATIONS = 8
+GENERATIONS = 6
 
 
 def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
