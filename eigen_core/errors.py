@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 
 class WorkerLostError(RuntimeError):
-    """A worker ended, or gave no sign of life, while it computed agents: the others can compute the phase again."""
+    """A worker ended, or sent no heartbeat, while it computed agents: the others can compute the phase again."""
 
 
 class SchedulerLostError(RuntimeError):

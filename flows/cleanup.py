@@ -18,9 +18,9 @@ _GRACE_HOURS = 24.0
 def cleanup_flow(
     store: Annotated[str, Field(description="Where runs are kept: a folder, or gs://bucket/prefix.")] = "runs",
     grace_hours: Annotated[
-        float, Field(ge=0, description="Files that belong to no generation stay so long (hours).")
+        float, Field(ge=0, description="Age from which files of no generation are removed (hours).")
     ] = _GRACE_HOURS,
-    dry_run: Annotated[bool, Field(description="Remove nothing; say what would be removed.")] = False,
+    dry_run: Annotated[bool, Field(description="Only list what would be removed.")] = False,
 ) -> int:
     """Apply the retention of every run of a store and return the bytes freed. Runs in use are left alone.
 

@@ -27,7 +27,7 @@ Status = Literal["ok", "warning", "failed"]
 
 _PYTHON_FIRST, _PYTHON_LAST = (3, 11), (3, 13)
 _API_SECONDS = 15.0
-_SEE_DATA = "See to the data first."
+_SEE_DATA = "Correct the data first."
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 

@@ -41,7 +41,7 @@ def main() -> None:
         try:
             keep(kept_file(), _migrated())
         except OSError as error:
-            sys.stderr.write(f"No database for new homes is kept; the first training makes its own: {error}\n")
+            sys.stderr.write(f"No empty database is kept for Prefect; the first training makes its own: {error}\n")
         return
     # What imports create is never freed: looking for garbage among it takes a tenth of their time.
     gc.disable()

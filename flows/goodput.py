@@ -107,7 +107,7 @@ def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodpu
 def work_recorded(
     location: RunLocation, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
 ) -> Iterator[list[Start]]:
-    """Record that training begins now, and show a sign of life between its steps until the block ends.
+    """Record that training begins now, and the time of its last step until the block ends.
 
     Yields all starts of the run.
 

@@ -40,7 +40,7 @@ TRIALS = 10
 TRIAL_PRESET = "counterfactual"
 """Preset of a trial unless another is given: it finds more of a weak edge than the others in as many seconds."""
 TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
-"""Settings of a trial unless others are given: on a year of days a weak edge cannot be told from luck."""
+"""Settings of a trial unless others are given: on a year of days a weak edge cannot be distinguished from luck."""
 _DRAWS = 400
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "cuda_graphs", "threads", "workers", "scheduler")
 _DEFINITION = "definition.json"

@@ -89,7 +89,7 @@ class LeaseState:
     free: bool
     """It was given back, or its holder has certainly ended."""
     age_seconds: float
-    """Time since the holder was last heard of, by the store's clock; infinite if `free` (seconds)."""
+    """Time since the holder renewed it, by the store's clock; infinite if `free` (seconds)."""
     lease_seconds: float
     """The lease lapses at this age (seconds)."""
 
@@ -388,6 +388,6 @@ def _held_sentence(store: Store, run: str, state: LeaseState) -> str:
     left = max(1, math.ceil(state.lease_seconds - state.age_seconds))
     owner = state.owner or "another process"
     return (
-        f"Run '{run}' in {store.url} is in use by {owner}, last heard of {state.age_seconds:.0f} s ago: wait until it "
+        f"Run '{run}' in {store.url} is in use by {owner}, lease renewed {state.age_seconds:.0f} s ago: wait until it "
         f"ends or stop it. If it was killed, the run can be resumed from here in {left} s."
     )

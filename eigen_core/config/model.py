@@ -39,7 +39,7 @@ class Config(Section):
     generations: Count = 25
     """Generations to train."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where tensors live; `auto` takes a GPU if there is one."""
+    """Device that computes; `auto` takes a GPU if there is one."""
     cuda_graphs: bool = False
     """Whether a GPU is given a gradient step, and a day of all episodes, in one call each, as CUDA graphs, instead of
     operator after operator; of no effect on a CPU."""

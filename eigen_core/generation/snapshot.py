@@ -59,7 +59,7 @@ class _StateDocument(Record):
     generation: int
     noise_scale: float
     mutation: dict[str, float | int | None]
-    """Numbers that the population method keeps; the genetic algorithm's mutation was the first of them."""
+    """Numbers that the population method keeps, such as the mutation of the genetic algorithm."""
     champion: _ChampionDocument
     panel: str
 

@@ -69,7 +69,7 @@ def resolve_device(wanted: str) -> torch.device:
 
 
 class TrainingState:
-    """Everything that a run knows.
+    """The state of a run between its phases.
 
     What a phase computes it commits in one step at its end, so a phase that fails leaves the state as it was.
 

@@ -60,12 +60,12 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
         """Return an actor that expects outcomes, without a critic.
 
         Raises:
-            InputError: the task does not know outcomes that were not played.
+            InputError: the task does not offer outcomes of what was not played.
         """
         if not issubclass(task_class(config), KnownOutcomes):
             raise InputError(
-                f"learner.algorithm {config.learner.algorithm} learns from what was not played, which task "
-                f"{config.task} does not know: use another learner, or task market."
+                f"learner.algorithm {config.learner.algorithm} learns from outcomes of what was not played, "
+                f"which task {config.task} does not offer: use another learner, or task market."
             )
         return Heads(critics=0, outcomes=config.learner.target_bins)
 

@@ -41,7 +41,7 @@ class Learned:
 
     @classmethod
     def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "Learned":
-        """What steps have taught, each with one value `[agents]` on the device for every curve."""
+        """What a group has learned by steps, each with one value `[agents]` on the device for every curve."""
         stacked = (torch.stack(list(curve), dim=1).double().cpu() for curve in zip(*steps, strict=True))
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
 

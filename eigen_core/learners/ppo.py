@@ -122,7 +122,7 @@ class PpoLearner(Generic[Observed, Encoded]):
         if config.exploration.random_steps:
             raise InputError(
                 f"exploration.random_steps {config.exploration.random_steps}: PPO learns from what its own policy "
-                "played, so random actions would teach it nothing: set it to 0."
+                "played, not from random actions: set it to 0."
             )
         initial_log_std = config.learner.initial_log_std
         return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)

@@ -51,7 +51,7 @@ class SuspectedLeak:
         """The suspicion as a sentence."""
         return (
             f"{self.feature} has a rank correlation of {self.correlation:.2f} with the return of the next day, on "
-            "training days: no feature that is known on its evening knows that much."
+            "training days: no feature that is known at the close correlates that much."
         )
 
 

@@ -58,7 +58,7 @@ def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
     with figure_file(path, "Lineage", _story(history)) as figure:
         if history:
             _draw(figure.add_axes((0.06, 0.125, 0.925, 0.675)), history)
-            footnote(figure, "Pale: nothing of it lives on in the newest population. Hollow: bred, not evaluated yet.")
+            footnote(figure, "Pale: no descendant in the newest population. Hollow: bred, not evaluated yet.")
     return path
 
 

@@ -73,7 +73,7 @@ class Progress:
         if self.is_finished:
             return f"finished {clock(self.now, self.now)}, took {duration(self.took)}"
         if self.is_trained:
-            return "the holdout episodes are left"
+            return "the holdout episodes remain to be played"
         if self.seconds_each is None:
             return f"began {clock(self.began, self.now)}"
         seconds = self.seconds_each * (self.generations - self.done)

@@ -43,7 +43,7 @@ class WorkerStatus:
         threads: that it computes with.
         cpu_percent: of one core, in the last second.
         memory_bytes: resident memory of its process.
-        seen_seconds_ago: when it last gave a sign of life.
+        seen_seconds_ago: time since its last heartbeat.
         runs: names of the runs of which it computes agents.
     """
 

@@ -363,7 +363,7 @@ class WorkerExecutor:
             self.sent_bytes += array_bytes(self._content)
             there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
         if there is None:
-            raise InputError(f"worker {worker.address} makes other data of what this process has sent it.")
+            raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
         worker.probe = self._asked(worker, "shared")
         worker.machine = machine_of(worker, self._workers.values(), self._probe and self._probe[1], self._reads)
         if there != here:

@@ -35,7 +35,7 @@ class LocalWorkers:
 
     Args:
         count: how many.
-        lost_seconds: time without a sign of life after which one counts as lost.
+        lost_seconds: time without a heartbeat after which one counts as lost.
 
     Attributes:
         count: how many there are to be.

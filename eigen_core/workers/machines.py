@@ -45,7 +45,7 @@ def machine_of(
         worker: with its probe.
         others: those whose machine is known.
         own_probe: memory of the process that leads; None: it shares none.
-        reads: tells whether a worker can read a probe.
+        reads: returns whether a worker can read a probe.
     """
     if own_probe is not None and reads(worker, own_probe):
         return OWN_MACHINE

@@ -30,7 +30,7 @@ def act(
     ] = None,
     date: Annotated[
         str | None,
-        typer.Option(help="Day after whose close is decided.", show_default="last of the prices", metavar="DATE"),
+        typer.Option(help="Decide after the close of this day.", show_default="last of the prices", metavar="DATE"),
     ] = None,
     ledger: Annotated[
         Path | None,

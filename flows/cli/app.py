@@ -31,8 +31,8 @@ _EXAMPLES = """[bold]Examples[/]
 
   eigen doctor                             what is missing here for a training?
   eigen plan --preset eigen2               does it fit into memory, and how long does it take?
-  eigen audit --data prices.csv            what is wrong with the prices? does a feature know the future?
-  eigen train                              the bundled prices, 25 generations
+  eigen audit --data prices.csv            what is wrong with the prices? does a feature use later days?
+  eigen train                              the bundled prices, 10 generations
   eigen train --run first --generations 3
   eigen resume first --generations 10
   eigen show first

@@ -27,7 +27,7 @@ def audit(
     assignments: Assignments = None,
     data: Data = None,
     days: Annotated[
-        int, typer.Option(min=1, max=1_000, help="Days after which the future is changed.", metavar="N")
+        int, typer.Option(min=1, max=1_000, help="Number of days after which later rows are changed.", metavar="N")
     ] = 8,
     as_json: Json = False,
 ) -> None:

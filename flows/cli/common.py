@@ -35,7 +35,7 @@ Store = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", metavar="")]
 Device = Annotated[
-    str | None, typer.Option(help="Where tensors live: auto, cpu or cuda.", show_default="auto", metavar="KIND")
+    str | None, typer.Option(help="Device that computes: auto, cpu or cuda.", show_default="auto", metavar="KIND")
 ]
 Preset = Annotated[str | None, typer.Option(help="Preset to start from.", show_default="quickstart", metavar="NAME")]
 Generations = Annotated[str | None, typer.Option(help="Generations to train.", metavar="N")]
@@ -49,7 +49,7 @@ Data = Annotated[str | None, typer.Option(help=_DATA_HELP, show_default=_DATA_DE
 DataArgument = Annotated[str | None, typer.Argument(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="[DATA]")]
 Run = Annotated[
     str | None,
-    typer.Option(help="Name of the run; an existing one goes on.", show_default="preset and time", metavar="NAME"),
+    typer.Option(help="Name of the run; an existing one continues.", show_default="preset and time", metavar="NAME"),
 ]
 RunsOn = Annotated[
     str | None,
@@ -69,7 +69,7 @@ Slice = Annotated[
     ),
 ]
 Agent = Annotated[
-    str, typer.Option(help="Who plays: champion, elites, population, ensemble, or a number.", metavar="WHO")
+    str, typer.Option(help="Agents that trade: champion, elites, population, ensemble, or a number.", metavar="WHO")
 ]
 _RUN_NAME_HELP = "Name of the run."
 RunName = Annotated[str, typer.Argument(help=_RUN_NAME_HELP, metavar="NAME")]

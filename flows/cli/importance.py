@@ -20,7 +20,7 @@ IMPORTANCE_EXAMPLES = """[bold]Examples[/]
   eigen importance mine --generations all    what no champion of the kept generations uses
 
 In the validation episodes, the values of each feature and of each column are moved to other days: what changes then
-rests on them. No holdout day is read.
+depends on them. No holdout day is read.
 """
 
 
@@ -34,7 +34,7 @@ def importance(
         str | None,
         typer.Option(help="The champions of so many of the newest kept generations, or of all.", metavar="all|K"),
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, max=10_000, help="How often each is moved.", metavar="N")] = 10,
+    draws: Annotated[int, typer.Option(min=2, max=10_000, help="Draws of each feature or column.", metavar="N")] = 10,
     store: Store = None,
     as_json: Json = False,
 ) -> None:

@@ -34,7 +34,7 @@ ISLANDS_EXAMPLES = """[bold]Examples[/]
   eigen islands archipelago --islands 8 --store gs://bucket/runs --runs-on tcp://host:8786
   eigen islands archipelago --islands 4 --set evolution.migration_generations=20
 
-The runs are `NAME-island-1` and so on, with one seed each: `eigen show`, `compare` and `backtest` know them. Run the
+The runs are `NAME-island-1` and so on, with one seed each: `eigen show`, `compare` and `backtest` accept them. Run the
 same command again to continue islands that were stopped.
 """
 

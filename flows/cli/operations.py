@@ -88,7 +88,7 @@ def up(
     ] = False,
     only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
 ) -> None:
-    """Start server, deployments and worker, as far as they do not run; they go on in the background."""
+    """Start what does not run yet of server, deployments and worker, in the background."""
     from flows.operations.home import Home
 
     environment = _environment()
@@ -168,7 +168,7 @@ def down(
 def status(
     as_json: Json = False,
     healthy: Annotated[
-        bool, typer.Option("--healthy", help="Print nothing; is all of it running? Quick.", metavar="")
+        bool, typer.Option("--healthy", help="Print nothing; exit code 0 if all of it is running, else 1.", metavar="")
     ] = False,
 ) -> None:
     """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
@@ -294,9 +294,9 @@ def alerts(
     url: Annotated[
         str | None, typer.Argument(help="Address that gets a POST request.", show_default=False, metavar="[URL]")
     ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Call no address any more.", metavar="")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Stop calling the address.", metavar="")] = False,
 ) -> None:
-    """Have the server call an address when a training is finished, crashed, failed or blocked.
+    """Have the server call an address when a training is finished, crashed, failed, blocked or does not fit.
 
     The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
     """
@@ -323,7 +323,7 @@ def alerts(
 @operations.command()
 @sentences
 def deploy() -> None:
-    """Bring work pool, deployments and automations to the server; schedules stay on or off as they are."""
+    """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
     from flows.operations.home import Home
 
     _environment()

@@ -175,7 +175,7 @@ def print_findings(console: Console, findings: "Iterable[Finding]") -> "list[Fin
     if failed or warnings:
         print_line(console, f"{failed} failed, {warnings} with a warning, of {len(printed)} checks.")
     else:
-        print_line(console, f"All {len(printed)} checks are well: train with `eigen train`.")
+        print_line(console, f"All {len(printed)} checks passed: train with `eigen train`.")
     return printed
 
 

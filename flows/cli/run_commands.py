@@ -80,9 +80,9 @@ def verify(
 @sentences
 def clean(
     name: AnyRunName = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be.", metavar="")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.", metavar="")] = False,
     older_than: Annotated[
-        str, typer.Option(help="Files of no generation stay so long: 90s, 30m, 12h, 7d.", metavar="TIME")
+        str, typer.Option(help="Age from which files of no generation are removed: 90s, 30m, 12h, 7d.", metavar="TIME")
     ] = "1d",
     store: Store = None,
     as_json: Json = False,

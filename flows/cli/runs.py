@@ -224,7 +224,7 @@ def print_verification(console: Console, found: "Verification") -> None:
         print_line(
             console,
             f"{found.unreferenced_files} files ({size(found.unreferenced_bytes)}) belong to no generation: "
-            "one is being written, was cut short, or has lost its manifest.",
+            "a generation is being written, was cut short, or its manifest is missing.",
         )
 
 

@@ -59,8 +59,8 @@ SWEEP_EXAMPLES = """[bold]Examples[/]
   eigen sweep seeds --seeds 5 --preset quickstart
   eigen sweep steps --vary learner.actor_learning_rate=1e-5:1e-3:log --seeds 3 --jobs 2 --set threads=1
 
-A trial is an ordinary run for each seed, named `NAME-007-s1`: `eigen show`, `resume` and `export` know it. Its value is
-the mean of its champions' validation fitness.
+A trial is an ordinary run for each seed, named `NAME-007-s1`: `eigen show`, `resume` and `export` accept it. Its value
+is the mean of its champions' validation fitness.
 """
 
 
@@ -98,21 +98,21 @@ def plan(
     store: Store = None,
     device: Device = None,
     days: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data, for so many days.", metavar="N")
+        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: days of the panel.", metavar="N")
     ] = None,
     columns: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data, for so many columns.", metavar="N")
+        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: columns of the panel.", metavar="N")
     ] = None,
     assets: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="So many of them are tradable.", show_default="all", metavar="N"),
+        typer.Option(min=1, max=LARGEST, help="Tradable columns among them.", show_default="all", metavar="N"),
     ] = None,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Time a larger piece of a generation, for up to minutes.", metavar=""),
+        typer.Option("--calibrate", help="Time a larger piece of a generation; may take minutes.", metavar=""),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say of each part how its size is computed.", metavar="")
+        bool, typer.Option("--explain", help="Show how the size of each part is computed.", metavar="")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -48,7 +48,7 @@ WALK_EXAMPLES = """[bold]Examples[/]
   eigen walk crisis --folds 2 --set market.last_date=2009-12-31
 
 Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-seed-1` and so on, are ordinary ones:
-`eigen show`, `backtest` and `report` know them. Run the same command again to continue a walk that was stopped.
+`eigen show`, `backtest` and `report` accept them. Run the same command again to continue a walk that was stopped.
 """
 
 

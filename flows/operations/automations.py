@@ -66,7 +66,7 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
         actions=[
             ChangeFlowRunState(
                 state=StateType.CRASHED,
-                message=f"No heartbeat for {SILENT_SECONDS:.0f} s: its process has vanished.",
+                message=f"No heartbeat for {SILENT_SECONDS:.0f} s: it counts as crashed.",
             )
         ],
     )
