@@ -16,6 +16,7 @@ def rows(folder: Path) -> list[tuple[str, str, int]]:
         return [(row["phase"], row["operator"], int(row["calls"])) for row in csv.DictReader(file)]
 
 
+@pytest.mark.cpu
 def test_the_phases_of_one_generation_are_profiled(tmp_path: Path) -> None:
     values = torch.ones(4)
     profile = Profile(tmp_path / "profile", generation=2)
@@ -35,6 +36,7 @@ def test_the_phases_of_one_generation_are_profiled(tmp_path: Path) -> None:
     assert "aten::sin" in {event.get("name") for event in trace["traceEvents"]}
 
 
+@pytest.mark.cpu
 def test_a_phase_that_is_tried_again_counts_once(tmp_path: Path) -> None:
     profile = Profile(tmp_path, generation=1)
     with profiled_to(profile):

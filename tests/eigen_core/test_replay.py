@@ -151,6 +151,7 @@ def test_a_ring_that_follows_another_holds_what_it_holds(capacity: int, appends:
         assert tensors_sha256(follower.tensors()) == tensors_sha256(source.tensors())
 
 
+@pytest.mark.cpu
 def test_a_ring_on_a_gpu_follows_one_on_the_host() -> None:
     replay = Replay(24, COLUMNS, CPU)
     with stand_in_gpu():

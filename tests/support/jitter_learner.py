@@ -73,7 +73,7 @@ class JitterLearner:
     ) -> Learned:
         """Make the moves."""
         for step in range(plan.gradient_steps):
-            group.weights.add_(plan.moves[:, step])
+            group.weights.add_(plan.moves[:, step].to(group.weights.device))
             between_steps()
         group.state["steps"].add_(plan.gradient_steps)
         return Learned(group, {"moved": plan.moves.norm(dim=2).double()})

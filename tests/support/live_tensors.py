@@ -39,11 +39,10 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        inputs = {id(storage) for storage in _storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._count(leaf.untyped_storage(), inputs)
+        for storage in _storages(result):
+            self._count(storage, inputs)
         return result
 
     def _count(self, storage: torch.UntypedStorage, inputs: set[int]) -> None:
@@ -59,3 +58,9 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
     def _forget(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.live -= size
+
+
+def _storages(values: Any) -> list[torch.UntypedStorage]:
+    """The memory of the tensors among some values; those of the stand-in for a GPU have it in what they hold."""
+    tensors = (getattr(leaf, "held", leaf) for leaf in tree_leaves(values))
+    return [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]

@@ -132,7 +132,7 @@ class PointerTask:
                 "reward": rewards[:, :stored].flatten(),
                 "terminal": terminal,
             }
-        totals = rewards.double().reshape(agents, episodes, _STEPS).sum(-1).numpy()
+        totals = rewards.double().reshape(agents, episodes, _STEPS).sum(-1).cpu().numpy()
         return Rollout(totals, {"distance": -totals.flatten() / _STEPS}, rows)
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002

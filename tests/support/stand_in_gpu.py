@@ -132,7 +132,10 @@ def _first(value: Any) -> Any:
 def _index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_index(part) for part in index)
-    return torch.as_tensor(index) if isinstance(index, list | np.ndarray) else index
+    if not isinstance(index, list | np.ndarray):
+        return index
+    # An empty list would be of numbers with fractions.
+    return torch.as_tensor(index, dtype=None if len(index) else torch.int64)
 
 
 def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -247,6 +250,7 @@ def stand_in_gpu(
         "CUDAGraph": StandInGraph,
         "graph": _captured,
         "current_stream": lambda: None,
+        "synchronize": lambda _=None: None,
     }
     lifted, deterministic = torch._C._only_lift_cpu_tensors(), torch.are_deterministic_algorithms_enabled()
     filled = torch._C._get_deterministic_fill_uninitialized_memory()

@@ -1,15 +1,18 @@
 """Training states in small: run some generations, and everything that a state knows as values to compare."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from science_cases import random_panel, small_config
+from torch import Tensor
 
-from eigen_core.checkpoint import tensors_sha256
+from eigen_core.checkpoint import Snapshot, tensors_sha256
 from eigen_core.config import Config
-from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.generation import TrainingState, evaluate, evolve, snapshot, start_training, train
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.market import MarketTask
 from eigen_core.task.market_transitions import EpisodeBatch
@@ -34,6 +37,18 @@ def advance(state: TrainingState, generations: int) -> TrainingState:
         train(state)
         evolve(state)
     return state
+
+
+def saved_of(state: TrainingState) -> Snapshot:
+    """A snapshot as it comes back from a store: on the processor."""
+    saved = snapshot(state)
+    assert saved.ring is not None
+
+    def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+    tensors = {stem: on_host(held) for stem, held in saved.tensors.items()}
+    return replace(saved, tensors=tensors, ring=replace(saved.ring, columns=on_host(saved.ring.columns)))
 
 
 def content_of(state: TrainingState) -> dict[str, Any]:

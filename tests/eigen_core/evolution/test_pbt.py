@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from training_cases import advance, small_state
+from training_cases import advance, saved_of, small_state
 
 from eigen_core.checkpoint import UnfitSnapshotError, tensors_sha256
 from eigen_core.config import choices
 from eigen_core.evolution.interface import Bred, Champion, Ended
 from eigen_core.evolution.pbt import GENES, PbtMethod, perturbed
-from eigen_core.generation import restore, snapshot, start_training
+from eigen_core.generation import restore, start_training
 from eigen_core.networks.outcomes import RESERVE_VALUES
 from eigen_core.population import Population
 from eigen_core.reporting.tables import population_table
@@ -104,7 +104,7 @@ def test_genes_are_in_the_table_and_impossible_ones_are_refused() -> None:
         agent = row["agent"]
         assert isinstance(agent, int)
         assert row["gamma"] == pytest.approx((state.history[0].descent[agent].genes or {})["gamma"], rel=1e-2)
-    saved = snapshot(state)
+    saved = saved_of(state)
     saved.tensors["population"]["gene_gamma"][1] = 1.5
     config = small_config(evolution=sections)
     with pytest.raises(UnfitSnapshotError, match=r"holds gene_gamma from .* to 1\.5"):

@@ -97,6 +97,7 @@ def test_fitness_is_known_where_actions_are_drawn_at_random() -> None:
 
 
 @pytest.mark.parametrize("group_size", [1, 2])
+@pytest.mark.cpu
 def test_groups_change_no_bit(group_size: int) -> None:
     whole = advance(begun(_BOUND), 3)
     grouped = advance(begun(_BOUND, population={"group_size": group_size}), 3)

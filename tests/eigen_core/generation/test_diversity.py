@@ -33,6 +33,7 @@ def test_equal_agents_have_no_distance_and_others_have_one() -> None:
 
 
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.cpu
 def test_groups_change_no_bit_of_the_distance(encoder: str) -> None:
     found = set()
     for group_size in (0, 1, 2):

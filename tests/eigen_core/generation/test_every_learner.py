@@ -48,6 +48,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(learner: str, tmp_path: Path) 
         for learner, portfolio in product(LEARNERS, [True, False])
     ],
 )
+@pytest.mark.cpu
 def test_groups_change_no_bit(learner: str, portfolio: bool) -> None:
     trading = {"observe_portfolio": portfolio, "max_coefficient": 3.0 if portfolio else None}
     # The last of three is a group of its own.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from live_tensors import LiveTensors
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of
+from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
 from eigen_core.config import Config, choices, merge
@@ -54,6 +54,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.cpu
 def test_groups_change_no_bit(method: str) -> None:
     # The last of four is a group of its own.
     populations = [{"size": 4, "group_size": size} for size in (0, 1, 3)]
@@ -63,6 +64,7 @@ def test_groups_change_no_bit(method: str) -> None:
 
 @pytest.mark.parametrize("group_size", [0, 3])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.cpu
 def test_what_it_holds_is_planned(method: str, group_size: int) -> None:
     config = config_with(method, population={"size": 8, "group_size": group_size}, network={"head_width": 64})
     panel = random_panel(config)
@@ -104,7 +106,7 @@ def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeyp
 
 def test_a_distribution_that_no_run_can_have_is_refused() -> None:
     state = advance(begin(config_with("cem")), 1)
-    saved = snapshot(state)
+    saved = saved_of(state)
     saved.tensors["evolution"]["variance"][2] = -1.0
     with pytest.raises(UnfitSnapshotError, match=r"evolution\.safetensors holds variance from -1"):
         restore(begin(config_with("cem")), saved)

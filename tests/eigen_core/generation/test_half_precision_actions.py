@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from training_cases import advance, content_of, market_of, small_state
+from training_cases import advance, content_of, market_of, saved_of, small_state
 
 from eigen_core.config import Config
-from eigen_core.generation import restore, snapshot
+from eigen_core.generation import restore
 from eigen_core.market.facts import PanelFacts
 from eigen_core.task.market import MarketTask
 
@@ -23,7 +23,7 @@ def test_what_is_planned_is_what_is_stored() -> None:
 def test_a_run_goes_on_from_its_snapshot_with_the_same_bits() -> None:
     state = advance(small_state(replay=HALF), 2)
     other = small_state(replay=HALF)
-    restore(other, snapshot(state))
+    restore(other, saved_of(state))
     assert content_of(advance(other, 2)) == content_of(advance(state, 2))
 
 

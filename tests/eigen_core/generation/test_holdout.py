@@ -33,7 +33,7 @@ def test_rewards_are_those_of_direct_rollouts() -> None:
 
     assert champion.episodes is not None
     trades = []
-    for first_day, actions in zip(result.slices, champion.episodes.actions.double().numpy(), strict=True):
+    for first_day, actions in zip(result.slices, champion.episodes.actions.double().cpu().numpy(), strict=True):
         trades += (
             SlowEpisode(market_of(state).panel, state.config.trading, first_day)
             .run(actions[..., 0], actions[..., 1])

@@ -158,7 +158,7 @@ def test_replayed_transitions_are_those_of_the_training_episodes() -> None:
     evaluate(state)
     expected = [first_day + step for first_day in slices.flatten().tolist() for step in range(12)]
     assert stored_days(state.replay).tolist() == expected
-    rewards = state.replay.tensors()["reward"].double().reshape(5, 2, 12).sum(dim=2)
+    rewards = state.replay.tensors()["reward"].double().reshape(5, 2, 12).sum(dim=2).cpu()
     assert state.evaluated is not None
     np.testing.assert_allclose(rewards.amin(dim=1), state.evaluated.fitness, rtol=1e-6, atol=1e-3)
 
@@ -303,6 +303,7 @@ def test_what_just_fits_is_taken() -> None:
         assert state.history[-1].learning is not None
 
 
+@pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_refused() -> None:
     config = small_config(device="cuda")

@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
-from training_cases import advance, content_of
+from training_cases import advance, content_of, saved_of
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.generation import TrainingState, evaluate, evolve, restore, snapshot, start_training, train
+from eigen_core.generation import TrainingState, evaluate, evolve, restore, start_training, train
 from eigen_core.randomness import keyed_generator
 from eigen_core.task import open_data
 
@@ -49,8 +49,8 @@ def test_as_many_generations_as_it_takes_are_played_at_random(sections: dict[str
         result = evaluate(state)
         rows = torch.arange(before, state.replay.written) % state.replay.capacity
         stored = state.replay.pick(rows, "action")["action"]
-        actions = (state.task.box.actions(stored) if algorithm == "sac" else stored).double().numpy()
-        low, high = (bound.double().numpy() for bound in (state.task.box.low, state.task.box.high))
+        actions = (state.task.box.actions(stored) if algorithm == "sac" else stored).double().cpu().numpy()
+        low, high = (bound.double().cpu().numpy() for bound in (state.task.box.low, state.task.box.high))
         expected = low + (high - low) * (1.0 + drawn(state, generation)) / 2.0
         plays_at_random = generation <= 2
         assert np.allclose(actions, expected.reshape(actions.shape), atol=1e-5) == plays_at_random
@@ -59,6 +59,7 @@ def test_as_many_generations_as_it_takes_are_played_at_random(sections: dict[str
         evolve(state)
 
 
+@pytest.mark.cpu
 def test_groups_retries_and_a_resume_change_no_bit() -> None:
     whole = begin(small_config(**ENDLESS))
     expected = content_of(advance(whole, 4))
@@ -68,7 +69,7 @@ def test_groups_retries_and_a_resume_change_no_bit() -> None:
     train(grouped)
     evolve(grouped)
     resumed = begin(small_config(**ENDLESS, population={"group_size": 1}))
-    restore(resumed, snapshot(grouped))
+    restore(resumed, saved_of(grouped))
     assert content_of(advance(resumed, 3)) == expected
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of, small_state
+from training_cases import advance, content_of, saved_of, small_state
 
 from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
@@ -144,7 +144,7 @@ def test_two_generations_after_a_resume_equal_those_of_the_uninterrupted_run(tmp
 def test_a_snapshot_is_not_changed_by_the_states_restored_from_it() -> None:
     config, panel = small_config(), random_panel(small_config())
     state = advance(start_training(config, panel), 2)
-    saved, before = snapshot(state), content_of(state)
+    saved, before = saved_of(state), content_of(state)
     first = content_of(advance(restored_from(saved, config), 2))
     assert content_of(state) == before
     assert content_of(advance(restored_from(saved, config), 2)) == first
@@ -153,14 +153,14 @@ def test_a_snapshot_is_not_changed_by_the_states_restored_from_it() -> None:
 def test_a_snapshot_names_its_champion() -> None:
     state = advance(small_state(), 3)
     assert state.champion is not None
-    saved = snapshot(state)
+    saved = saved_of(state)
     assert saved.generation == 3
     assert saved.champion_generation == state.champion.generation == state.history[-1].champion_generation
 
 
 def test_another_panel_is_refused() -> None:
     config = small_config()
-    saved = snapshot(advance(small_state(), 1))
+    saved = saved_of(advance(small_state(), 1))
     other = random_panel(config, seed=6)
     with pytest.raises(InputError, match="generation 1 was trained on other data") as refusal:
         restore(start_training(config, other), saved)
@@ -172,12 +172,12 @@ def test_groups_may_change_at_a_resume() -> None:
     """They are no part of what a run computes."""
     other = small_config(population={"group_size": 2})
     state = advance(small_state(), 1)
-    restored = restored_from(snapshot(state), other)
+    restored = restored_from(saved_of(state), other)
     assert content_of(advance(restored, 1)) == content_of(advance(state, 1))
 
 
 def test_documents_of_a_snapshot_are_plain_json() -> None:
-    saved = snapshot(advance(small_state(), 1))
+    saved = saved_of(advance(small_state(), 1))
     assert set(saved.tensors) == {"population", "champion"}
 
     def check(value: object) -> None:
@@ -204,5 +204,5 @@ def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
     assert config_from_stored(stored) == config
     state = advance(start_training(config, random_panel(config)), 1)
     assert state.transitions == 5 * 2 * config.trading.episode_days
-    resumed = restored_from(snapshot(state), config_from_stored(stored))
+    resumed = restored_from(saved_of(state), config_from_stored(stored))
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))

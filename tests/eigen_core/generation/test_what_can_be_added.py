@@ -79,6 +79,7 @@ def test_a_task_opens_its_own_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, BOTH], ids=str)
+@pytest.mark.cpu
 def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
     # The last of three is a group of its own.
     populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]

@@ -38,9 +38,9 @@ def test_a_step_equals_a_plain_one(encoder: str) -> None:
         row = before.weights[agent : agent + 1, :stepped].clone().requires_grad_()
         optimizer = torch.optim.AdamW([row], lr=config.learner.critic_learning_rate, weight_decay=0.2)
         for step in range(2):
-            loss = torch.zeros(())
+            loss = torch.zeros((), device=state.device)
             for batch in range(2):
-                moments = plan.slots[agent : agent + 1, step, batch]
+                moments = plan.slots[agent : agent + 1, step, batch].to(state.device)
                 observed, outcomes = task.outcomes(moments, plan.blocks[step][batch])
                 whole = torch.cat([row, before.weights[agent : agent + 1, stepped:]], dim=1)
                 encoding = task.encode(task.critic_layout.views(whole[:, :critic]), observed)

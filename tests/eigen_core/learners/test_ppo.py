@@ -256,7 +256,7 @@ def test_episodes_of_unequal_length_are_found_and_what_follows_a_limit_is_valued
         critic = task.critic_layout.views(weights[agent : agent + 1, : task.critic_layout.size])
         for episode in range(2):
             length = int(plan.lengths[agent, episode])
-            slots = torch.tensor((plan.starts[agent, episode] + np.arange(length)) % 95)
+            slots = torch.tensor((plan.starts[agent, episode] + np.arange(length)) % 95, device=state.device)
             batch = task.transitions(state.replay, slots[None], 0)
             assert state.replay.pick(slots)["ends"].tolist() == [False] * (length - 1) + [True]
             values = task.values(critic, task.encode(critic, batch.observations), None)[0, 0].tolist()
@@ -269,13 +269,14 @@ def test_episodes_of_unequal_length_are_found_and_what_follows_a_limit_is_valued
                 reward = float(batch.rewards[0, step, 0]) * state.config.learner.reward_scale
                 later = reward + 0.99 * following - values[step] + 0.99 * 0.95 * later
                 advantages[step] = later
-            found = buffer.by_agent("return")[agent, episode, :length].numpy()
+            found = buffer.by_agent("return")[agent, episode, :length].cpu().numpy()
             np.testing.assert_allclose(found, advantages + np.array(values), rtol=1e-4, atol=1e-5)
     assert limits
     assert ends
 
 
 @pytest.mark.parametrize("environment", ["UnevenEnvironment", "DiscreteEnvironment"])
+@pytest.mark.cpu
 def test_groups_change_no_bit_of_unequal_episodes(environment: str) -> None:
     task = f"gym:uneven_environment:{environment}"
     contents = [content_of(advance(uneven_state(task=task, population={"group_size": size}), 2)) for size in (0, 1, 2)]
@@ -284,7 +285,7 @@ def test_groups_change_no_bit_of_unequal_episodes(environment: str) -> None:
 
 def test_choices_are_played_and_learned() -> None:
     state = advance(uneven_state(task="gym:uneven_environment:DiscreteEnvironment"), 2)
-    chosen = state.replay.pick(torch.arange(state.replay.size), "action")["action"]
+    chosen = state.replay.pick(torch.arange(state.replay.size), "action")["action"].cpu()
     assert chosen.shape[1] == 3
     assert torch.equal(chosen.sum(1), torch.ones(len(chosen)))
     assert (chosen.sum(0) > 0).all()

@@ -39,6 +39,7 @@ _OWN = _SHARED + np.array([[0], [4], [1]])
 
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
 @pytest.mark.parametrize("starts", [_SHARED, _OWN], ids=["shared", "own"])
+@pytest.mark.cpu
 def test_what_agents_see_is_what_is_encoded_for_each_day_alone(
     monkeypatch: pytest.MonkeyPatch, encoder: str, starts: NDArray[np.int64]
 ) -> None:

@@ -53,7 +53,7 @@ def begin(config: Config) -> TrainingState:
 
 def ring_of(state: TrainingState) -> Ring:
     ring = state.replay.ring()
-    return Ring({name: column.clone() for name, column in ring.columns.items()}, ring.size, ring.written)
+    return Ring({name: column.cpu().clone() for name, column in ring.columns.items()}, ring.size, ring.written)
 
 
 # A learner that replays and one that does not show what is other without normalisation.
@@ -142,7 +142,7 @@ def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
     state = begin(config)
     task, weights = state.task, state.initial_weights()[:2]
     starts = np.array([[5, 6, 7], [5, 8, 9]])
-    noise = torch.linspace(-0.5, 0.5, 2 * 3 * 9 * 2).reshape(2, 3, 9, 2)
+    noise = torch.linspace(-0.5, 0.5, 2 * 3 * 9 * 2, device=state.device).reshape(2, 3, 9, 2)
     played = task.roll_out(weights, starts, noise, record=True)
     assert played.transitions is not None
     rows: dict[str, list[Any]] = {name: [] for name in played.transitions}
@@ -153,9 +153,9 @@ def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
         critic = task.critic_layout.views(weights[agent : agent + 1, : task.critic_layout.size])
         actor = task.actor_layout.views(weights[agent : agent + 1, task.critic_layout.size :])
         for step in range(9):
-            encoding = task.encode(critic, torch.tensor(observed)[None, None])
+            encoding = task.encode(critic, torch.tensor(observed, device=state.device)[None, None])
             own_noise = noise[agent : agent + 1, episode : episode + 1, step]
-            action = task.policy(actor, encoding).play(own_noise).actions[0, 0].numpy()
+            action = task.policy(actor, encoding).play(own_noise).actions[0, 0].cpu().numpy()
             after, reward, terminal, _, _ = environment.step(action)
             following = after.astype(np.float32).ravel()
             values = (observed, following, action, np.float32(reward), terminal, terminal or step == 8)
@@ -168,7 +168,7 @@ def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
     assert {int(length) for length in played.counts["steps"]} != {9}
     assert 0 < sum(rows["terminal"]) < sum(rows["ends"]) == 6
     for name, column in rows.items():
-        np.testing.assert_array_equal(played.transitions[name].numpy(), np.array(column), err_msg=name)
+        np.testing.assert_array_equal(played.transitions[name].cpu().numpy(), np.array(column), err_msg=name)
     np.testing.assert_allclose(played.rewards, totals, rtol=1e-12)
 
 
@@ -178,7 +178,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
     evaluate(state)
     evolve(state)
     state.task.state = state.task_state
-    slots = torch.arange(state.replay.size)[None]
+    slots = torch.arange(state.replay.size, device=state.device)[None]
     raw = state.replay.pick(slots)
     returns, total = [], 0.0
     for reward, end in zip(raw["reward"][0].tolist(), raw["ends"][0].tolist(), strict=True):

@@ -45,6 +45,7 @@ def test_learning_takes_what_is_planned(group_size: int, learner: str) -> None:
     assert scale.population_bytes + phases.train(scale) == pytest.approx(measured, rel=0.2)
 
 
+@pytest.mark.cpu
 def test_playing_takes_what_is_planned() -> None:
     config = small_config(**WIDE)
     data = open_data(config)

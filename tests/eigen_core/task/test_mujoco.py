@@ -32,6 +32,7 @@ def begin(preset: str, group_size: int = 0) -> TrainingState:
 
 
 @pytest.mark.parametrize("preset", ["halfcheetah", "swimmer"])
+@pytest.mark.cpu
 def test_groups_and_a_resume_change_no_bit(preset: str) -> None:
     state = advance(begin(preset), 2)
     assert state.history[-1].learning is not None

@@ -38,6 +38,7 @@ def begin(config: Config) -> TrainingState:
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.cpu
 def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None:
     sections: dict[str, Any] = {"learner": {"algorithm": learner}, "portfolio": {"short": 0.3, "initial_speed": 0.2}}
     # The last of three is a group of its own.

@@ -64,6 +64,7 @@ def test_old_memory_is_released_before_new_is_taken() -> None:
     assert buffer.update([trajectory_of(5)]) == Filled(5, 1.0)
 
 
+@pytest.mark.cpu
 def test_a_round_allocates_nothing_that_grows_with_the_trajectories() -> None:
     buffer = TrajectoryBuffer(150, 2, 2, COLUMNS, CPU)
     trajectories = [trajectory_of(length) for length in (150, 140, 100, 1)]
