@@ -14,7 +14,15 @@ from eigen_core.memory.limits import HostLimit
 
 logger = logging.getLogger(__name__)
 
-_SIGNS = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "not enough memory")
+# The last two are of CUDA, its driver and its libraries, which ask for memory beside torch's allocator.
+_SIGNS = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+    "not enough memory",
+    "error: out of memory",
+    "_STATUS_ALLOC_FAILED",
+)
 # Of the reserve. Measured: counting the objects, the texts, the picture, and what Prefect sends at the end of a flow.
 _RESERVED_BYTES = 128_000_000
 # Linux's <mman.h>; Python 3.11 has no name for it. Without it the system refuses a mapping larger than its memory.
@@ -27,7 +35,7 @@ def is_exhaustion(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    # torch's allocator on the CPU has no error class of its own.
+    # What fails outside of torch's allocator on a GPU has no error class of its own.
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 

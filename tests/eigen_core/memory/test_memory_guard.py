@@ -290,6 +290,9 @@ def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPat
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
         RuntimeError("std::bad_alloc"),
+        torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("CUDA driver error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:40],
@@ -315,7 +318,16 @@ def test_an_error_of_an_inner_phase_passes_the_outer_one_as_it_is() -> None:
     assert str(caught.value).count("an allocation failed") == 1
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(errno.ENOSPC, "no space"), KeyError("x")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("shapes differ"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        OSError(errno.ENOSPC, "no space"),
+        KeyError("x"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}"[:40],
+)
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
     guard = hand_guard(HandMeter())
     with guard, pytest.raises(type(error)) as caught, guard.phase("train", 2):
