@@ -6,6 +6,7 @@ which takes longer than many of them compute (NVIDIA, "CUDA C++ Programming Guid
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from eigen_core.errors import InputError
+from eigen_core.memory.allocation import device_cache_kept, is_exhaustion
 
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")
@@ -47,6 +49,7 @@ class Repeated(Generic[_Input, _Result]):
 
         Raises:
             InputError: it cannot be captured.
+            RuntimeError: memory could not be had (`is_exhaustion`).
         """
         if not self._captures:
             return self._function(given)
@@ -67,6 +70,33 @@ def _kind(leaf: Any) -> Hashable:  # noqa: ANN401 - any value
     return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
 
+class _Capture:
+    """Captures what its block computes; an error of the block is raised as it is.
+
+    Args:
+        graph: what is captured into.
+        pool: of graphs that it shares memory with.
+    """
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:  # noqa: ANN401 - torch's handle
+        # Threads that store checkpoints may ask for memory meanwhile.
+        self._capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+
+    def __enter__(self) -> None:
+        self._capture.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._capture.__exit__(kind, error, traceback)
+        except RuntimeError as following:
+            if error is None:
+                raise
+            # Raised, it would take the place of the error that says which operator failed.
+            error.add_note(f"The end of the capture failed after it: {following}")
+
+
 class _Graph:
     """A function captured with memory of its own for its input.
 
@@ -77,20 +107,23 @@ class _Graph:
 
     Raises:
         InputError: it cannot be captured.
+        RuntimeError: memory could not be had (`is_exhaustion`).
     """
 
     def __init__(self, function: Callable[[list[Any]], Any], leaves: list[Any], pool: Any) -> None:  # noqa: ANN401 - torch's handle
         self._held = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._graph = torch.cuda.CUDAGraph()
-        # Threads that store checkpoints may ask for memory meanwhile.
-        capturing = torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local")
         try:
             # The outer block goes back to the stream of now, which a capture that fails does not.
-            with torch.cuda.stream(torch.cuda.current_stream()), capturing:
+            with (
+                device_cache_kept(),
+                torch.cuda.stream(torch.cuda.current_stream()),
+                _Capture(self._graph, pool),
+            ):
                 self._result = function(self._held)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if is_exhaustion(error):
+                raise
             raise InputError(
                 f"A step cannot be captured as a CUDA graph ({error}): set cuda_graphs to false, with which it has the "
                 "same bits."

@@ -4,7 +4,9 @@ import errno
 import logging
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 
 import torch
@@ -27,6 +29,8 @@ _SIGNS = (
 _RESERVED_BYTES = 128_000_000
 # Linux's <mman.h>; Python 3.11 has no name for it. Without it the system refuses a mapping larger than its memory.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+# torch refuses to empty a GPU's cache while any thread captures a graph.
+_device_cache = threading.RLock()
 
 
 def is_exhaustion(error: BaseException) -> bool:
@@ -37,6 +41,19 @@ def is_exhaustion(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     # What fails outside of torch's allocator on a GPU has no error class of its own.
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+@contextmanager
+def device_cache_kept() -> Iterator[None]:
+    """Let no other thread empty a GPU's cache (`empty_device_cache`) during the block, which captures a CUDA graph."""
+    with _device_cache:
+        yield
+
+
+def empty_device_cache() -> None:
+    """Return what torch holds on a GPU and does not use; waits until no other thread captures a CUDA graph."""
+    with _device_cache:
+        torch.cuda.empty_cache()
 
 
 def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:

@@ -13,10 +13,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-import torch
-
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory.allocation import is_exhaustion, keep_reserve
+from eigen_core.memory.allocation import empty_device_cache, is_exhaustion, keep_reserve
 from eigen_core.memory.course import Curve, PhaseUsage, Point, expected_growth
 from eigen_core.memory.diagnosis import MemoryReport, Row, measured
 from eigen_core.memory.limits import DeviceLimit, HostLimits, Limit, Pressure
@@ -216,7 +214,7 @@ class MemoryGuard:
     def _free(self) -> None:
         gc.collect()
         if gpu_in_use():
-            torch.cuda.empty_cache()
+            empty_device_cache()
         release_free_memory()
 
     def check(self) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eigen_core.errors import InputError
 from eigen_core.memory import unwritten_zeros
+from eigen_core.memory.allocation import empty_device_cache
 
 
 class ColumnMemory:
@@ -69,7 +70,7 @@ class ColumnMemory:
     def release_freed(self) -> None:
         """Return the memory of freed columns to the device."""
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+            empty_device_cache()
 
 
 def _reserve(descriptor: int, size: int) -> None:

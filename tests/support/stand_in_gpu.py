@@ -229,8 +229,16 @@ def _captured(graph: StandInGraph, **_: object) -> Iterator[None]:
     StandInGraph.capturing = graph
     try:
         yield
+    except BaseException as error:
+        # It takes the place of the block's error, as the one that torch raises at the end of a capture does.
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture") from error
     finally:
         StandInGraph.capturing = None
+
+
+def _empty_cache() -> None:
+    if StandInGraph.capturing is not None:
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
 
 
 @contextmanager
@@ -244,7 +252,7 @@ def stand_in_gpu(
         "mem_get_info": lambda _=None: (MEMORY, MEMORY),
         "memory_reserved": lambda _=None: 0,
         "memory_allocated": lambda _=None: 0,
-        "empty_cache": lambda: None,
+        "empty_cache": _empty_cache,
         "get_device_capability": lambda _=None: (9, 0),
         "get_device_name": lambda _=None: "Stand-in",
         "CUDAGraph": StandInGraph,

@@ -4,11 +4,14 @@ A graph replays the same operators on the same memory. What would differ from on
 the graph is seen by its bits; what cannot be captured is refused by the stand-in.
 """
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from memory_cases import MB, HandMeter, hand_guard
 from stand_in_gpu import captured_graphs, stand_in_gpu
 from torch import Tensor
 from training_cases import advance, content_of, small_state
@@ -140,3 +143,76 @@ def test_what_cannot_be_captured_would_be_seen(work: Any) -> None:
     repeated(ones), repeated(ones)
     with pytest.raises(InputError, match=r"not permitted when stream is capturing.*: set cuda_graphs to false"):
         repeated(ones)
+    assert captured_graphs()[-1].replays == 0
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=lambda error: str(error)[:30],
+)
+def test_a_shortage_of_memory_in_a_capture_stays_what_it_is_and_may_pass(shortage: RuntimeError) -> None:
+    short = [False, False, True]
+
+    def work(given: Tensor) -> Tensor:
+        if short and short.pop(0):
+            raise shortage
+        return given * 2.0
+
+    repeated = Repeated(work, CUDA, captures=True)
+    ones = torch.ones(2, device="cuda")
+    repeated(ones), repeated(ones)
+    with pytest.raises(RuntimeError) as caught:
+        repeated(ones)
+    assert caught.value is shortage
+    assert repeated(ones).tolist() == [2.0, 2.0]
+
+
+def test_a_shortage_at_the_end_of_a_capture_stays_what_it_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    shortage = torch.AcceleratorError("CUDA error: out of memory")
+
+    @contextmanager
+    def capture(*_: object, **__: object) -> Iterator[None]:
+        yield
+        raise shortage
+
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    repeated: Repeated[Tensor, Tensor] = Repeated(lambda given: given * 2.0, CUDA, captures=True)
+    ones = torch.ones(2, device="cuda")
+    repeated(ones), repeated(ones)
+    with pytest.raises(torch.AcceleratorError) as caught:
+        repeated(ones)
+    assert caught.value is shortage
+
+
+def test_a_guard_that_frees_memory_waits_for_the_end_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to empty its cache while a graph is captured; the guard's thread would end by that."""
+    monkeypatch.setattr("eigen_core.memory.guard.gpu_in_use", lambda: True)
+    meter, failures, freeing = HandMeter(), list[object](), threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda failed: failures.append(failed.exc_value))
+    monkeypatch.setattr("eigen_core.memory.guard.gc.collect", freeing.set)
+    guard = hand_guard(meter)
+    watcher = threading.Thread(target=guard.sample)
+    calls = 0
+
+    def work(given: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            meter.own = 900 * MB
+            watcher.start()
+            assert freeing.wait(10.0)
+            watcher.join(0.2)
+        return given * 2.0
+
+    with guard:
+        repeated = Repeated(work, CUDA, captures=True)
+        for _ in range(3):
+            repeated(torch.ones(2, device="cuda"))
+        watcher.join(10.0)
+    assert not watcher.is_alive()
+    assert failures == []
