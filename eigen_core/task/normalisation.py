@@ -46,10 +46,10 @@ class RunningMoments:
     def mean_and_scale(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return mean and one over the standard deviation, float32 `[values]`; 0 and 1 before anything was added."""
         count, sums, squares = self._of(state)
-        if not count.item():
-            return torch.zeros_like(sums).float(), torch.ones_like(sums).float()
-        mean = sums / count
-        variance = (squares / count - mean * mean).clamp_min(_SMALLEST_VARIANCE)
+        # A count that was read would let a GPU be waited for, and could not be captured.
+        rows = count.clamp_min(1.0)
+        mean = sums / rows
+        variance = (squares / rows - mean * mean).clamp_min(_SMALLEST_VARIANCE).masked_fill(count == 0.0, 1.0)
         return mean.float(), variance.rsqrt().float()
 
     def _of(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,15 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from memory_cases import MB, HandMeter, hand_guard
+from science_cases import small_config
 from stand_in_gpu import captured_graphs, stand_in_gpu
 from torch import Tensor
 from training_cases import advance, content_of, small_state
 
 from eigen_core.cuda_graphs import Repeated
 from eigen_core.errors import InputError
+from eigen_core.generation import start_training
+from eigen_core.task import open_data
+from eigen_core.task.normalisation import RunningMoments, normalised
 
 pytestmark = pytest.mark.cpu
 
@@ -62,6 +67,42 @@ def test_generations_have_the_same_bits_with_graphs(learner: str, encoder: str, 
     assert content_of(advance(state, 2)) == expected
     replays = [graph.replays for graph in captured_graphs()]
     assert sorted(replays) == sorted(2 * [count - 2 for count in (days, *learned)])
+
+
+def test_what_is_normalised_is_captured_before_and_after_anything_was_added() -> None:
+    moments = RunningMoments("observation", 2, CUDA)
+    nothing = moments.nothing()
+    added = moments.after(nothing, np.array([[1.0, -4.0], [3.0, 4.0]]))
+    for state, expected in ((nothing, [3.0, 8.0]), (added, [1.0, 2.0])):
+        repeated: Repeated[Tensor, Tensor] = Repeated(
+            lambda given, state=state: normalised(given, *moments.mean_and_scale(state)),  # type: ignore[misc]
+            CUDA,
+            captures=True,
+        )
+        assert [repeated(torch.tensor([3.0, 8.0], device=CUDA)).tolist() for _ in range(4)] == [expected] * 4
+    assert [graph.replays for graph in captured_graphs()] == [2, 2]
+
+
+@pytest.mark.parametrize("learner", ["ddpg", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.thorough
+def test_steps_from_normalised_observations_and_rewards_are_captured_with_the_same_bits(learner: str) -> None:
+    settings: dict[str, Any] = {
+        "task": "gym:uneven_environment:UnevenEnvironment",
+        "environment": {"episode_steps": 9, "normalise_observations": True, "normalise_rewards": True},
+        "learner": {"algorithm": learner, "gradient_steps": 4, "n_step": 3},
+        "population": {"size": 3},
+        "replay": {"capacity": 95, "minimum": 1},
+        "threads": 1,
+    }
+
+    def played(*, cuda_graphs: bool) -> dict[str, Any]:
+        config = small_config(device="cuda", cuda_graphs=cuda_graphs, **settings)
+        return content_of(advance(start_training(config, open_data(config).content), 2))
+
+    expected = played(cuda_graphs=False)
+    assert captured_graphs() == []
+    assert played(cuda_graphs=True) == expected
+    assert [graph.replays for graph in captured_graphs()] == [2, 2]
 
 
 class Given(NamedTuple):
