@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import platform
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from eigen_core.instructions import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions
 
@@ -39,7 +41,8 @@ _MKL_GETTERS = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
 
 _INTEL = "GenuineIntel"
 
-# Agents, rows, what is summed, columns: the outputs of a layer, and the gradient of its weights. MKL was seen to keep
+# Agents, rows, what is summed, columns: the outputs of a layer, and the gradient of its weights; sums are over their
+# rows, and over what is summed. MKL was seen to keep
 # the bits of both in its strict modes alone.
 _PRODUCTS = ((4, 256, 64, 32), (4, 18, 1_024, 16))
 _FEW_ROWS = 16
@@ -132,7 +135,10 @@ def warn_of_another(computed_by: Arithmetic | None, generation: int, device: tor
 
 
 def keeps_bits(device: torch.device) -> bool:
-    """Whether two products have the same bits however many agents, rows and threads share them; takes milliseconds."""
+    """Whether products and sums have the same bits however many agents, rows and threads share them.
+
+    Takes milliseconds.
+    """
     threads = torch.get_num_threads()
     try:
         return all(_keeps_bits(*sizes, device) for sizes in _PRODUCTS)
@@ -143,13 +149,26 @@ def keeps_bits(device: torch.device) -> bool:
 def _keeps_bits(agents: int, rows: int, summed: int, columns: int, device: torch.device) -> bool:
     left = torch.linspace(-1.0, 2.0, agents * rows * summed, device=device).sin().view(agents, rows, summed)
     right = torch.linspace(-2.0, 1.0, agents * summed * columns, device=device).sin().view(agents, summed, columns)
-    whole = torch.bmm(left, right)
+    computed = (
+        lambda some: torch.bmm(left[some], right[some]),
+        # The gradient of a bias, and a layer with a single output.
+        lambda some: left[some].sum(1),
+        lambda some: left[some].sum(-1, keepdim=True),
+    )
+    if not all(_is_same_for_each(compute, agents) for compute in computed):
+        return False
+    return torch.equal(torch.bmm(left[:, :_FEW_ROWS], right), torch.bmm(left, right)[:, :_FEW_ROWS])
+
+
+def _is_same_for_each(compute: Callable[[slice], Tensor], agents: int) -> bool:
+    """Whether what is computed of all agents, on more than one thread too, is what is computed of each by itself."""
+    whole = compute(slice(None))
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        single = [torch.bmm(left[agent : agent + 1], right[agent : agent + 1]) for agent in range(agents)]
-        if not torch.equal(torch.cat(single), whole) or not torch.equal(torch.bmm(left, right), whole):
+        single = [compute(slice(agent, agent + 1)) for agent in range(agents)]
+        if not torch.equal(torch.cat(single), whole) or not torch.equal(compute(slice(None)), whole):
             return False
-    return torch.equal(torch.bmm(left[:, :_FEW_ROWS], right), whole[:, :_FEW_ROWS])
+    return True
 
 
 @cache
@@ -175,8 +194,8 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
     if keeps_bits(device):
         return None
     return (
-        f"The bits of a product of {found.blas} depend here on how many agents and threads share it: going on with "
-        "another population.group_size, other threads or elsewhere may give other bits."
+        f"The bits of a product of {found.blas} or of a sum depend here on how many agents and threads share it: going "
+        "on with another population.group_size, other threads or elsewhere may give other bits."
     )
 
 

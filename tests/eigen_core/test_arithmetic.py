@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eigen_core.arithmetic import arithmetic_of, keeps_bits
 
@@ -149,3 +151,26 @@ def test_these_tests_compute_as_a_training_does() -> None:
     device = torch.device("cpu")
     assert keeps_bits(device)
     assert "torch" in str(arithmetic_of(device))
+
+
+class _SumsLikeAGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
+    """A sum over a dimension adds its halves by themselves where it has few results, as blocks of a GPU may."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
+        self._dim = dim
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Compute one operator."""
+        if str(func) == "aten.sum.dim_IntList" and list(args[1]) == [self._dim] and len(args[0]) == 1:
+            first, second = args[0].chunk(2, self._dim)
+            return func(first, *args[1:], **(kwargs or {})) + func(second, *args[1:], **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_sums_that_depend_on_the_agents_beside_them_are_seen(dim: int) -> None:
+    with _SumsLikeAGpu(dim):
+        assert not keeps_bits(torch.device("cpu"))
