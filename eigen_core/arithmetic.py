@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from eigen_core.instructions import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions
+from eigen_core.instructions import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, compute_with
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +78,13 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
     return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=str(torch.__version__))
 
 
-def compute_deterministically(device: torch.device) -> None:
-    """Let a GPU give the same bits each time from here on, in the whole process; a processor does so anyway.
+def compute_as_asked(instructions: Instructions, device: torch.device) -> None:
+    """Let MKL and torch compute with these instructions, and a GPU with the same bits each time.
 
-    Operators that have no such form raise. Products are neither rounded to TensorFloat-32 nor summed in bfloat16.
+    It holds for the whole process, from here on, and must come before the first computation. On a GPU operators that
+    have no deterministic form raise, and products are neither rounded to TensorFloat-32 nor summed in bfloat16.
     """
+    compute_with(instructions)
     if device.type != "cuda":
         return
     torch.use_deterministic_algorithms(True)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.arithmetic import compute_deterministically, is_problem_free
+from eigen_core.arithmetic import compute_as_asked, is_problem_free
 from eigen_core.config import Config
 from eigen_core.devices import on_device
 from eigen_core.evolution.interface import NOISE_FACTOR
@@ -119,7 +119,7 @@ class AgentComputer:
     def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
         self.config = config
         self.device = device
-        compute_deterministically(device)
+        compute_as_asked(config.instructions, device)
         learner = learner_class(config.learner)
         self.heads = learner.heads(config)
         self.task = task_class(config)(config, content, device, self.heads)

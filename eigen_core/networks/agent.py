@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eigen_core.arithmetic import compute_as_asked
 from eigen_core.config import Config
-from eigen_core.instructions import compute_with
 from eigen_core.market.panel import Panel
 from eigen_core.needs import SINGLE
 from eigen_core.networks.actions import AssetActions, market_actions
@@ -90,7 +90,7 @@ class AgentNetwork:
         actions: AssetActions | None = None,
     ) -> None:
         # Here, because it must come before the first computation, which is that of the encoder's filters.
-        compute_with(config.instructions)
+        compute_as_asked(config.instructions, device)
         features = torch.tensor(panel.features, device=device)
         training_days = len(panel.splits.train)
         self._encoder = encoder_class(config.network)(features, training_days, config.market.window, config.network)

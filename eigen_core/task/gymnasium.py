@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
+from eigen_core.arithmetic import compute_as_asked
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.instructions import compute_with
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
@@ -73,7 +73,7 @@ class GymnasiumTask:
     """
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
-        compute_with(config.instructions)
+        compute_as_asked(config.instructions, device)
         require_capacity(config, opened.facts)
         settings, values = config.environment, opened.observation_values
         require_heads(config, opened.facts, heads)

@@ -161,7 +161,10 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     def given(value: Any) -> Any:
         if not isinstance(value, Tensor) or id(value) in written:
             return value
-        return ours.get(id(value)) if id(value) in ours else GpuTensor(value) if on_gpu else value
+        if id(value) in ours:
+            # In inference mode `cpu` comes as it was called, and the processor has nothing to copy.
+            return ours[id(value)] if on_gpu else value.clone()
+        return GpuTensor(value) if on_gpu else value
 
     return tree_map(given, result)
 

@@ -5,11 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from science_cases import random_panel, small_config
 from stand_in_gpu import GPU, stand_in_gpu
 from training_cases import advance, content_of, small_state
 
+from eigen_core.backtest.interface import TaskBacktest
+from eigen_core.backtest.market import MarketBacktest
+from eigen_core.backtest.portfolio import PortfolioBacktest
 from eigen_core.config import choices
 from eigen_core.generation import restore, snapshot
+from eigen_core.networks import Heads
+from eigen_core.task import open_data, task_class
 
 pytestmark = pytest.mark.cpu
 
@@ -81,6 +87,30 @@ def test_generations_are_deterministic_and_have_the_bits_of_the_processor(learne
         assert content_of(state) == expected
     assert "bmm" in names
     assert not names & WITHOUT_DETERMINISTIC_FORM
+
+
+@pytest.mark.parametrize(
+    ("backtest", "learner"), [(MarketBacktest, "ddpg"), (PortfolioBacktest, "direct")], ids=["market", "portfolio"]
+)
+def test_a_backtest_computes_deterministically_too(backtest: type[TaskBacktest], learner: str) -> None:
+    """It builds its networks without a training."""
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    config = small_config(learner={"algorithm": learner})
+    state = small_state(device="cpu", learner={"algorithm": learner})
+    names = set[str]()
+    with stand_in_gpu(lambda operator, *_: names.add(name_of(operator))):
+        built = backtest(config, random_panel(config), GPU)
+        assert torch.are_deterministic_algorithms_enabled()
+        built.returns_of(state.population.weights.to(GPU), range(60, 70))
+    assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    assert not names & WITHOUT_DETERMINISTIC_FORM
+
+
+def test_an_environment_computes_deterministically_too() -> None:
+    config = small_config(task="gym:uneven_environment:UnevenEnvironment", environment={"episode_steps": 9})
+    with stand_in_gpu():
+        task_class(config)(config, open_data(config).content, GPU, Heads())
+        assert torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize("method", list(choices.METHODS))
