@@ -89,7 +89,8 @@ class MemoryWatch(Listener):
         self.guard.set_plan(
             plan.part_rows(),
             {phase: plan.host_bytes(phase) for phase in PHASES},
-            {phase: plan.device_bytes(phase) for phase in PHASES},
+            # What CUDA's driver and the workers take of the GPU is counted already where it is measured.
+            {phase: plan.held_on_device(phase, "training") for phase in PHASES},
         )
 
     def add_uploads(self, session: RunSession) -> None:

@@ -10,7 +10,7 @@ from eigen_core.generation import resolve_device
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
 from eigen_core.memory.usage import SystemMeter, Usage
 from eigen_core.needs import Facts
-from eigen_core.planning import Limit, Plan, Suggestion, Verdict, plan_of, suggestions_for
+from eigen_core.planning import PHASES, Limit, Plan, Suggestion, Verdict, plan_of, suggestions_for
 from eigen_core.units import size
 from flows.prefect_environment import is_embedded
 
@@ -167,7 +167,7 @@ def _available_on_device(limit: DeviceLimit, usage: DeviceUsage | None, plan: Pl
     left = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
     if usage is None:
         return left
-    context = sum(part.device_bytes for part in plan.parts if part.name == "CUDA")
+    context = max(plan.held_on_device(phase, "driver") for phase in PHASES)
     return _less(left, usage.taken - usage.reserved - context)
 
 

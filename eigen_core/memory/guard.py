@@ -152,7 +152,7 @@ class MemoryGuard:
         Args:
             rows: the plan as a table, which reports show.
             host_bytes: peak of the resident memory in each phase (bytes); no phase begins that would not fit (`admit`).
-            device_bytes: the same for what is allocated on the device.
+            device_bytes: the same for what torch allocates on the device in this process.
         """
         self._plan = tuple(dict(row) for row in rows)
         self._planned = (dict(host_bytes or {}), dict(device_bytes or {}))
@@ -305,7 +305,7 @@ class MemoryGuard:
             phase: its name.
             predicted_bytes: peak of the host's resident memory while it runs, by plan (bytes); 0: unknown. The peak
                 of its last runs counts if that is more.
-            predicted_device_bytes: the same for the memory allocated on the device.
+            predicted_device_bytes: the same for what torch allocates on the device in this process.
             generation: for the message.
 
         Raises:

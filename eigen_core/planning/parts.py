@@ -1,6 +1,6 @@
 """What a run keeps in memory: each part with its size, why it has it, and in which phases it counts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,6 +15,7 @@ from eigen_core.store import is_remote
 
 Phase = Literal["start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"]
 Device = Literal["cpu", "cuda"]
+Holder = Literal["training", "driver", "workers"]
 
 PHASES: tuple[Phase, ...] = ("start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout")
 _GENERATION: tuple[Phase, ...] = ("evaluate", "train", "evolve", "checkpoint", "plot", "holdout")
@@ -47,6 +48,8 @@ class Part:
         how: a sentence that says how that is computed.
         phases: when it is there.
         server: it belongs to Prefect's embedded server, a child process.
+        device_holder: what holds it on a GPU: torch in the process of the training, CUDA's driver for that process, or
+            the workers.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Part:
     how: str
     phases: tuple[Phase, ...] = PHASES
     server: bool = False
+    device_holder: Holder = "training"
 
 
 def parts_of(scale: Scale, device: Device, *, server: bool) -> tuple[Part, ...]:
@@ -112,7 +116,7 @@ def _processes(device: Device, *, server: bool, cuda_graphs: bool) -> list[Part]
         parts.append(Part("unused CUDA", _UNUSED_CUDA, 0, how))
     if device == "cuda":
         how = "CUDA's libraries on the host and its context on the device: assumed, not measured."
-        parts.append(Part("CUDA", _CUDA_HOST, _CUDA_CONTEXT, how))
+        parts.append(Part("CUDA", _CUDA_HOST, _CUDA_CONTEXT, how, device_holder="driver"))
     if device == "cuda" and cuda_graphs:
         how = "Workspaces of cuBLAS on the stream that captures, and inputs of graphs: assumed, not measured."
         parts.append(Part("CUDA graphs", 0, _CUDA_GRAPHS, how))
@@ -237,7 +241,8 @@ def _workers(scale: Scale, tensors: _Tensors) -> list[Part]:
     kept = min(needs.evaluate, _KEPT_LIMIT) if tensors.device == "cpu" else _CUDA_CONTEXT
 
     def part(name: str, size: int, how: str, *phases: Phase, host_bytes: int = 0) -> Part:
-        return tensors.part(f"workers' {name}", count * size, how, phases or PHASES, host_bytes)
+        made = tensors.part(f"workers' {name}", count * size, how, phases or PHASES, host_bytes)
+        return replace(made, device_holder="workers")
 
     return [
         Part("workers", processes, 0, f"{count} processes of Python with torch and Dask: measured."),

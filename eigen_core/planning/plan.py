@@ -9,7 +9,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.needs import SINGLE, Facts
 from eigen_core.planning.disk import DiskPlan, disk_plan
-from eigen_core.planning.parts import PHASES, Device, Part, Phase, parts_of
+from eigen_core.planning.parts import PHASES, Device, Holder, Part, Phase, parts_of
 from eigen_core.planning.scale import Scale
 from eigen_core.units import BYTES_PER_MB, size
 
@@ -91,6 +91,10 @@ class Plan:
     def device_bytes(self, phase: Phase) -> int:
         """The peak of a phase on the device (bytes); 0 without a GPU."""
         return sum(part.device_bytes for part in self._in(phase))
+
+    def held_on_device(self, phase: Phase, holder: Holder) -> int:
+        """What one holder (`Part.device_holder`) has of the peak of a phase on the device (bytes)."""
+        return sum(part.device_bytes for part in self._in(phase) if part.device_holder == holder)
 
     def _in(self, phase: Phase) -> list[Part]:
         return [part for part in self.parts if phase in part.phases]

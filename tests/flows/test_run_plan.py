@@ -5,17 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from memory_cases import HandMeter, hand_guard
 
+import flows.memory_watch
+from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.market import PanelFacts
-from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits
+from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
 from eigen_core.memory.control_groups import ControlGroup
 from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import host_bytes
-from eigen_core.planning import plan_of
+from eigen_core.planning import PHASES, plan_of
 from flows import run_plan as module
+from flows.memory_watch import MemoryWatch
 from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_fit
 
 pytestmark = pytest.mark.usefixtures("without_api")
@@ -162,6 +166,33 @@ def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: p
     assert run_plan.fits
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(11 * GB, "A GPU", device))
     assert not plan_run(*_on_gpu()).fits
+
+
+def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """CUDA's context is in the plan, and in what the GPU says is taken: it counts once."""
+    config, facts = _on_gpu()
+    plan = plan_of(config, facts)
+    peak = plan.peak_phase("device")
+    limit = DeviceLimit(int(plan.peak_device_bytes / 0.93) + 10 * MB, "A GPU", torch.device("cuda"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for where in (module, flows.memory_watch):
+        monkeypatch.setattr(where, "device_limit", lambda _: limit)
+    run_plan = plan_run(config, facts)
+    assert run_plan.fits
+    watch = MemoryWatch(config, RunLocation.of(config.checkpoint.model_copy(update={"store": str(tmp_path)}), "run"))
+    context = plan.held_on_device(peak, "driver")
+    meter = HandMeter(device=DeviceUsage(allocated=0, reserved=0, taken=context))
+    watch.guard = hand_guard(meter, limits=(HostLimit(100 * GB, "much", "run"),), device_limit=limit)
+    watch.planned(run_plan)
+    with watch.guard:
+        for phase in PHASES:
+            with watch.guard.phase(phase, 1):
+                pass
+        meter.device = DeviceUsage(allocated=0, reserved=0, taken=context + 20 * MB)
+        with pytest.raises(MemoryGuardError, match=f"{peak} was not begun"), watch.guard.phase(peak, 1):
+            pass
 
 
 def _on_gpu() -> tuple[Config, PanelFacts]:

@@ -54,6 +54,19 @@ def test_where_memory_is_not_shared_each_has_a_copy_of_the_replay(
     assert sizes[0]["learning"] > shared
 
 
+def test_what_workers_hold_on_a_gpu_is_not_what_the_training_allocates() -> None:
+    alone, two = (
+        plan_of(CONFIG.model_copy(update={"workers": count}), FACTS, device="cuda", server=False) for count in (0, 2)
+    )
+    for plan in (alone, two):
+        held = [plan.held_on_device("train", holder) for holder in ("training", "driver", "workers")]
+        assert sum(held) == plan.device_bytes("train")
+    assert alone.held_on_device("train", "workers") == 0
+    assert alone.held_on_device("train", "driver") == two.held_on_device("train", "driver") > 0
+    named = sum(part.device_bytes for part in two.parts if part.name.startswith("workers") and "train" in part.phases)
+    assert two.held_on_device("train", "workers") == named > 0
+
+
 def test_workers_of_a_scheduler_take_nothing_here() -> None:
     plan = planned(scheduler="tcp://elsewhere:8786")
     assert not [one.name for one in plan.parts if one.name.startswith("workers")]

@@ -41,7 +41,7 @@ CALIBRATION_KEYS = [
     "generation_seconds",
     "run_seconds",
 ]
-PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "server"]
+PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "server", "device_holder"]
 TOO_LITTLE = ["--set", "memory.limit_gb=0.5"]
 ENOUGH = ["--set", "memory.limit_gb=4"]
 
