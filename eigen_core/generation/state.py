@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,7 @@ class TrainingState:
             `[parameters]`; None: none.
         saved: where the population of the last checkpoint can be read again.
         half_learned: a train phase that works in place has begun on the population and not committed.
+        initial_weights: returns the weights that the run began with, float32 `[agents, parameters]`.
         history, telemetry: one record per completed generation.
     """
 
@@ -96,11 +98,15 @@ class TrainingState:
         self.executor: Executor = computer
         self.group_size, self.playing_size = computer.group_size, computer.playing_size
         warn_of_arithmetic(self.device, config.instructions)
-        method = method_class(config.evolution)
-        self.method = method(config, self.task.critic_layout.size, self.learner.new_agents)
+        method = method_class(config.evolution)(config, self.task.critic_layout.size, self.learner.new_agents)
+        self.method = method
         self.generation = 0
-        self.population, self.method_state = self.method.begin(self.initial_weights())
-        self.saved = SavedPopulation(0, lambda: self.method.begin(self.initial_weights())[0])
+        layouts = (self.task.critic_layout, self.task.actor_layout)
+        draw = partial(initial_weights, layouts, config.population.size, config.seed, self.device)
+        self.initial_weights: Callable[[], Tensor] = draw
+        self.population, self.method_state = method.begin(draw())
+        # What draws them knows no state: one that nothing needs any more is freed at once, with the memory of its GPU.
+        self.saved = SavedPopulation(0, lambda: method.begin(draw())[0])
         self.half_learned = False
         self.replay = Replay(config.replay.capacity, self.task.columns, self.device)
         self.champion: Champion | None = None
@@ -111,11 +117,6 @@ class TrainingState:
         self.immigrant: Tensor | None = None
         self.history = RecordLog(GenerationRecord)
         self.telemetry = RecordLog(Telemetry)
-
-    def initial_weights(self) -> Tensor:
-        """Return the weights that the run began with, float32 `[agents, parameters]`."""
-        layouts = (self.task.critic_layout, self.task.actor_layout)
-        return initial_weights(layouts, self.config.population.size, self.config.seed, self.device)
 
     def commit(self, **changes: object) -> None:
         """Replace attributes all at once: no exception, asynchronous ones included, can come between two of them."""

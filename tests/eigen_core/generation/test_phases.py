@@ -1,5 +1,7 @@
 """The phases of a generation: what they read, what they commit, and what depends on what."""
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -342,6 +344,19 @@ def test_a_state_starts_with_nothing_done() -> None:
     assert state.noise_scale == 0.1
     assert market_of(state).panel.splits == random_panel(state.config).splits
     assert advance(state, 1).transitions == 120
+
+
+def test_a_state_that_nothing_needs_any_more_is_freed_at_once_with_what_it_holds() -> None:
+    """Memory of a GPU that waited for Python's search of cycles would be missing until then."""
+    state = advance(small_state(), 1)
+    gc.collect()
+    gc.disable()
+    try:
+        kept = [weakref.ref(held) for held in (state, state.task, state.replay, state.population.weights)]
+        del state
+        assert [held() for held in kept] == [None] * len(kept)
+    finally:
+        gc.enable()
 
 
 def test_what_comes_after_the_training_days_is_not_learned_from() -> None:
