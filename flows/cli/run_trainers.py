@@ -8,12 +8,34 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from eigen_core.errors import InputError
 from eigen_core.store import is_remote
 from flows.cli.signals import StopSignals, stop_signals
 from flows.cli.whole_runs import AGAIN, RunEnd, RunningRun, WholeRun, WholeRuns, train_whole
 from flows.endings import Stopped
+
+if TYPE_CHECKING:
+    from eigen_core.config import Config
+
+
+def require_agents_computed_there(config: "Config", runs_on: str | None) -> None:
+    """Refuse whole runs of workers that let workers compute their agents, and so may wait for themselves for ever.
+
+    Args:
+        config: of the runs.
+        runs_on: address of the scheduler whose workers train them; None: this machine does.
+
+    Raises:
+        InputError: the runs name a scheduler too.
+    """
+    if runs_on is not None and config.scheduler is not None:
+        raise InputError(
+            f"--runs-on {runs_on} lets each worker train a whole run, and the setting scheduler={config.scheduler} "
+            "lets workers compute the agents of each run: with both a run would wait for a thread that it takes "
+            "itself. Leave out one of them."
+        )
 
 
 class _LocalRun:

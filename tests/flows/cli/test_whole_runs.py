@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from flow_cases import eigen_environment
+from typer.testing import CliRunner
 
 from eigen_core.errors import InputError
+from flows.cli.app import app
 from flows.cli.whole_runs import RunEnd, WholeRun, require_trained, train_whole, whole_run
 from flows.endings import Stopped, StoppedByMemory
 
@@ -33,6 +35,20 @@ def test_a_run_that_is_refused_ends_with_its_sentence(
     assert "learner.tau" in end.sentence
     assert "learner.tau" in (tmp_path / "run.log").read_text()
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["walk", "mine"], ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99"], ["islands", "mine"]]
+)
+def test_runs_of_workers_whose_agents_workers_compute_are_refused(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = "tcp://127.0.0.1:1"
+    ended = CliRunner().invoke(app, [*command, "--runs-on", address, "--set", f"scheduler={address}"])
+    assert ended.exit_code == 2
+    assert "with both a run would wait for a thread that it takes itself" in " ".join(ended.output.split())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_is_stopped_leaves_no_process(
