@@ -15,6 +15,9 @@ _STRICT_AVX2 = "AVX2,STRICT"
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _FIXED_WORKSPACE = ":4096:8"
 
+# What the environment had, None: nothing, before something was set here.
+_before: dict[str, str | None] = {}
+
 
 def compute_strictly() -> None:
     """Let products have the same bits each time, unless the user has set how the libraries compute.
@@ -22,13 +25,29 @@ def compute_strictly() -> None:
     Those of MKL have them whatever is multiplied beside them. cuBLAS needs workspaces of a fixed size, without which
     `torch.use_deterministic_algorithms` refuses its products.
     """
-    os.environ.setdefault(MKL_MODE, STRICT)
-    os.environ.setdefault(CUBLAS_WORKSPACE, _FIXED_WORKSPACE)
+    for name, value in ((MKL_MODE, STRICT), (CUBLAS_WORKSPACE, _FIXED_WORKSPACE)):
+        if name not in os.environ:
+            _set(name, value)
 
 
 def compute_with(instructions: Instructions) -> None:
     """Let MKL and torch compute with these instructions, unless the user has set others."""
     if instructions == "avx2":
         if os.environ[MKL_MODE] == STRICT:
-            os.environ[MKL_MODE] = _STRICT_AVX2
-        os.environ.setdefault(TORCH_CAPABILITY, "avx2")
+            _set(MKL_MODE, _STRICT_AVX2)
+        if TORCH_CAPABILITY not in os.environ:
+            _set(TORCH_CAPABILITY, "avx2")
+
+
+def environment_without_instructions() -> dict[str, str]:
+    """Return the environment of this process without what was set here: a process that has it chooses for itself.
+
+    A process that has computed with some instructions would else pass them on to every run that it starts.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in _before}
+    return given | {name: value for name, value in _before.items() if value is not None}
+
+
+def _set(name: str, value: str) -> None:
+    _before.setdefault(name, os.environ.get(name))
+    os.environ[name] = value

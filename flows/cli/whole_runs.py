@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from eigen_core.child_processes import stop_with_this_process
+from eigen_core.instructions import environment_without_instructions
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
 from flows.endings import Stopped, StoppedByMemory
 
@@ -90,6 +91,8 @@ def train_whole(run: WholeRun, log: Path, is_stopped: Callable[[], bool], folder
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.cli", "train", "--run", run.name, *run.arguments],
             cwd=folder,
+            # Its bits must not depend on what this process has computed before.
+            env=environment_without_instructions(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -1,5 +1,6 @@
 """Whole runs as processes: what was given, how they ended, and stopping them."""
 
+import sys
 import threading
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from flow_cases import eigen_environment
 from typer.testing import CliRunner
 
 from eigen_core.errors import InputError
+from eigen_core.instructions import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
 from flows.cli.app import app
 from flows.cli.whole_runs import RunEnd, WholeRun, require_trained, train_whole, whole_run
 from flows.endings import Stopped, StoppedByMemory
@@ -60,6 +62,28 @@ def test_a_run_that_is_stopped_leaves_no_process(
     end = train_whole(run, tmp_path / "run.log", stopped.is_set)
     assert end.code not in (0, None)
     assert not end.refused
+
+
+def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
+    run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nenv\nexit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr("eigen_core.instructions._before", {})
+    monkeypatch.setenv(MKL_MODE, STRICT)
+    # Set first, so that it is removed after the test.
+    monkeypatch.setenv(TORCH_CAPABILITY, "")
+    monkeypatch.delenv(TORCH_CAPABILITY)
+
+    def given() -> list[str]:
+        printed = train_whole(run, tmp_path / "run.log", lambda: False).output.splitlines()
+        return [line for line in printed if line.startswith((MKL_MODE, TORCH_CAPABILITY))]
+
+    before = given()
+    compute_with("avx2")
+    assert given() == before == [f"{MKL_MODE}={STRICT}"]
 
 
 @pytest.mark.parametrize(
