@@ -11,6 +11,11 @@ import yaml
 from command_lines import check_command
 from distributed.cli import dask_scheduler, dask_worker
 
+from eigen_core.errors import InputError
+from flows.operations.environment import own_environment
+from flows.operations.home import Home
+from flows.operations.server import Listening, start_server
+
 FOLDER = Path(__file__).parents[2] / "deployments" / "cluster"
 FILES = sorted(FOLDER.glob("*.yaml"))
 COMMANDS = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}
@@ -68,9 +73,27 @@ def test_what_kubernetes_runs_is_reached_by_the_name_that_workers_use() -> None:
     (container,) = worker["spec"]["template"]["spec"]["containers"]
     assert f"tcp://{service['metadata']['name']}:{port['port']}" in container["command"]
     assert service["spec"]["selector"] == scheduler["spec"]["template"]["metadata"]["labels"]
-    assert policy["spec"]["podSelector"]["matchLabels"] == service["spec"]["selector"]
     for deployment in (scheduler, worker):
         assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
+
+
+def is_selected(labels: dict[str, str], selector: dict[str, Any]) -> bool:
+    """Whether Kubernetes takes a pod with these labels, by the two kinds of conditions that the file may have."""
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    assert all(expression["operator"] == "In" for expression in selector.get("matchExpressions", ()))
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        labels.get(expression["key"]) in expression["values"] for expression in selector.get("matchExpressions", ())
+    )
+
+
+def test_in_kubernetes_only_pods_of_the_namespace_reach_scheduler_and_workers() -> None:
+    _, policy, *deployments = documents("kubernetes.yaml")
+    spec = policy["spec"]
+    for deployment in deployments:
+        assert is_selected(deployment["spec"]["template"]["metadata"]["labels"], spec["podSelector"])
+    assert spec["policyTypes"] == ["Ingress"]
+    # All of them, at any port: a worker chooses its own, and the pod of a training has no label that is known here.
+    assert spec["ingress"] == [{"from": [{"podSelector": {}}]}]
 
 
 def test_compose_publishes_no_port_of_the_scheduler() -> None:
@@ -79,3 +102,44 @@ def test_compose_publishes_no_port_of_the_scheduler() -> None:
     assert all(port.startswith("127.0.0.1:") for port in services["eigen"]["ports"])
     assert (FOLDER / services["worker"].get("build", services["scheduler"]["build"])["context"]).resolve().is_dir()
     assert "tcp://scheduler:8786" in services["worker"]["entrypoint"]
+
+
+def with_variables(text: str, given: dict[str, str]) -> str:
+    """What Compose makes of a value, with the two kinds of variables that the file may have."""
+
+    def value(found: re.Match[str]) -> str:
+        name, kind, rest = found.groups()
+        if not given.get(name) and kind == "?":
+            raise LookupError(name)
+        return given.get(name) or rest
+
+    return re.sub(r"\$\{(\w+):([-?])([^}]*)\}", value, text)
+
+
+# Imports Prefect.
+@pytest.mark.thorough
+def test_compose_asks_for_the_password_without_which_its_server_would_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
+    environment = documents("compose.yaml")[0]["services"]["eigen"]["environment"]
+    with pytest.raises(LookupError, match="PREFECT_SERVER_API_AUTH_STRING"):
+        [with_variables(value, {}) for value in environment.values()]
+    # As the header gives it, before the first command that needs it.
+    (exported,) = re.findall(r"^#   export (.*)$", text, flags=re.MULTILINE)
+    assert text.index("#   export ") < text.index("#   docker compose ")
+    name, _, password = exported.partition("=")
+    container = {key: with_variables(value, {name: password}) for key, value in environment.items()}
+    # In the container each command passes the server's password on to its own questions.
+    assert own_environment(container)["PREFECT_API_AUTH_STRING"] == password
+    # This far the server's start comes only with a password: the port is taken.
+    monkeypatch.setattr("flows.operations.server.is_taken", lambda *_: True)
+    with pytest.raises(InputError, match="is taken"):
+        start_server(Home(tmp_path), container, 4200, Listening("0.0.0.0"))
+
+
+def test_in_compose_only_what_runs_eigens_server_is_asked_for_its_health() -> None:
+    for name, service in documents("compose.yaml")[0]["services"].items():
+        runs_image_command = "entrypoint" not in service and "command" not in service
+        assert runs_image_command == (name == "eigen")
+        assert service.get("healthcheck", {}).get("disable", False) == (not runs_image_command)
