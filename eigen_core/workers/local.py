@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count as count_from
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import dask
 from distributed import LocalCluster
@@ -24,8 +27,19 @@ _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     **{f"DASK_{name.upper().replace('.', '__')}": str(value) for name, value in _WITHOUT_PROFILE.items()},
 }
-_ENDING_SECONDS = 5.0
+# A worker that computes ends only when it has done so, and the system may give the process that leads 30 s.
+_ENDING_SECONDS = 5
 _WITHOUT_SCHEDULER = "30 s"
+
+
+@dataclass
+class _Worker:
+    """A process, the name by which the scheduler knows it, and whether it has known it yet."""
+
+    process: subprocess.Popen[bytes]
+    name: str
+    release: Callable[[], None]
+    joined: bool = False
 
 
 class LocalWorkers:
@@ -43,8 +57,8 @@ class LocalWorkers:
 
     def __init__(self, count: int, lost_seconds: int = 60) -> None:
         self.count = count
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._release: dict[int, Callable[[], None]] = {}
+        self._workers: dict[int, _Worker] = {}
+        self._names = (f"local-{number}" for number in count_from(1))
         self._folder = tempfile.TemporaryDirectory(prefix="eigen-workers-")
         self._log = Path(self._folder.name) / "workers.log"
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
@@ -60,7 +74,7 @@ class LocalWorkers:
     @property
     def processes(self) -> tuple[int, ...]:
         """Process ids of the workers."""
-        return tuple(self._processes)
+        return tuple(self._workers)
 
     @property
     def address(self) -> str:
@@ -68,30 +82,43 @@ class LocalWorkers:
         return str(self._cluster.scheduler_address)
 
     def start_missing(self) -> None:
-        """Start a process for each that is missing: at the beginning, or because it was killed.
+        """Start a process for each that is missing: at the beginning, or because it was killed, failed or hung.
 
         Raises:
-            WorkerLostError: one ended by itself, which another would do too.
+            WorkerLostError: some have failed since the last call; the next one starts others.
         """
-        for process in self._processes.values():
-            if (process.poll() or 0) > 0:
+        self._kill_those_that_hang()
+        ended = [worker.process for worker in self._workers.values() if worker.process.poll() is not None]
+        for process in ended:
+            self._forget(process.pid)
+        for process in ended:
+            if process.returncode > 0:
                 *_, last = self._log.read_text(errors="replace").splitlines() or [f"status {process.returncode}"]
                 raise WorkerLostError(f"a worker process of this machine ended by itself: {last}")
-        for pid in [pid for pid, process in self._processes.items() if process.poll() is not None]:
-            self._forget(pid)
-        while len(self._processes) < self.count:
-            process = self._started()
-            self._processes[process.pid] = process
-            self._release[process.pid] = stop_with_this_process(process.pid)
+        while len(self._workers) < self.count:
+            name = next(self._names)
+            process = self._started(name)
+            self._workers[process.pid] = _Worker(process, name, stop_with_this_process(process.pid, _ENDING_SECONDS))
+
+    def _kill_those_that_hang(self) -> None:
+        """Kill those that the scheduler has known and dropped: it gives them nothing more to compute."""
+        scheduler: Any = self._cluster.scheduler
+        # Its thread changes them meanwhile, which a look for one name does not mind.
+        known = scheduler.aliases
+        for worker in self._workers.values():
+            if worker.name in known:
+                worker.joined = True
+            elif worker.joined:
+                worker.process.kill()
+                worker.process.wait()
 
     def _forget(self, pid: int) -> None:
-        del self._processes[pid]
-        self._release.pop(pid)()
+        self._workers.pop(pid).release()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self, name: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", "worker", self.address, "--nthreads", "1", "--no-nanny"]
         command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
-        command += ["--death-timeout", _WITHOUT_SCHEDULER]
+        command += ["--death-timeout", _WITHOUT_SCHEDULER, "--name", name]
         # What takes long to import is imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.resident"]
         environment = {**os.environ, **_ENVIRONMENT}
@@ -107,14 +134,17 @@ class LocalWorkers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for process in self._processes.values():
+        processes = [worker.process for worker in self._workers.values()]
+        for process in processes:
             process.terminate()
-        for process in self._processes.values():
+        end = time.monotonic() + _ENDING_SECONDS
+        for process in processes:
             try:
-                process.wait(_ENDING_SECONDS)
+                process.wait(max(end - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+        for process in processes:
+            process.wait()
         for pid in self.processes:
             self._forget(pid)
         self._cluster.close()

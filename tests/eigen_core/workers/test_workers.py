@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count, permutations
 from pathlib import Path
@@ -208,12 +208,14 @@ def test_a_worker_that_hangs_counts_as_lost() -> None:
         wait_for(executor, 2)
         worker = sorted(workers.processes)[0]
         os.kill(worker, signal.SIGSTOP)
-        try:
-            with pytest.raises(WorkerLostError):
-                evaluate(state)
-        finally:
-            os.kill(worker, signal.SIGKILL)
+        with pytest.raises(WorkerLostError):
+            evaluate(state)
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))
+        # It takes no memory any more, and another one has its place.
+        assert worker not in workers.processes
+        assert len(workers.processes) == 2
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
 
 
 @pytest.mark.thorough
@@ -304,16 +306,51 @@ def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
 
 
 def test_a_worker_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho what is wrong >&2\nexit 3\n")
-    python.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "echo what is wrong >&2", "exit 3"))
     with (
         LocalWorkers(1) as workers,
         led(small_config(), workers) as (state, _),
         pytest.raises(WorkerLostError, match="a worker process of this machine ended by itself: what is wrong"),
     ):
         evaluate(state)
+
+
+def script(folder: Path, *lines: str) -> str:
+    """An executable that runs a script of the shell, whatever it is given."""
+    path = folder / "python"
+    path.write_text("\n".join(["#!/bin/sh", *lines]))
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "exit 3"))
+    with LocalWorkers(2) as workers:
+        failed = workers.processes
+        for process in failed:
+            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(WorkerLostError, match="ended by itself: status 3"):
+            workers.start_missing()
+        script(tmp_path, "exec sleep 60")
+        workers.start_missing()
+        assert len(workers.processes) == 2
+        assert not set(failed) & set(workers.processes)
+
+
+def test_workers_that_do_not_end_are_killed_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 1)
+    deaf = script(tmp_path, "trap '' TERM", f"touch {tmp_path}/$$.ready", "while :; do sleep 0.1; done")
+    monkeypatch.setattr(sys, "executable", deaf)
+    with LocalWorkers(6) as workers:
+        while len(list(tmp_path.glob("*.ready"))) < 6:
+            time.sleep(0.01)
+        processes = workers.processes
+        began = time.monotonic()
+    # One after another they would take six times as long.
+    assert time.monotonic() - began < 4.0
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
 
 
 def free_port() -> int:
@@ -355,7 +392,8 @@ def test_a_scheduler_that_is_lost_is_named() -> None:
 
 
 @pytest.mark.thorough
-def test_workers_end_with_the_process_that_started_them() -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_workers_end_with_the_process_that_started_them(hangs: bool) -> None:
     program = (
         "import sys, time\nfrom eigen_core.workers import LocalWorkers\n"
         "workers = LocalWorkers(1)\nprint(*workers.processes, flush=True)\ntime.sleep(600)"
@@ -364,9 +402,16 @@ def test_workers_end_with_the_process_that_started_them() -> None:
     assert leader.stdout is not None
     worker = int(leader.stdout.readline())
     pidfd = os.pidfd_open(worker)
+    if hangs:
+        # It does not answer a request to end, as one that computes does not for half a minute.
+        os.kill(worker, signal.SIGSTOP)
     leader.kill()
     leader.wait()
-    assert select.select([pidfd], [], [], 60)[0]
+    try:
+        assert select.select([pidfd], [], [], 20)[0]
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 NAMES = ("a", "b", "c", "d")
