@@ -1,6 +1,7 @@
 """The command `eigen islands`: ordinary runs that take each other's champions, all trained at once."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated
@@ -26,7 +27,12 @@ from flows.cli.common import (
 )
 from flows.cli.output import PlainTable, output_console, print_line, print_result
 from flows.cli.run_trainers import require_agents_computed_there, whole_runs
-from flows.cli.whole_runs import WholeRun, train_all, whole_run
+from flows.cli.whole_runs import AGAIN, WholeRun, WholeRuns, train_all, whole_run
+from flows.endings import Stopped
+
+_LOOK_SECONDS = 5.0
+# For a worker that is started again, or comes back, by whatever watches over it.
+_SHORT_SECONDS = 300.0
 
 ISLANDS_EXAMPLES = """[bold]Examples[/]
 
@@ -79,8 +85,44 @@ def islands(
                 f"The scheduler {runs_on} has {trained_by.most_at_a_time} worker threads, and {number} islands wait "
                 "for each other: start more workers, or give fewer islands."
             )
-        train_all(runs, trained_by, number, folder, partial(print_line, console))
+        say = partial(print_line, console)
+        train_all(runs, trained_by, number, folder, say, EnoughThreads(trained_by, say))
     print_result(as_json, _document, _print_islands, [_result_of(run) for run in runs])
+
+
+class EnoughThreads:
+    """Watches that all islands can be trained at once: one that waits for a thread is waited for by all others.
+
+    Args:
+        trained_by: trains them.
+        say: receives a line when threads are missing.
+    """
+
+    def __init__(self, trained_by: WholeRuns, say: Callable[[str], None]) -> None:
+        self._trained_by, self._say = trained_by, say
+        self._looked: float | None = None
+        self._short_since: float | None = None
+
+    def __call__(self, islands: int) -> None:
+        """Look, from time to time, whether there is a thread for each of the islands that are not finished.
+
+        Raises:
+            Stopped: threads have been missing for minutes.
+        """
+        now = time.monotonic()
+        if self._looked is not None and now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        threads = self._trained_by.most_at_a_time
+        if threads >= islands:
+            self._short_since = None
+            return
+        found = f"Workers were lost: {threads} worker threads are left, and {islands} islands wait for each other."
+        if self._short_since is None:
+            self._short_since = now
+            self._say(f"{found} Start more workers within {_SHORT_SECONDS / 60:g} minutes, or the islands are stopped.")
+        elif now - self._short_since >= _SHORT_SECONDS:
+            raise Stopped(f"{found} Start more workers. {AGAIN}")
 
 
 def island_runs(name: str, number: int, preset: str | None, given: Sequence[str]) -> list[WholeRun]:

@@ -19,6 +19,8 @@ from flows.endings import Stopped
 if TYPE_CHECKING:
     from eigen_core.config import Config
 
+_SCHEDULER_LOST = f"The scheduler cannot be reached any more. {AGAIN}"
+
 
 def require_agents_computed_there(config: "Config", runs_on: str | None) -> None:
     """Refuse whole runs of workers that let workers compute their agents, and so may wait for themselves for ever.
@@ -113,7 +115,7 @@ class _WorkerRun:
         from distributed import KilledWorker
 
         if self._client.status != "running" or self._future.status in ("cancelled", "lost"):
-            raise Stopped(f"The scheduler cannot be reached any more. {AGAIN}")
+            raise Stopped(_SCHEDULER_LOST)
         if not self._future.done():
             return None
         try:
@@ -166,8 +168,16 @@ class WorkerRuns:
 
     @property
     def most_at_a_time(self) -> int:
-        """See `WholeRuns.most_at_a_time`."""
-        return sum(self._client.nthreads().values())  # type: ignore[no-untyped-call] # as above
+        """See `WholeRuns.most_at_a_time`.
+
+        Raises:
+            Stopped: the scheduler is lost.
+        """
+        try:
+            threads: dict[str, int] = self._client.nthreads()  # type: ignore[no-untyped-call] # as above
+        except OSError as error:
+            raise Stopped(_SCHEDULER_LOST) from error
+        return sum(threads.values())
 
     def start(self, run: WholeRun, log: Path) -> RunningRun:
         """See `WholeRuns.start`."""

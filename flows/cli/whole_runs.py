@@ -188,7 +188,12 @@ def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
 
 
 def train_all(
-    runs: Sequence[WholeRun], trained_by: WholeRuns, jobs: int, folder: Path, say: Callable[[str], None]
+    runs: Sequence[WholeRun],
+    trained_by: WholeRuns,
+    jobs: int,
+    folder: Path,
+    say: Callable[[str], None],
+    watch: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Train those of the runs that are not finished, so many at a time.
 
@@ -198,6 +203,7 @@ def train_all(
         jobs: so many at a time.
         folder: for what their processes print, `NAME.log`.
         say: receives a line about each that begins or ends.
+        watch: called twice a second with the number of those that are not finished; what it raises stops them.
 
     Raises:
         Stopped: one failed; `StoppedByMemory` if that was for memory.
@@ -221,3 +227,4 @@ def train_all(
                 trained.remove(one)
                 require_trained(run, end, log)
                 say(f"{run.name} is finished")
+        watch(len(waiting) + len(trained))
