@@ -59,6 +59,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_islands_that_wait_for_a_lost_worker_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flows.cli.training.is_finished", lambda *_: False)
 
     @contextmanager
     def lost(*_: object) -> Iterator[Workers]:
