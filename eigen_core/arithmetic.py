@@ -42,8 +42,7 @@ _MKL_GETTERS = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
 _INTEL = "GenuineIntel"
 
 # Agents, rows, what is summed, columns: the outputs of a layer, and the gradient of its weights; sums are over their
-# rows, and over what is summed. MKL was seen to keep
-# the bits of both in its strict modes alone.
+# rows, and over what is summed. MKL was seen to keep the bits of both products in its strict modes alone.
 _PRODUCTS = ((4, 256, 64, 32), (4, 18, 1_024, 16))
 _FEW_ROWS = 16
 
