@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import dask
-from distributed import LocalCluster
+from distributed import LocalCluster, Scheduler, SchedulerPlugin
 
 from eigen_core.child_processes import stop_with_this_process
 from eigen_core.errors import WorkerLostError
@@ -34,12 +34,27 @@ _WITHOUT_SCHEDULER = "30 s"
 
 @dataclass
 class _Worker:
-    """A process, the name by which the scheduler knows it, and whether it has known it yet."""
+    """A process, the name by which the scheduler knows it, and what ends the shell that watches it."""
 
     process: subprocess.Popen[bytes]
     name: str
     release: Callable[[], None]
-    joined: bool = False
+
+
+class _Dropped(SchedulerPlugin):
+    """Names of the workers that the scheduler has known and dropped; its own thread calls this."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._name_at: dict[str, str] = {}
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        name = str(scheduler.workers[worker].name)
+        self._name_at[worker] = name
+        self.names.discard(name)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Dask's
+        self.names.add(self._name_at.pop(worker))
 
 
 class LocalWorkers:
@@ -58,6 +73,7 @@ class LocalWorkers:
     def __init__(self, count: int, lost_seconds: int = 60) -> None:
         self.count = count
         self._workers: dict[int, _Worker] = {}
+        self._dropped = _Dropped()
         self._names = (f"local-{number}" for number in count_from(1))
         self._folder = tempfile.TemporaryDirectory(prefix="eigen-workers-")
         self._log = Path(self._folder.name) / "workers.log"
@@ -66,7 +82,7 @@ class LocalWorkers:
                 n_workers=0,
                 host="127.0.0.1",
                 dashboard_address="127.0.0.1:0",
-                scheduler_kwargs={"dashboard": False},
+                scheduler_kwargs={"dashboard": False, "plugins": [self._dropped]},
                 silence_logs=logging.CRITICAL,
             )
         self.start_missing()
@@ -101,14 +117,9 @@ class LocalWorkers:
             self._workers[process.pid] = _Worker(process, name, stop_with_this_process(process.pid, _ENDING_SECONDS))
 
     def _kill_those_that_hang(self) -> None:
-        """Kill those that the scheduler has known and dropped: it gives them nothing more to compute."""
-        scheduler: Any = self._cluster.scheduler
-        # Its thread changes them meanwhile, which a look for one name does not mind.
-        known = scheduler.aliases
+        """Kill those that the scheduler has dropped: it gives them nothing more to compute."""
         for worker in self._workers.values():
-            if worker.name in known:
-                worker.joined = True
-            elif worker.joined:
+            if worker.name in self._dropped.names and worker.process.poll() is None:
                 worker.process.kill()
                 worker.process.wait()
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from science_cases import random_panel, small_config
@@ -214,6 +215,21 @@ def test_a_worker_that_hangs_counts_as_lost() -> None:
         # It takes no memory any more, and another one has its place.
         assert worker not in workers.processes
         assert len(workers.processes) == 2
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
+@pytest.mark.thorough
+def test_a_worker_that_hangs_in_its_first_phase_is_replaced() -> None:
+    """It joined after the last look at which processes are missing."""
+    with LocalWorkers(1) as workers, Client(workers.address, set_as_default=False) as client:
+        client.wait_for_workers(1)
+        (worker,), (address,) = workers.processes, client.nthreads()
+        os.kill(worker, signal.SIGSTOP)
+        client.sync(client.scheduler.retire_workers, workers=[address], close_workers=False, remove=True)
+        workers.start_missing()
+        (other,) = workers.processes
+        assert other != worker
         with pytest.raises(ProcessLookupError):
             os.kill(worker, 0)
 
