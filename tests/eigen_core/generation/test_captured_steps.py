@@ -73,14 +73,13 @@ def test_what_is_normalised_is_captured_before_and_after_anything_was_added() ->
     moments = RunningMoments("observation", 2, CUDA)
     nothing = moments.nothing()
     added = moments.after(nothing, np.array([[1.0, -4.0], [3.0, 4.0]]))
-    for state, expected in ((nothing, [3.0, 8.0]), (added, [1.0, 2.0])):
-        repeated: Repeated[Tensor, Tensor] = Repeated(
-            lambda given, state=state: normalised(given, *moments.mean_and_scale(state)),  # type: ignore[misc]
-            CUDA,
-            captures=True,
-        )
-        assert [repeated(torch.tensor([3.0, 8.0], device=CUDA)).tolist() for _ in range(4)] == [expected] * 4
-    assert [graph.replays for graph in captured_graphs()] == [2, 2]
+    repeated: Repeated[tuple[Tensor, dict[str, Tensor]], Tensor] = Repeated(
+        lambda given: normalised(given[0], *moments.mean_and_scale(given[1])), CUDA, captures=True
+    )
+    vectors = torch.tensor([3.0, 8.0], device=CUDA)
+    assert [repeated((vectors, nothing)).tolist() for _ in range(4)] == [[3.0, 8.0]] * 4
+    assert repeated((vectors, added)).tolist() == [1.0, 2.0]
+    assert [graph.replays for graph in captured_graphs()] == [3]
 
 
 @pytest.mark.parametrize("learner", ["ddpg", pytest.param("sac", marks=pytest.mark.slow)])
