@@ -1,10 +1,13 @@
 """The connection to a Dask scheduler, and what it knows of its workers."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
-from distributed import Client
+from distributed import Client, Security
+from distributed.comm.addressing import get_address_host_port, parse_address
 
 from eigen_core.errors import InputError
 
@@ -19,6 +22,7 @@ def connected(scheduler: str) -> Client:
         InputError: it cannot be reached.
     """
     try:
+        _check(scheduler)
         return Client(  # type: ignore[no-untyped-call] # distributed has no annotation here
             scheduler, timeout=_CONNECTING_SECONDS, set_as_default=False, direct_to_workers=True, name=_KEY
         )
@@ -27,6 +31,21 @@ def connected(scheduler: str) -> Client:
             f"scheduler {scheduler} cannot be reached ({error}): start it (`dask scheduler`), correct the address, "
             "or use workers of this machine (setting workers)."
         ) from error
+
+
+def _check(scheduler: str) -> None:
+    """Refuse an address for which no client can be made: what is left of one gives further messages when it ends.
+
+    Raises:
+        ValueError: it has another form, or needs certificates, which are not there.
+        OSError: the certificates cannot be read.
+    """
+    get_address_host_port(scheduler)
+    if parse_address(scheduler)[0] == "tls":
+        security = Security()  # type: ignore[no-untyped-call] # distributed has no annotation here
+        arguments = security.get_connection_args("client")  # type: ignore[no-untyped-call] # as above
+        if arguments["ssl_context"] is None:
+            raise ValueError("it needs certificates, and Dask's settings distributed.comm.tls name none")
 
 
 def key_of(run: str) -> str:
@@ -44,7 +63,7 @@ class WorkerStatus:
         cpu_percent: of one core, in the last second.
         memory_bytes: resident memory of its process.
         seen_seconds_ago: time since its last heartbeat.
-        runs: names of the runs of which it computes agents.
+        runs: names of the runs of which it has agents, and of the whole runs that it trains or that wait for a thread.
     """
 
     address: str
@@ -64,6 +83,7 @@ def workers_of(scheduler: str) -> list[WorkerStatus]:
     with connected(scheduler) as client:
         known = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
         kept = client.sync(client.scheduler.has_what)
+        trained = client.sync(client.scheduler.processing)
     return [
         WorkerStatus(
             address=address,
@@ -71,7 +91,12 @@ def workers_of(scheduler: str) -> list[WorkerStatus]:
             cpu_percent=float(worker["metrics"]["cpu"]),
             memory_bytes=int(worker["metrics"]["memory"]),
             seen_seconds_ago=max(time.time() - float(worker["last_seen"]), 0.0),
-            runs=tuple(sorted({key.split(":")[1] for key in kept.get(address, ()) if key.startswith(f"{_KEY}:")})),
+            runs=_runs_of((*kept.get(address, ()), *trained.get(address, ()))),
         )
         for address, worker in sorted(known.items())
     ]
+
+
+def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of the runs to which keys belong; others use the same scheduler, with keys of any kind."""
+    return tuple(sorted({key.split(":")[1] for key in keys if isinstance(key, str) and key.startswith(f"{_KEY}:")}))

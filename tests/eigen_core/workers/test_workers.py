@@ -1,5 +1,6 @@
 """Agents that other processes compute: the same bits for any number of workers, whatever happens to them."""
 
+import gc
 import os
 import select
 import signal
@@ -30,6 +31,7 @@ from eigen_core.memory import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.progress import checked_by
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
+from eigen_core.workers.connection import connected, key_of
 from eigen_core.workers.executor import agent_shares
 from eigen_core.workers.machines import OWN_MACHINE, Worker, machine_of
 from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
@@ -298,7 +300,7 @@ def test_what_failed_leaves_nothing_in_the_workers(workers: LocalWorkers) -> Non
 def wait_until_listed(workers: LocalWorkers, runs: list[tuple[str, ...]]) -> None:
     """Wait until the scheduler knows that its workers have these runs, and no more."""
     end = time.monotonic() + 10.0
-    while (found := [worker.runs for worker in workers_of(workers.address)]) != runs:
+    while (found := sorted(worker.runs for worker in workers_of(workers.address))) != runs:
         assert time.monotonic() < end, found
         time.sleep(0.1)
 
@@ -319,6 +321,36 @@ def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
         listed = workers_of(workers.address)
         assert [worker.address for worker in listed] == list(executor.workers)
     assert all("led" in worker.runs and worker.threads == 1 and worker.memory_bytes > 1e8 for worker in listed)
+
+
+def test_workers_are_listed_with_the_whole_runs_that_they_train(workers: LocalWorkers, tmp_path: Path) -> None:
+    with occupied(workers, tmp_path / "end", 1, key=key_of("whole")):
+        wait_until_listed(workers, [(), ("whole",)])
+
+
+@contextmanager
+def occupied(workers: LocalWorkers, end: Path, count: int, key: str | None = None) -> Iterator[list[str]]:
+    """Let so many workers compute something else until the file `end` is there; return their addresses."""
+
+    def compute(end: str) -> None:
+        import pathlib
+        import time
+
+        while not pathlib.Path(end).exists():
+            time.sleep(0.02)
+
+    with connected(workers.address) as client:
+        while len(addresses := sorted(client.nthreads())) < len(workers.processes):
+            time.sleep(0.02)
+        tasks = [
+            client.submit(compute, str(end), workers=[address], pure=False, key=key) for address in addresses[:count]
+        ]
+        try:
+            yield addresses[:count]
+        finally:
+            end.touch()
+            for task in tasks:
+                task.result(timeout=20)
 
 
 def test_a_worker_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -377,10 +409,14 @@ def free_port() -> int:
 
 def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
-    address = f"tcp://127.0.0.1:{free_port()}"
-    for wrong in (address, "nonsense"):
+    left_behind: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", left_behind.append)
+    address = f"127.0.0.1:{free_port()}"
+    for wrong in (f"tcp://{address}", f"tls://{address}", f"ucx://{address}", "127.0.0.1:x", "nonsense"):
         with pytest.raises(InputError, match=f"scheduler {wrong} cannot be reached"):
             WorkerExecutor("led", small_config(), None, "", wrong)
+    gc.collect()
+    assert not left_behind
 
 
 @pytest.mark.thorough
