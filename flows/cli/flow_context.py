@@ -11,7 +11,7 @@ from uuid import UUID
 
 from rich.console import Console
 
-from eigen_core.errors import InputError
+from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from flows.cli.display import ConsoleHandler, Display, display_on
 from flows.cli.output import output_console, print_line
@@ -202,7 +202,9 @@ def run_flow(
 
 @contextmanager
 def explained(observer: StoppableObserver) -> Iterator[None]:
-    """Turn Ctrl-C, the memory guard and failures of disks, stores and numbers into `Stopped`; say how to go on."""
+    """Turn Ctrl-C, the memory guard and failures of disks, stores, workers and numbers into `Stopped`; say how to go
+    on.
+    """
     from eigen_core.checkpoint import LeaseLostError
     from eigen_core.memory import MemoryGuardError
     from flows.journals import BlockedError
@@ -219,7 +221,7 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
         raise StoppedByMemory(str(error)) from error
     except RunTooLargeError:
         raise
-    except (InputError, StoreUnavailableError, LeaseLostError) as error:
+    except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:
         if isinstance(error, InputError) and not observer.training:
             raise
         # Once it trains, what was given was good: a disk has filled up since, for example.

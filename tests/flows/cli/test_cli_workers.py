@@ -61,6 +61,7 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
             said = leader.communicate(timeout=WAIT_SECONDS)
     assert leader.returncode == 1, said
     assert f"scheduler {address} cannot be reached any more" in "".join(said)
+    assert "Traceback" not in "".join(said)
     assert generation() < GENERATIONS
 
     ended = run_eigen(
