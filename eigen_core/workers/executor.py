@@ -1,63 +1,40 @@
 """Agents of a run, computed by the workers of a Dask scheduler."""
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
-from distributed import ActorFuture, Future, KilledWorker
 from torch import Tensor
 
-from eigen_core.arithmetic import Arithmetic, arithmetic_of
 from eigen_core.config import Config
-from eigen_core.config.stored import stored_values
-from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.errors import SchedulerLostError, WorkerLostError
 from eigen_core.generation.groups import Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
-from eigen_core.memory import SharedTensor, shared_probe, shares_memory
 from eigen_core.population import Population
 from eigen_core.progress import report_progress
 from eigen_core.replay import Replay
-from eigen_core.workers.connection import connected, key_of
-from eigen_core.workers.machines import OWN_MACHINE, Worker, machine_of
+from eigen_core.workers.beginning import Beginners
+from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
+from eigen_core.workers.connection import connected
+from eigen_core.workers.machines import OWN_MACHINE, Worker
 from eigen_core.workers.messages import (
     Arrays,
     SentAgents,
     SentTransitions,
     SharedTransitions,
     agent_digests,
-    array_bytes,
     from_arrays,
     to_arrays,
 )
-from eigen_core.workers.resident import ResidentAgents
 
-logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
-
-_BEGINNING, _SENDING = "it began with the run", "it was sent transitions"
-
+_SENDING = "it was sent transitions"
 _FIRST_WORKER_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
-"""Time between two looks at which workers are still there, while they compute."""
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A method of a worker, with its arguments, and what the worker does by it, in words."""
-
-    worker: Worker
-    method: str
-    arguments: tuple[Any, ...]
-    what: str
 
 
 def agent_shares(agents: slice, workers: int) -> list[slice]:
@@ -84,9 +61,6 @@ class WorkerExecutor:
         scheduler: its address, for example `tcp://host:8786`.
         before_phase: called before each phase; starts workers that are missing, if that is in this process's power.
 
-    Attributes:
-        sent_bytes, received_bytes: of all arrays that crossed since the object was made.
-
     Raises:
         InputError: the scheduler cannot be reached.
     """
@@ -100,17 +74,15 @@ class WorkerExecutor:
         scheduler: str,
         before_phase: Callable[[], None] = lambda: None,
     ) -> None:
-        self.sent_bytes = self.received_bytes = 0
-        self._run = run
-        self._config, self._content, self._fingerprint = config, content, fingerprint
         self._scheduler = scheduler
-        self._device = resolve_device(config.device)
         self._before_phase = before_phase
         self._workers: dict[str, Worker] = {}
         self._task_state: Arrays = {}
         self._generation = 0
-        self._probe = shared_probe() if shares_memory(self._device.type) else None
         self._client = connected(scheduler)
+        self._calls = Calls(self._client, lambda: self.addresses())
+        device = resolve_device(config.device)
+        self._beginners = Beginners(run, config, content, fingerprint, device, self._client, self._calls)
 
     def __enter__(self) -> Self:
         return self
@@ -126,9 +98,14 @@ class WorkerExecutor:
         return f"workers of {self._scheduler}"
 
     @property
+    def sent_bytes(self) -> int:
+        """Bytes of all arrays that were sent to workers since the object was made."""
+        return self._calls.sent_bytes
+
+    @property
     def exchanged_bytes(self) -> int:
         """Bytes of all arrays that crossed since the object was made."""
-        return self.sent_bytes + self.received_bytes
+        return self._calls.sent_bytes + self._calls.received_bytes
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -139,16 +116,17 @@ class WorkerExecutor:
         """Play the episodes of all agents; see `Executor.play`."""
         digests = agent_digests(population)
         self._task_state, self._generation = to_arrays(episodes.task_state), episodes.generation
-        calls = (
-            _Call(
-                worker,
-                "play",
-                (self._sent_agents(worker, population, agents, digests), episodes.rows(agents)),
-                _computing(agents),
-            )
-            for worker, agents in self._shares(slice(0, population.size))
-        )
-        parts: list[tuple[Played, Arrays]] = self._computed("evaluate", calls)
+        # Its tensors are on the device of this process, which a worker need not have.
+        stateless = replace(episodes, task_state={})
+        shares = self._shares(slice(0, population.size))
+
+        def calls() -> Iterator[Call]:
+            for worker, agents in shares:
+                sent = self._sent_agents(worker, population, agents, digests)
+                arguments = (sent, stateless.rows(agents), self._task_state)
+                yield self._calls.call(worker, _computing(agents), "play", *arguments)
+
+        parts: list[tuple[Played, Arrays]] = self._computed("evaluate", calls())
         return Played.joined(
             [
                 replace(played, training=replace(played.training, transitions=from_arrays(rows)))
@@ -163,22 +141,14 @@ class WorkerExecutor:
         digests = agent_digests(population)
         shares = self._shares(slice(groups[0].start, groups[-1].stop))
         where = self._brought([worker for worker, _ in shares], replay)
-        calls = (
-            _Call(
-                worker,
-                "learn",
-                (
-                    self._sent_agents(worker, population, agents, digests),
-                    plan.rows(agents),
-                    where[worker.address],
-                    self._task_state,
-                    self._generation,
-                ),
-                _computing(agents),
-            )
-            for worker, agents in shares
-        )
-        learned = self._computed("train", calls)
+
+        def calls() -> Iterator[Call]:
+            for worker, agents in shares:
+                sent = self._sent_agents(worker, population, agents, digests)
+                arguments = (sent, plan.rows(agents), where[worker.address], self._task_state, self._generation)
+                yield self._calls.call(worker, _computing(agents), "learn", *arguments)
+
+        learned = self._computed("train", calls())
         for (worker, agents), (rows, kept, _) in zip(shares, learned, strict=True):
             population.put(agents, Population.from_tensors(from_arrays(rows), population.weights.device))
             worker.kept = set(kept)
@@ -195,7 +165,7 @@ class WorkerExecutor:
         # What several lack is picked once.
         lacking = {before: SentTransitions.of(replay, before) for before in {one.written for one in sharing.values()}}
         calls = (
-            _Call(worker, "share_replay", (lacking[worker.written], self._generation), _SENDING)
+            self._calls.call(worker, _SENDING, "share_replay", lacking[worker.written], self._generation)
             for worker in sharing.values()
         )
         shared = dict(zip(sharing, self._computed("replay", calls) if sharing else (), strict=True))
@@ -218,81 +188,30 @@ class WorkerExecutor:
         worker.kept = set(sent.digests)
         return sent
 
-    def _computed(self, name: str, calls: Iterable[_Call]) -> list[Any]:
-        """Make the calls, all at once; return what they return, in order.
+    def _computed(self, name: str, calls: Iterable[Call]) -> list[Any]:
+        """Make the calls, all at once; return what they return, in order. `name`: of the progress that is reported."""
+        with self._all_let_go_if_it_fails():
+            made = list(calls)
+            answers = self._calls.answers(made, lambda done: report_progress(name, done, len(made)))
+            report_progress(name, len(made), len(made))
+            return answers
 
-        Whatever goes wrong, also while a call is put together, all workers begin anew: some may still compute.
-
-        Args:
-            name: of the progress that is reported.
-            calls: one for each worker that is needed.
-        """
-        made, futures = [], []
+    @contextmanager
+    def _all_let_go_if_it_fails(self) -> Iterator[None]:
+        """Let all workers begin anew if the block fails, whatever it fails by: some may still compute."""
         try:
-            for call in calls:
-                self.sent_bytes += array_bytes(call.arguments)
-                made.append(call)
-                futures.append(self._call(call.worker, call.method, *call.arguments))
-            return self._results(name, made, futures)
+            yield
         except BaseException:
             self._let_go()
             raise
 
     def _let_go(self) -> None:
         """Let all workers free what they have of this run."""
+        self._beginners.let_go()
         for worker in self._workers.values():
             # A traceback may keep the worker, and its actor there, for as long as a failure is remembered.
             worker.actor = None
         self._workers.clear()
-
-    def _call(self, worker: Worker, method: str, *arguments: Any) -> ActorFuture[Any]:  # noqa: ANN401 - of any method
-        """Call a method of a worker.
-
-        Raises:
-            WorkerLostError: the scheduler knows already that it is not there any more.
-        """
-        # An actor finds its client in the thread that calls it.
-        with self._client.as_current():
-            try:
-                called = getattr(worker.actor, method)
-            except RuntimeError as error:
-                raise WorkerLostError(f"worker {worker.address} was lost before it was asked to {method}.") from error
-            future: ActorFuture[Any] = called(*arguments)
-        return future
-
-    def _results(self, name: str, calls: Sequence[_Call], futures: Sequence[ActorFuture[Any]]) -> list[Any]:
-        results = []
-        for done, (call, future) in enumerate(zip(calls, futures, strict=True)):
-            progress = partial(report_progress, name, done, len(calls))
-            result = self._awaited(future, call.worker.address, call.what, progress)
-            self.received_bytes += array_bytes(result)
-            results.append(result)
-        report_progress(name, len(calls), len(calls))
-        return results
-
-    def _awaited(
-        self,
-        future: ActorFuture[Result] | Future[Result],
-        address: str,
-        what: str,
-        progress: Callable[[], None] = lambda: None,
-    ) -> Result:
-        """Wait for what a worker does, as long as the worker is there.
-
-        Raises:
-            WorkerLostError: it is not there any more.
-        """
-        while True:
-            progress()
-            try:
-                return future.result(timeout=_LOOK_SECONDS)
-            except TimeoutError:
-                lost = address not in self.addresses()
-                cause: BaseException | None = None
-            except (OSError, KilledWorker) as error:
-                lost, cause = True, error
-            if lost:
-                raise WorkerLostError(f"worker {address} was lost while {what}.") from cause
 
     def addresses(self) -> list[str]:
         """Return the addresses of the workers that are there, in an order that stays.
@@ -309,87 +228,34 @@ class WorkerExecutor:
             ) from error
 
     def _ready(self) -> list[Worker]:
-        """Return the workers, each with this run; those that are new are given it first.
+        """Return the workers that have this run, ordered by address; those that are new are given it first.
 
         Raises:
             WorkerLostError: there are none.
         """
-        began = time.monotonic()
-        while True:
-            self._before_phase()
-            addresses = self.addresses()
-            self._workers = {address: self._workers[address] for address in addresses if address in self._workers}
-            self._begin([address for address in addresses if address not in self._workers])
-            if self._workers:
-                return [self._workers[address] for address in addresses if address in self._workers]
-            if time.monotonic() - began > _FIRST_WORKER_SECONDS:
-                raise WorkerLostError(
-                    f"scheduler {self._scheduler} has no workers: start some, for example with "
-                    f"`dask worker {self._scheduler} --nthreads 1`."
-                )
-            report_progress("workers", 0, 1)
-            time.sleep(_LOOK_SECONDS)
+        with self._all_let_go_if_it_fails():
+            began = time.monotonic()
+            while not self._have_begun():
+                if not self._beginners and time.monotonic() - began > _FIRST_WORKER_SECONDS:
+                    raise WorkerLostError(
+                        f"scheduler {self._scheduler} has no workers: start some, for example with "
+                        f"`dask worker {self._scheduler} --nthreads 1`."
+                    )
+                report_progress("workers", 0, 1)
+                if not self._beginners:
+                    time.sleep(LOOK_SECONDS)
+            self._workers = dict(sorted(self._workers.items()))
+            return list(self._workers.values())
 
-    def _begin(self, addresses: Sequence[str]) -> None:
-        """Give the run to workers that do not have it yet. Those that are lost meanwhile are left out."""
-        stored = stored_values(self._config)
-        futures = {
-            address: self._client.submit(
-                ResidentAgents,
-                stored,
-                self._fingerprint,
-                workers=[address],
-                allow_other_workers=False,
-                actor=True,
-                pure=False,
-                key=key_of(self._run),
-            )
-            for address in addresses
-        }
-        opened = []
-        for address, future in futures.items():
-            with _left_out_if_lost():
-                worker = Worker(address, self._awaited(future, address, _BEGINNING))
-                opened.append((worker, self._call(worker, "open")))
-        for worker, opening in opened:
-            with _left_out_if_lost():
-                self._check(worker, opening)
-                self._workers[worker.address] = worker
-
-    def _check(self, worker: Worker, opening: ActorFuture[Arithmetic | None]) -> None:
-        """Send a worker data that it did not find, find its machine, and warn if it computes with something else."""
-        there, here = self._awaited(opening, worker.address, _BEGINNING), arithmetic_of(self._device)
-        if there is None:
-            self.sent_bytes += array_bytes(self._content)
-            there = self._awaited(self._call(worker, "open", self._content), worker.address, _BEGINNING)
-        if there is None:
-            raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
-        worker.probe = self._asked(worker, "shared")
-        worker.machine = machine_of(worker, self._workers.values(), self._probe and self._probe[1], self._reads)
-        if there != here:
-            logger.warning(
-                "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
-                "machine computes.",
-                worker.address,
-                there,
-                here,
-            )
-
-    def _reads(self, worker: Worker, probe: SharedTensor) -> bool:
-        return bool(self._asked(worker, "reads", probe))
-
-    def _asked(self, worker: Worker, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
-        """Return what a method of a worker returns while it begins with the run."""
-        return self._awaited(self._call(worker, method, *arguments), worker.address, _BEGINNING)
+    def _have_begun(self) -> bool:
+        """Give the run to workers that are new; return whether it is worth waiting for none of them."""
+        self._before_phase()
+        addresses = self.addresses()
+        self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
+        self._beginners.ask([address for address in addresses if address not in self._workers])
+        self._beginners.join(self._workers)
+        return bool(self._workers) and self._beginners.are_late
 
 
 def _computing(agents: slice) -> str:
     return f"it computed agents {agents.start} to {agents.stop - 1}"
-
-
-@contextmanager
-def _left_out_if_lost() -> Iterator[None]:
-    try:
-        yield
-    except WorkerLostError as error:
-        logger.warning("%s The phase goes on with the others.", error)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from distributed import Future
+
 from eigen_core.memory import SharedTensor
 
 OWN_MACHINE = 0
@@ -16,7 +18,7 @@ class Worker:
 
     Attributes:
         address: by which the scheduler knows it.
-        actor: its `ResidentAgents`; None: it was let go.
+        actor: of its `ResidentAgents`, by which Dask keeps them; None: they were let go.
         machine: number of the machine that it is on, whose workers read one replay; `OWN_MACHINE`: this process's.
         probe: memory of it, which those on its machine can read; None where none is shared.
         kept: digests of the agents that it has.
@@ -24,7 +26,7 @@ class Worker:
     """
 
     address: str
-    actor: Any
+    actor: Future[Any] | None
     machine: int = OWN_MACHINE
     probe: SharedTensor | None = None
     kept: set[str] = field(default_factory=set)

@@ -1,5 +1,6 @@
 """What crosses between the process that leads a run and its workers, as arrays, and how many bytes that is."""
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -100,6 +101,39 @@ class SharedTransitions:
 
     columns: Mapping[str, SharedTensor]
     written: int
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception of a worker's method, which is returned: Dask does not tell one that is raised from its own.
+
+    Attributes:
+        pickled: the exception; None if it cannot be pickled.
+        text: its type and what it says.
+    """
+
+    pickled: bytes | None
+    text: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Raised":
+        """Send an exception."""
+        text = f"{type(error).__name__}: {error}"
+        try:
+            return cls(pickle.dumps(error), text)
+        except Exception:  # noqa: BLE001 - anyone may write an exception, and what pickle calls of it
+            return cls(None, text)
+
+    def restored(self) -> Exception:
+        """Return the exception; RuntimeError with its text if it cannot be made again here."""
+        if self.pickled is not None:
+            try:
+                error = pickle.loads(self.pickled)
+            except Exception:  # noqa: BLE001 - as above
+                return RuntimeError(self.text)
+            if isinstance(error, Exception):
+                return error
+        return RuntimeError(self.text)
 
 
 def array_bytes(message: Any) -> int:  # noqa: ANN401 - whatever is sent

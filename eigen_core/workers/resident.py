@@ -21,6 +21,7 @@ from eigen_core.replay import Replay
 from eigen_core.task import open_data
 from eigen_core.workers.messages import (
     Arrays,
+    Raised,
     SentAgents,
     SentTransitions,
     SharedTransitions,
@@ -39,18 +40,16 @@ class ResidentAgents:
     """
 
     def __init__(self, stored: Mapping[str, Any], fingerprint: str) -> None:
-        tune_allocator()
-        # What the libraries have made is not looked through for each report of the guard.
-        gc.collect()
-        gc.freeze()
-        self._config = config_from_stored(stored)
+        # All that may fail is left to `open`: what is raised here reaches the process that leads as Dask gives it.
+        self._stored = stored
         self._fingerprint = fingerprint
-        self._device = resolve_device(self._config.device)
-        self._kept: dict[str, Population] = {}
-        self._mapped: Mapping[str, SharedTensor] = {}
-        self._probe = shared_probe()
-        memory = self._config.memory
-        self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
+
+    def answer(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
+        """Return what another method returns, or what it raises as `Raised`. Only this one is called from outside."""
+        try:
+            return getattr(self, method)(*arguments)
+        except Exception as error:  # noqa: BLE001 - the process that leads raises it
+            return Raised.of(error)
 
     def open(self, content: Any = None) -> Arithmetic | None:  # noqa: ANN401 - the task's own
         """Begin with the data, by default those that are found here; None if these are not the run's.
@@ -58,6 +57,7 @@ class ResidentAgents:
         Returns what computes here, as far as it decides bits.
         """
         torch.set_num_threads(1)
+        self._prepare()
         if content is None:
             try:
                 content = open_data(self._config).content
@@ -72,6 +72,19 @@ class ResidentAgents:
         self._replay = self._host_replay if self._device.type == "cpu" else self._empty_replay(self._device)
         return arithmetic_of(self._device)
 
+    def _prepare(self) -> None:
+        tune_allocator()
+        # What the libraries have made is not looked through for each report of the guard.
+        gc.collect()
+        gc.freeze()
+        self._config = config_from_stored(self._stored)
+        self._device = resolve_device(self._config.device)
+        self._kept: dict[str, Population] = {}
+        self._mapped: Mapping[str, SharedTensor] = {}
+        self._probe = shared_probe()
+        memory = self._config.memory
+        self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
+
     def shared(self) -> SharedTensor | None:
         """Return memory by which others find out whether they can read that of this process; None: it shares none."""
         return None if self._probe is None else self._probe[1]
@@ -83,18 +96,22 @@ class ResidentAgents:
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)
 
-    def play(self, agents: SentAgents, episodes: Episodes) -> tuple[Played, Arrays]:
+    def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[Played, Arrays]:
         """Play the episodes of agents; return what they did, and by themselves the transitions that were recorded.
+
+        Args:
+            agents: that play.
+            episodes: of them, without the task's state.
+            task_state: the task's, before them.
 
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
         """
         with self._guarded("evaluate", episodes.generation):
-            return self._play(agents, episodes)
+            return self._play(agents, replace(episodes, task_state=to_tensors(task_state, self._device)))
 
     def _play(self, agents: SentAgents, episodes: Episodes) -> tuple[Played, Arrays]:
         population = self._received(agents)
-        episodes = replace(episodes, task_state={n: t.to(self._device) for n, t in episodes.task_state.items()})
         played = self._computer.play(population, episodes)
         recorded = played.training.transitions
         assert recorded is not None
@@ -111,7 +128,6 @@ class ResidentAgents:
             with self._guarded("train", generation):
                 self._append(transitions)
         except OSError as error:
-            # Else it would look as if the worker were lost.
             raise RuntimeError(f"The replay cannot be shared with the workers of this machine: {error}.") from error
         return None if self._probe is None else SharedTransitions(self._host_replay.share(), self._host_replay.written)
 

@@ -9,20 +9,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count, permutations
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
-from science_cases import random_panel, small_config
+from science_cases import small_config
 from training_cases import advance, content_of
+from worker_cases import PENDULUM, alone, content_for, led, occupied, wait_for, wait_until_listed
 
 from eigen_core.config import Config, choices
 from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
@@ -31,7 +31,7 @@ from eigen_core.memory import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.progress import checked_by
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
-from eigen_core.workers.connection import connected, key_of
+from eigen_core.workers.connection import key_of
 from eigen_core.workers.executor import agent_shares
 from eigen_core.workers.machines import OWN_MACHINE, Worker, machine_of
 from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
@@ -41,45 +41,7 @@ pytestmark = pytest.mark.cpu
 PHASES = (evaluate, train, evolve)
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[LocalWorkers]:
-    with LocalWorkers(2) as started:
-        yield started
-
-
-def content_for(config: Config) -> Any:
-    return open_data(config).content if config.task.startswith("gym:") else random_panel(config)
-
-
-def alone(config: Config, generations: int) -> TrainingState:
-    return advance(start_training(config, content_for(config)), generations)
-
-
-@contextmanager
-def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
-    """A run before its first generation, computed by workers."""
-    content = content_for(config)
-    state = start_training(config, content)
-    with WorkerExecutor(
-        "led", config, content, state.task.fingerprint, workers.address, workers.start_missing
-    ) as state.executor:
-        assert isinstance(state.executor, WorkerExecutor)
-        yield state, state.executor
-
-
-def wait_for(executor: WorkerExecutor, workers: int) -> None:
-    """Wait until so many workers are there, as long as they still start."""
-    while len(executor.addresses()) < workers:
-        time.sleep(0.1)
-
-
 LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in choices.LEARNERS]
-PENDULUM = small_config(
-    task="gym:Pendulum-v1",
-    population={"size": 3},
-    environment={"episode_steps": 30, "normalise_observations": True, "normalise_rewards": True},
-    replay={"capacity": 2_000, "minimum": 20},
-)
 CASES = {
     **{config.learner.algorithm: config for config in LEARNERS},
     "tcn": small_config(network={"encoder": "tcn", "column_chunk": 2}, population={"size": 5, "group_size": 2}),
@@ -104,13 +66,13 @@ def test_workers_compute_the_same_bits(config: Config, workers: LocalWorkers) ->
 def reach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers find no memory of this process, as on other machines."""
     nothing = SharedTensor("/proc/0/fd/0", "", (1,), torch.uint8)
-    monkeypatch.setattr("eigen_core.workers.executor.shared_probe", lambda: (torch.zeros(1), nothing))
+    monkeypatch.setattr("eigen_core.workers.beginning.shared_probe", lambda: (torch.zeros(1), nothing))
 
 
 def be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each worker be on a machine of its own."""
     machines = count(1)
-    monkeypatch.setattr("eigen_core.workers.executor.machine_of", lambda *_: next(machines))
+    monkeypatch.setattr("eigen_core.workers.beginning.machine_of", lambda *_: next(machines))
 
 
 @pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
@@ -297,14 +259,6 @@ def test_what_failed_leaves_nothing_in_the_workers(workers: LocalWorkers) -> Non
     assert failed.value.__traceback__ is not None
 
 
-def wait_until_listed(workers: LocalWorkers, runs: list[tuple[str, ...]]) -> None:
-    """Wait until the scheduler knows that its workers have these runs, and no more."""
-    end = time.monotonic() + 10.0
-    while (found := sorted(worker.runs for worker in workers_of(workers.address))) != runs:
-        assert time.monotonic() < end, found
-        time.sleep(0.1)
-
-
 def test_a_worker_guards_its_memory(workers: LocalWorkers) -> None:
     config = small_config(memory={"limit_gb": 0.05})
     with led(config, workers) as (state, _), pytest.raises(MemoryGuardError) as raised:
@@ -326,31 +280,6 @@ def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
 def test_workers_are_listed_with_the_whole_runs_that_they_train(workers: LocalWorkers, tmp_path: Path) -> None:
     with occupied(workers, tmp_path / "end", 1, key=key_of("whole")):
         wait_until_listed(workers, [(), ("whole",)])
-
-
-@contextmanager
-def occupied(workers: LocalWorkers, end: Path, count: int, key: str | None = None) -> Iterator[list[str]]:
-    """Let so many workers compute something else until the file `end` is there; return their addresses."""
-
-    def compute(end: str) -> None:
-        import pathlib
-        import time
-
-        while not pathlib.Path(end).exists():
-            time.sleep(0.02)
-
-    with connected(workers.address) as client:
-        while len(addresses := sorted(client.nthreads())) < len(workers.processes):
-            time.sleep(0.02)
-        tasks = [
-            client.submit(compute, str(end), workers=[address], pure=False, key=key) for address in addresses[:count]
-        ]
-        try:
-            yield addresses[:count]
-        finally:
-            end.touch()
-            for task in tasks:
-                task.result(timeout=20)
 
 
 def test_a_worker_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,213 @@
+"""What workers raise, and workers that do not answer: what a phase makes of it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from science_cases import small_config
+from torch import Tensor
+from training_cases import advance, content_of
+from worker_cases import PENDULUM, alone, led, occupied, wait_for, wait_until_listed
+
+from eigen_core.errors import WorkerLostError
+from eigen_core.generation import evaluate
+from eigen_core.workers import LocalWorkers
+from eigen_core.workers.calls import Call, Calls
+from eigen_core.workers.connection import connected
+
+pytestmark = pytest.mark.cpu
+
+
+@contextmanager
+def replaced(workers: LocalWorkers, method: str, other: Callable[..., object]) -> Iterator[None]:
+    """Let another function stand for a method of `ResidentAgents` in all workers."""
+
+    def replace(method: str, other: Callable[..., object]) -> None:
+        from eigen_core.workers.resident import ResidentAgents
+
+        setattr(ResidentAgents, f"real_{method}", getattr(ResidentAgents, method))
+        setattr(ResidentAgents, method, other)
+
+    def restore(method: str) -> None:
+        from eigen_core.workers.resident import ResidentAgents
+
+        setattr(ResidentAgents, method, getattr(ResidentAgents, f"real_{method}"))
+
+    with connected(workers.address) as client:
+        client.run(replace, method, other)
+        try:
+            yield
+        finally:
+            client.run(restore, method)
+
+
+def failing_with(error: str) -> Callable[..., object]:
+    """A function that a worker, which has no test's module, can run."""
+
+    def fail(*_: object) -> object:
+        class TwoArgumentsError(Exception):
+            def __init__(self, one: str, two: str) -> None:
+                super().__init__(f"{one} and {two}")
+
+        if error == "local":
+            raise TwoArgumentsError("one", "two")
+        if error == "importable":
+            from httpx import HTTPStatusError
+
+            raise HTTPStatusError("one and two", request=None, response=None)  # type: ignore[arg-type]
+        raise {"timeout": TimeoutError, "file": FileNotFoundError, "permission": PermissionError}[error]("of the game")
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "expected", "text"),
+    [
+        ("_play", "timeout", TimeoutError, "of the game"),
+        ("_play", "file", FileNotFoundError, "of the game"),
+        ("open", "permission", PermissionError, "of the game"),
+        ("_play", "local", RuntimeError, "TwoArgumentsError: one and two"),
+        ("_play", "importable", RuntimeError, "HTTPStatusError: one and two"),
+    ],
+)
+def test_what_a_worker_raises_is_raised_here(
+    workers: LocalWorkers, method: str, error: str, expected: type[Exception], text: str
+) -> None:
+    """None of it is taken for a lost worker, and none is waited for without an end."""
+    config = small_config(population={"size": 2})
+    with led(config, workers) as (state, executor):
+        wait_for(executor, 2)
+        with replaced(workers, method, failing_with(error)), pytest.raises(expected, match=text) as raised:
+            evaluate(state)
+    assert type(raised.value) is expected
+
+
+def test_the_first_failure_ends_a_phase_whatever_the_others_do(workers: LocalWorkers, tmp_path: Path) -> None:
+    ended = str(tmp_path / "ended")
+
+    def play(_: object, __: object, episodes: Any) -> None:
+        import pathlib
+        import time
+
+        if episodes.first_agent:
+            raise ValueError("the second fails")
+        time.sleep(1.5)
+        pathlib.Path(ended).touch()
+
+    with led(small_config(), workers) as (state, executor):
+        wait_for(executor, 2)
+        with replaced(workers, "_play", play):
+            with pytest.raises(ValueError, match="the second fails"):
+                evaluate(state)
+            assert not Path(ended).exists()
+
+
+def test_what_fails_while_it_begins_leaves_nothing_in_the_workers(workers: LocalWorkers) -> None:
+    """Else the workers would have the run twice when it is tried again, as long as the failure is remembered."""
+    with led(small_config(), workers) as (state, executor):
+        wait_for(executor, 2)
+        with replaced(workers, "shared", failing_with("permission")):
+            with pytest.raises(OSError, match="of the game") as failed:
+                evaluate(state)
+            wait_until_listed(workers, [(), ()])
+    assert failed.value.__traceback__ is not None
+
+
+def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -> None:
+    """The scheduler lets it do so when it loses the process that leads."""
+
+    def release(dask_scheduler: Any) -> None:
+        for key in [key for key in dask_scheduler.tasks if key.startswith("eigen:led:")]:
+            for client in list(dask_scheduler.tasks[key].who_wants):
+                dask_scheduler.client_releases_keys(keys=[key], client=client.client_key, stimulus_id="test")
+
+    config = small_config()
+    with led(config, workers) as (state, executor):
+        wait_for(executor, 2)
+        advance(state, 1)
+        with connected(workers.address) as client:
+            client.run_on_scheduler(release)
+        wait_until_listed(workers, [(), ()])
+        with pytest.raises(WorkerLostError, match="was lost while it computed agents"):
+            evaluate(state)
+        assert content_of(advance(state, 1)) == content_of(alone(config, 2))
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said of workers that begin, from the logger itself: the scheduler raises the level of all handlers."""
+    said: list[str] = []
+    monkeypatch.setattr("eigen_core.workers.beginning.logger.warning", lambda text, *parts: said.append(text % parts))
+    return said
+
+
+@pytest.mark.thorough
+def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
+    workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 1.0)
+    config, free = small_config(), tmp_path / "free"
+    with led(config, workers) as (state, executor):
+        wait_for(executor, 2)
+        with occupied(workers, free, 1) as [taken]:
+            advance(state, 2)
+            assert taken not in executor.workers
+            assert len(executor.workers) == 1
+            assert len(warnings) == 1
+            assert taken in warnings[0]
+            assert warnings[0].endswith("The phase goes on with the others.")
+        with connected(workers.address) as client:
+            while not client.has_what()[taken]:
+                time.sleep(0.02)
+        evaluate(state)
+        assert taken in executor.workers
+        assert content_of(advance(state, 1)) == content_of(alone(config, 3))
+
+
+@pytest.mark.thorough
+def test_a_phase_waits_for_the_first_worker_that_is_free(
+    workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("eigen_core.workers.executor._FIRST_WORKER_SECONDS", 1.0)
+    free = tmp_path / "free"
+    with led(small_config(), workers) as (state, _), occupied(workers, free, 2):
+        timer = threading.Timer(3.0, free.touch)
+        timer.start()
+        began = time.monotonic()
+        evaluate(state)
+        assert time.monotonic() - began > 2.5
+    assert len(warnings) == 1
+    assert warnings[0].endswith("The phase waits until one is free.")
+
+
+def test_only_arrays_of_the_host_are_sent(workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker without the device of the process that leads could not read its tensors."""
+    sent: list[tuple[str, Any]] = []
+    call = Calls.call
+
+    def kept(self: Calls, worker: Any, what: str, method: str, *arguments: Any) -> Call:
+        sent.extend((method, argument) for argument in arguments)
+        return call(self, worker, what, method, *arguments)
+
+    monkeypatch.setattr(Calls, "call", kept)
+    with led(PENDULUM, workers) as (state, _):
+        advance(state, 1)
+    assert state.task.state
+    assert not [argument for method, argument in sent if method == "play" and has_tensors(argument)]
+
+
+def has_tensors(message: Any) -> bool:
+    """Whether a message of mappings, sequences and dataclasses has a tensor."""
+    if isinstance(message, Mapping):
+        return any(has_tensors(value) for value in message.values())
+    if isinstance(message, list | tuple):
+        return any(has_tensors(value) for value in message)
+    if is_dataclass(message):
+        return any(has_tensors(getattr(message, field.name)) for field in fields(message))
+    return isinstance(message, Tensor)

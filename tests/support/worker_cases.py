@@ -1,0 +1,87 @@
+"""Runs whose agents are computed by worker processes of this machine."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from science_cases import random_panel, small_config
+from training_cases import advance
+
+from eigen_core.config import Config
+from eigen_core.generation import TrainingState, start_training
+from eigen_core.task import open_data
+from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
+from eigen_core.workers.connection import connected
+
+PENDULUM = small_config(
+    task="gym:Pendulum-v1",
+    population={"size": 3},
+    environment={"episode_steps": 30, "normalise_observations": True, "normalise_rewards": True},
+    replay={"capacity": 2_000, "minimum": 20},
+)
+
+
+def content_for(config: Config) -> Any:
+    return open_data(config).content if config.task.startswith("gym:") else random_panel(config)
+
+
+def alone(config: Config, generations: int) -> TrainingState:
+    return advance(start_training(config, content_for(config)), generations)
+
+
+@contextmanager
+def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
+    """A run before its first generation, computed by workers."""
+    content = content_for(config)
+    state = start_training(config, content)
+    with WorkerExecutor(
+        "led", config, content, state.task.fingerprint, workers.address, workers.start_missing
+    ) as state.executor:
+        assert isinstance(state.executor, WorkerExecutor)
+        yield state, state.executor
+
+
+def wait_for(executor: WorkerExecutor, workers: int) -> None:
+    """Wait until so many workers are there, as long as they still start."""
+    while len(executor.addresses()) < workers:
+        time.sleep(0.1)
+
+
+def wait_until_listed(workers: LocalWorkers, runs: list[tuple[str, ...]]) -> None:
+    """Wait until the scheduler knows that its workers have these runs, and no more."""
+    end = time.monotonic() + 10.0
+    while (found := sorted(worker.runs for worker in workers_of(workers.address))) != runs:
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+
+
+@contextmanager
+def occupied(workers: LocalWorkers, end: Path, count: int, key: str | None = None) -> Iterator[list[str]]:
+    """Let so many workers compute something else until the file `end` is there; return their addresses."""
+
+    def compute(begun: str, end: str) -> None:
+        import pathlib
+        import time
+
+        pathlib.Path(begun).touch()
+        while not pathlib.Path(end).exists():
+            time.sleep(0.02)
+
+    with connected(workers.address) as client:
+        while len(addresses := sorted(client.nthreads())) < len(workers.processes):
+            time.sleep(0.02)
+        begun = [end.with_name(f"{end.name}-{place}") for place in range(count)]
+        tasks = [
+            client.submit(compute, str(file), str(end), workers=[address], pure=False, key=key)
+            for file, address in zip(begun, addresses, strict=False)
+        ]
+        while not all(file.exists() for file in begun):
+            time.sleep(0.02)
+        try:
+            yield addresses[:count]
+        finally:
+            end.touch()
+            for task in tasks:
+                task.result(timeout=20)
