@@ -11,3 +11,11 @@ from eigen_core.workers import LocalWorkers
 def workers() -> Iterator[LocalWorkers]:
     with LocalWorkers(2) as started:
         yield started
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said of workers that begin, from the logger itself: the scheduler raises the level of all handlers."""
+    said: list[str] = []
+    monkeypatch.setattr("eigen_core.workers.beginning.logger.warning", lambda text, *parts: said.append(text % parts))
+    return said

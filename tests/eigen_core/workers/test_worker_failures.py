@@ -138,14 +138,6 @@ def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is said of workers that begin, from the logger itself: the scheduler raises the level of all handlers."""
-    said: list[str] = []
-    monkeypatch.setattr("eigen_core.workers.beginning.logger.warning", lambda text, *parts: said.append(text % parts))
-    return said
-
-
 @pytest.mark.thorough
 def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
     workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch

@@ -149,9 +149,7 @@ def test_a_phase_whose_worker_was_killed_is_made_good_by_calling_it_again(
 
 
 @pytest.mark.thorough
-def test_a_worker_that_ends_before_it_has_the_run_is_left_out(
-    workers: LocalWorkers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_ends_before_it_has_the_run_is_left_out(workers: LocalWorkers, warnings: list[str]) -> None:
     config = small_config()
     with led(config, workers) as (state, executor):
         wait_for(executor, 2)
@@ -161,7 +159,8 @@ def test_a_worker_that_ends_before_it_has_the_run_is_left_out(
         timer = threading.Timer(2.0, os.kill, (worker, signal.SIGKILL))
         timer.start()
         evaluate(state)
-        assert "was lost while it began with the run. The phase goes on with the others." in caplog.text
+        [warning] = warnings
+        assert warning.endswith("was lost while it began with the run. The phase goes on with the others.")
         assert content_of(advance(state, 1)) == content_of(alone(config, 1))
 
 
