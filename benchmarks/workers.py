@@ -72,10 +72,10 @@ def _compare(name: str, agents: int, assignments: tuple[str, ...]) -> list[str]:
         before = (0, 0)
         for generation in range(_GENERATIONS):
             if generation == 1:
-                before = (executor.sent_bytes, executor.received_bytes)
+                before = (executor.sent_bytes, executor.exchanged_bytes)
             assert alone.advance() == led.advance()
-        crossed = executor.sent_bytes - before[0], executor.received_bytes - before[1]
-    sent, received = (amount / (_GENERATIONS - 1) for amount in crossed)
+        crossed = executor.sent_bytes - before[0], executor.exchanged_bytes - before[1]
+    sent, exchanged = (amount / (_GENERATIONS - 1) for amount in crossed)
     times = median(one / two for one, two in zip(alone.seconds[1:], led.seconds[1:], strict=True))
     return [
         f"{name}, {agents} agents",
@@ -83,6 +83,6 @@ def _compare(name: str, agents: int, assignments: tuple[str, ...]) -> list[str]:
         f"{median(led.seconds[1:]):.2f}",
         f"{times:.2f}",
         f"{sent / 1e6:.1f}",
-        f"{received / 1e6:.1f}",
-        f"{(sent + received) / agents / 1e3:,.0f}",
+        f"{(exchanged - sent) / 1e6:.1f}",
+        f"{exchanged / agents / 1e3:,.0f}",
     ]

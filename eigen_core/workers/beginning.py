@@ -207,7 +207,7 @@ def _is_made(worker: Worker) -> bool:
     assert worker.actor is not None
     if worker.actor.status == "pending":
         return False
-    error = worker.actor.exception() if worker.actor.status == "error" else None
+    error = worker.actor.exception() if worker.actor.status == "error" else None  # type: ignore[no-untyped-call] # distributed has no annotation here
     if error is not None and not isinstance(error, KilledWorker):
         raise error
     if worker.actor.status != "finished":

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from science_cases import small_config
@@ -31,7 +30,7 @@ from eigen_core.memory import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.progress import checked_by
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
-from eigen_core.workers.connection import key_of
+from eigen_core.workers.connection import connected, key_of
 from eigen_core.workers.executor import agent_shares
 from eigen_core.workers.machines import OWN_MACHINE, Worker, machine_of
 from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
@@ -185,7 +184,7 @@ def test_a_worker_that_hangs_counts_as_lost() -> None:
 @pytest.mark.thorough
 def test_a_worker_that_hangs_in_its_first_phase_is_replaced() -> None:
     """It joined after the last look at which processes are missing."""
-    with LocalWorkers(1) as workers, Client(workers.address, set_as_default=False) as client:
+    with LocalWorkers(1) as workers, connected(workers.address) as client:
         client.wait_for_workers(1)
         (worker,), (address,) = workers.processes, client.nthreads()
         os.kill(worker, signal.SIGSTOP)
