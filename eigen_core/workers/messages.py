@@ -1,12 +1,12 @@
 """What crosses between the process that leads a run and its workers, as arrays, and how many bytes that is."""
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from distributed.core import clean_exception, error_message
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -108,32 +108,23 @@ class Raised:
     """An exception of a worker's method, which is returned: Dask does not tell one that is raised from its own.
 
     Attributes:
-        pickled: the exception; None if it cannot be pickled.
+        serialized: the exception, as Dask sends those of its tasks; a plain `Exception` if it cannot be sent.
         text: its type and what it says.
     """
 
-    pickled: bytes | None
+    serialized: bytes
     text: str
 
     @classmethod
     def of(cls, error: Exception) -> "Raised":
         """Send an exception."""
-        text = f"{type(error).__name__}: {error}"
-        try:
-            return cls(pickle.dumps(error), text)
-        except Exception:  # noqa: BLE001 - anyone may write an exception, and what pickle calls of it
-            return cls(None, text)
+        return cls(error_message(error)["exception"].data, f"{type(error).__name__}: {error}")
 
     def restored(self) -> Exception:
-        """Return the exception; RuntimeError with its text if it cannot be made again here."""
-        if self.pickled is not None:
-            try:
-                error = pickle.loads(self.pickled)
-            except Exception:  # noqa: BLE001 - as above
-                return RuntimeError(self.text)
-            if isinstance(error, Exception):
-                return error
-        return RuntimeError(self.text)
+        """Return the exception; RuntimeError with its text if it could not be sent or cannot be made again here."""
+        _, error, _ = clean_exception(self.serialized)
+        # `Exception` itself stands for one that Dask could not send or make.
+        return error if isinstance(error, Exception) and type(error) is not Exception else RuntimeError(self.text)
 
 
 def array_bytes(message: Any) -> int:  # noqa: ANN401 - whatever is sent

@@ -56,6 +56,8 @@ def failing_with(error: str) -> Callable[..., object]:
 
         if error == "local":
             raise TwoArgumentsError("one", "two")
+        if error == "unsendable":
+            raise ValueError("one", (number for number in range(2)))
         if error == "importable":
             from httpx import HTTPStatusError
 
@@ -68,23 +70,24 @@ def failing_with(error: str) -> Callable[..., object]:
 @pytest.mark.parametrize(
     ("method", "error", "expected", "text"),
     [
-        ("_play", "timeout", TimeoutError, "of the game"),
-        ("_play", "file", FileNotFoundError, "of the game"),
-        ("open", "permission", PermissionError, "of the game"),
-        ("_play", "local", RuntimeError, "TwoArgumentsError: one and two"),
-        ("_play", "importable", RuntimeError, "HTTPStatusError: one and two"),
+        ("_play", "timeout", "TimeoutError", "of the game"),
+        ("_play", "file", "FileNotFoundError", "of the game"),
+        ("open", "permission", "PermissionError", "of the game"),
+        ("_play", "local", "TwoArgumentsError", "one and two"),
+        ("_play", "importable", "HTTPStatusError", "one and two"),
+        ("_play", "unsendable", "RuntimeError", r"ValueError: \('one', <generator"),
     ],
 )
 def test_what_a_worker_raises_is_raised_here(
-    workers: LocalWorkers, method: str, error: str, expected: type[Exception], text: str
+    workers: LocalWorkers, method: str, error: str, expected: str, text: str
 ) -> None:
     """None of it is taken for a lost worker, and none is waited for without an end."""
     config = small_config(population={"size": 2})
     with led(config, workers) as (state, executor):
         wait_for(executor, 2)
-        with replaced(workers, method, failing_with(error)), pytest.raises(expected, match=text) as raised:
+        with replaced(workers, method, failing_with(error)), pytest.raises(Exception, match=text) as raised:
             evaluate(state)
-    assert type(raised.value) is expected
+    assert type(raised.value).__name__ == expected
 
 
 def test_the_first_failure_ends_a_phase_whatever_the_others_do(workers: LocalWorkers, tmp_path: Path) -> None:
