@@ -43,7 +43,7 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
 
 
 def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) -> int:
-    """Return how many agents are computed at a time, at most; no bit depends on it.
+    """Return how many agents are computed at a time, at most; on a CPU no bit depends on it.
 
     Args:
         population: how many agents there are, and `group_size`; 0: by bytes on a CPU, all on a GPU.
@@ -57,7 +57,7 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
 
 
 def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str) -> int:
-    """Return how many agents play at a time, at most; no bit depends on it.
+    """Return how many agents play at a time, at most; on a CPU no bit depends on it.
 
     Args:
         population: how many agents there are, and `group_size`; 0: by bytes on a CPU, all on a GPU.
@@ -73,7 +73,7 @@ def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str)
 def encoded_at_once(
     agents: int, days: int, day_bytes: int, device: str, steps: int, days_before: int
 ) -> tuple[int, int]:
-    """Return how many agents and days are encoded at a time, without a gradient; no bit depends on it.
+    """Return how many agents and days are encoded at a time, without a gradient; on a CPU no bit depends on it.
 
     Args:
         agents: those that encode the same days.

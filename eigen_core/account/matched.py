@@ -64,7 +64,7 @@ def _draw(
     free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
     available = ~np.isnan(entries)
     for day in range(days):
-        # Assets lie on a circle in random order; whoever bought an asset looks from a random point of it for the next
+        # Assets lie on a circle in random order; one that bought an asset looks from a random point of it for the next
         # one that is free. The point is that of the asset, so that agents that buy the same are matched by the same.
         points, starts = generator.random((2, traders, known.assets))
         for purchase in range(purchases):

@@ -126,7 +126,7 @@ class _WorkerRun:
         return end
 
     def stop(self) -> None:
-        # Whoever trains the run next waits until its process has ended.
+        # The next process that trains the run waits until this one has ended.
         self._future.cancel()
 
 
