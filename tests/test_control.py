@@ -38,6 +38,7 @@ def test_what_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert list(curve(pendulum(), 4 * STEPS, tmp_path / "stopped")) == again
 
 
+@pytest.mark.thorough
 def test_long_runs_are_not_measured_after_each_generation(tmp_path: Path) -> None:
     reached = list(curve(pendulum(), 25 * STEPS, tmp_path))
     assert [row.generation for row in reached] == [*range(2, 25, 2), 25]

@@ -57,6 +57,7 @@ def test_no_trial_is_begun_after_the_time_allowed(tmp_path: Path, made: list[tup
 
 
 @pytest.mark.usefixtures("made")
+@pytest.mark.thorough
 def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
     results = tmp_path / "benchmarks" / "RESULTS.md"
     (results.parent / "learning").mkdir(parents=True)

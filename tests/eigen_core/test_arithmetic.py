@@ -108,6 +108,7 @@ def test_on_intel_too_mkl_keeps_bits_by_default_and_not_in_other_modes(intel_mkl
 
 
 @needs_mkl
+@pytest.mark.thorough
 def test_avx2_is_what_torch_and_mkl_compute_with(intel_mkl: Path) -> None:
     found, said = computed(instructions="avx2", LD_PRELOAD=str(intel_mkl))
     assert (found, said) == (["AVX2", "MKL AVX2,STRICT", "True"], "")

@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize(
     ("store", "seed"),
-    [("folder", 0), pytest.param("folder", 1, marks=pytest.mark.thorough), ("bucket", 2)],
+    [("folder", 0), *(pytest.param(*case, marks=pytest.mark.thorough) for case in (("folder", 1), ("bucket", 2)))],
     indirect=["store"],
 )
 def test_killed_at_any_instant_leaves_no_manifest_or_a_whole_generation(

@@ -64,6 +64,7 @@ def beats_random_clearly(result: HoldoutResult) -> bool:
     return result.champion_reward > max(2.0 * result.random_reward, float(np.max(result.random_rewards)))
 
 
+@pytest.mark.thorough
 def test_the_champion_finds_a_planted_edge() -> None:
     assert beats_random_clearly(planted_result(seed=2, generations=6, agents=6))
 

@@ -20,7 +20,7 @@ from eigen_core.workers import LocalWorkers
 from eigen_core.workers.calls import Call, Calls
 from eigen_core.workers.connection import connected
 
-pytestmark = pytest.mark.cpu
+pytestmark = [pytest.mark.cpu, pytest.mark.thorough]
 
 
 @contextmanager
@@ -141,7 +141,6 @@ def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))
 
 
-@pytest.mark.thorough
 def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
     workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +163,6 @@ def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
         assert content_of(advance(state, 1)) == content_of(alone(config, 3))
 
 
-@pytest.mark.thorough
 def test_a_phase_waits_for_the_first_worker_that_is_free(
     workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ CASES = {
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(config, id=name, marks=[] if name in ("ddpg", "ppo", "tcn", "direct") else pytest.mark.thorough)
+        pytest.param(config, id=name, marks=[] if name in ("ddpg", "ppo", "direct") else pytest.mark.thorough)
         for name, config in CASES.items()
     ],
 )
@@ -75,6 +75,7 @@ def be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
+@pytest.mark.thorough
 def test_transitions_are_sent_to_each_other_machine_once(
     workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
