@@ -25,12 +25,14 @@ help:
 
 setup: .venv/installed
 
+# Most modules are never imported: those of a training are compiled by the last two commands, others when they are.
 .venv/installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 with venv was found: install one (on Debian python3 \
 	and python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,mujoco,tensorboard,mlflow,sweep,baselines]"
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,mujoco,tensorboard,mlflow,sweep,baselines]"
 	$(BIN)/python -P -m flows.embedded_server
+	$(BIN)/python -P -c "import eigen_core.generation, eigen_core.workers"
 	@touch $@
 
 run: setup

@@ -12,7 +12,7 @@ from flow_cases import eigen_environment, run_eigen, small_settings, started, wa
 from flows.prefect_environment import free_port
 from flows.runs import status_of
 
-GENERATIONS = 5
+GENERATIONS = 6
 RUNS = ["far-island-1", "far-island-2"]
 OPTIONS = [
     *("--islands", "2", "--generations", str(GENERATIONS), "--set", "evolution.migration_generations=2"),
@@ -20,7 +20,9 @@ OPTIONS = [
 ]
 
 
+# A walk that was killed, in test_cli_walk.py, has its runs trained by the same functions.
 @pytest.mark.thorough
+@pytest.mark.slow
 def test_islands_that_were_killed_go_on_to_the_same_bits(
     session_folder: Path, prefect_api_url: str, tmp_path: Path
 ) -> None:

@@ -25,7 +25,9 @@ COMMAND = [
 ]
 
 
-@pytest.mark.parametrize("trials", [1, pytest.param(2, marks=pytest.mark.slow)])
+# A walk that was killed, in test_cli_walk.py, has its runs trained by the same functions.
+@pytest.mark.slow
+@pytest.mark.parametrize("trials", [1, 2])
 def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
     environment: dict[str, str], tmp_path: Path, trials: int
 ) -> None:

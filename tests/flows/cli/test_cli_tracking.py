@@ -41,6 +41,7 @@ def require_each_once(found: list[tuple[str, int]], folder: Path, name: str) -> 
     assert {tag for tag, _ in counts.keys() ^ wanted} <= {"configuration", "telemetry/checkpoint_seconds"}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_and_continued_has_each_value_once(environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     loader: Any = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")

@@ -30,7 +30,7 @@ from flows.runs import status_of
 
 pytestmark = pytest.mark.thorough
 
-GENERATIONS = 8
+GENERATIONS = 6
 SHOWN_KEYS = [
     "run",
     "state",
