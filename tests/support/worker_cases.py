@@ -51,7 +51,7 @@ def wait_for(executor: WorkerExecutor, workers: int) -> None:
 
 def wait_until_listed(workers: LocalWorkers, runs: list[tuple[str, ...]]) -> None:
     """Wait until the scheduler knows that its workers have these runs, and no more."""
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while (found := sorted(worker.runs for worker in workers_of(workers.address))) != runs:
         assert time.monotonic() < end, found
         time.sleep(0.1)

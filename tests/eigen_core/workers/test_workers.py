@@ -227,6 +227,9 @@ def test_data_are_sent_to_workers_that_do_not_find_them(workers: LocalWorkers) -
 
 def test_only_what_a_worker_does_not_have_is_sent(workers: LocalWorkers) -> None:
     with led(small_config(), workers) as (state, executor):
+        # One that joins later would be sent the agents of others.
+        workers.start_missing()
+        wait_for(executor, 2)
         evaluate(state)
         before = executor.sent_bytes
         train(state)
