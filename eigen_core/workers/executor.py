@@ -80,7 +80,7 @@ class WorkerExecutor:
         self._task_state: Arrays = {}
         self._generation = 0
         self._client = connected(scheduler)
-        self._calls = Calls(self._client, lambda: self.addresses())
+        self._calls = Calls(self._client, self.addresses)
         device = resolve_device(config.device)
         self._beginners = Beginners(run, config, content, fingerprint, device, self._client, self._calls)
 

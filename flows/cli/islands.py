@@ -26,7 +26,7 @@ from flows.cli.common import (
     sentences,
 )
 from flows.cli.output import PlainTable, output_console, print_line, print_result
-from flows.cli.run_trainers import require_agents_computed_there, whole_runs
+from flows.cli.run_trainers import refuse_two_schedulers, whole_runs
 from flows.cli.whole_runs import AGAIN, WholeRun, WholeRuns, train_all, whole_run
 from flows.endings import Stopped
 
@@ -75,7 +75,7 @@ def islands(
     named = given_store(store, assignments or ())
     given = given_settings(generations, seed, assignments, data, named, device)
     runs = island_runs(name, number, preset, given)
-    require_agents_computed_there(runs[0].config, runs_on)
+    refuse_two_schedulers(runs[0].config, runs_on)
     console = Console(stderr=True) if as_json else output_console()
     checkpoint = runs[0].config.checkpoint
     folder = run_root(checkpoint.store, checkpoint.local) / ".islands" / name

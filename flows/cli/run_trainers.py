@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _SCHEDULER_LOST = f"The scheduler cannot be reached any more. {AGAIN}"
 
 
-def require_agents_computed_there(config: "Config", runs_on: str | None) -> None:
-    """Refuse whole runs of workers that let workers compute their agents, and so may wait for themselves for ever.
+def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
+    """Refuse whole runs that workers train and whose agents workers compute too: they may wait for themselves for ever.
 
     Args:
         config: of the runs.

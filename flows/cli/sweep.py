@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eigen_core.errors import InputError
 from eigen_core.store import check_run_name, is_remote, run_root
-from flows.cli.run_trainers import require_agents_computed_there, whole_runs
+from flows.cli.run_trainers import refuse_two_schedulers, whole_runs
 from flows.cli.sweep_results import TrialResult, champions_of, in_words, results_of
 from flows.cli.training import is_finished
 from flows.cli.whole_runs import (
@@ -105,7 +105,7 @@ def _definition(sweep: Sweep) -> "Definition":
     """Refuse what cannot be used."""
     check_run_name(sweep.name)
     config = sweep.config
-    require_agents_computed_there(config, sweep.runs_on)
+    refuse_two_schedulers(config, sweep.runs_on)
     try:
         from flows.sweeps import Definition, space_of
     except ModuleNotFoundError as error:

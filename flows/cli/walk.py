@@ -25,7 +25,7 @@ from flows.cli.common import (
 )
 from flows.cli.flow_context import StoppableObserver, announce, prepared_to_train, run_flow, started_meanwhile
 from flows.cli.output import output_console, print_line, print_result
-from flows.cli.run_trainers import require_agents_computed_there, whole_runs
+from flows.cli.run_trainers import refuse_two_schedulers, whole_runs
 from flows.cli.training import is_finished, refused_with_its_plan, require_trainable
 from flows.cli.whole_runs import train_all, whole_run
 from flows.endings import Stopped
@@ -88,7 +88,7 @@ def walk(
     console = Console(stderr=True) if as_json else output_console()
     planned = partial(_planned, name, preset, given, folds, _train_days(train_days), seeds)
     config = load_config(preset, given)
-    require_agents_computed_there(config, runs_on)
+    refuse_two_schedulers(config, runs_on)
     if jobs is None and runs_on is None:
         trained = train_walk(planned, name, config, console)
     else:
