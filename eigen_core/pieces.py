@@ -53,7 +53,8 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
     agents = population.size
     if population.group_size or device != "cpu":
         return min(population.group_size or agents, agents)
-    return _even(agents, _GROUP_MB_CPU, block_bytes)
+    # The products of an agent by itself, and those of its gradients, are divided one by one.
+    return max(_even(agents, _GROUP_MB_CPU, block_bytes), min(agents, 2))
 
 
 def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str) -> int:

@@ -226,7 +226,9 @@ class Baselines:
         self._ended, self._took = -float("inf"), 0.0
 
     def start(self) -> None:
-        """Count the objects of the process before the run."""
+        """Count the objects of the process before the run; a guard may be entered again during it."""
+        if self.of_process is not None:
+            return
         own, files = own_resident_bytes(), process_bytes("RssFile")
         self.of_process = Start(own, files, self._counted())
 

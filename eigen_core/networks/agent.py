@@ -24,6 +24,7 @@ from eigen_core.networks.layout import (
     linear,
     linear_shapes,
     pooled,
+    product,
     project,
 )
 from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, outcome_shapes
@@ -160,8 +161,12 @@ class AgentNetwork:
 
     def _attention(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> Tensor:
         """The weight of each column in each query's pool, float32 `[agents, days, queries, columns]`."""
-        scores = project(parameters["pool.queries"], embeddings).transpose(2, 3)
-        return _softmax(scores.masked_fill(~valid[:, :, None], _MASKED))
+        agents, days, columns, _ = embeddings.shape
+        queries = parameters["pool.queries"].transpose(1, 2)[:, None].expand(-1, days, -1, -1).flatten(0, 1)
+        # A day's scores lie together, as the softmax reads them.
+        scores = product(queries, embeddings.flatten(0, 1).transpose(1, 2).to(queries.dtype))
+        missing = ~valid.expand(agents, -1, -1).flatten(0, 1)
+        return _softmax(scores.masked_fill_(missing[:, None], _MASKED)).view(agents, days, -1, columns)
 
     def attention(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
         """Return how much of each column is in each query's pool, float32 `[agents, days, queries, columns]`."""
@@ -277,5 +282,5 @@ class AgentNetwork:
 
 def _softmax(scores: Tensor) -> Tensor:
     """Softmax over the last dimension, by hand: the library's backward pass rounds by the number of threads."""
-    powers = torch.exp(scores - scores.detach().amax(-1, keepdim=True))
+    powers = (scores - scores.detach().amax(-1, keepdim=True)).exp_()
     return powers / powers.sum(-1, keepdim=True)

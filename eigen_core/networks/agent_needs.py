@@ -86,8 +86,11 @@ class AgentNeeds:
 
     def pool(self, agents: int, days: int) -> int:
         """The most at once while the columns are pooled, beside the embeddings."""
-        scores, values = product_bytes(agents * days * self.panel.columns, self.config.network.queries)
-        return scores + 3 * values
+        # A copy of the queries for each day is as large as what they pool.
+        return 3 * self._scores(agents, days) + self.context(agents, days)
+
+    def _scores(self, agents: int, days: int) -> int:
+        return SINGLE * agents * days * self.panel.columns * self.config.network.queries
 
     def context(self, agents: int, days: int) -> int:
         """The pooled columns."""
@@ -113,9 +116,10 @@ class AgentNeeds:
     def _encode(self, agents: int, batch: int, encoded: Operation) -> Operation:
         """What an encoder holds, and the pooling of its columns."""
         rows = agents * batch * self.panel.columns
-        remembered = encoded.remembered + 2 * SINGLE * rows * self.config.network.queries
+        context = self.context(agents, batch)
+        remembered = encoded.remembered + 2 * self._scores(agents, batch) + context
         # Embeddings, pooled columns, and which columns have a price.
-        result = encoded.result + self.context(agents, batch) + rows
+        result = encoded.result + context + rows
         pool = encoded.result + self.pool(agents, batch)
         return Operation(
             result,
@@ -161,6 +165,6 @@ class AgentNeeds:
             plain=plain,
             forward=remembered - 2 * actor.hidden + plain,
             remembered=remembered,
-            backward=max(remembered + inputs, 2 * inputs) + 2 * actor.hidden,
-            to_inputs=remembered + 2 * actor.hidden,
+            backward=max(remembered + inputs, 2 * inputs) + 2 * actor.hidden + actor.product,
+            to_inputs=remembered + 2 * actor.hidden + actor.product,
         )

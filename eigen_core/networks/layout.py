@@ -129,13 +129,14 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
 FEWEST_ROWS = 16
 """Rows of an agent that a product has at least, filled up with zeros."""
 _FEW_ROWS, _MANY_ROWS = 64, 256
-_OUTPUTS_AT_A_TIME = 8
+# Eight outputs take more than twice the time of sixteen.
+_FEWEST_OUTPUTS, _OUTPUTS_AT_A_TIME = 16, 8
 _INPUTS_OF_ONE = 4
 
 
 def filled_outputs(outputs: int) -> int:
     """Return how many outputs a product has for so many, filled up with zeros."""
-    return outputs + -outputs % _OUTPUTS_AT_A_TIME
+    return max(outputs + -outputs % _OUTPUTS_AT_A_TIME, _FEWEST_OUTPUTS)
 
 
 def filled_inputs(inputs: int) -> int:

@@ -84,7 +84,7 @@ def test_on_a_gpu_tensors_are_on_the_device_and_what_is_mapped_stays_on_the_host
         ("population.group_size=2", "population.group_size=16", "evaluate"),
         ("network.column_chunk=64 learner.block_days=500", "network.column_chunk=64 learner.block_days=0", "train"),
         ("replay.capacity=20000", "replay.capacity=100000", "evolve"),
-        ("network.channels=16", "network.channels=64", "train"),
+        ("network.channels=16 population.group_size=4", "network.channels=64 population.group_size=4", "train"),
         ("population.size=8", "population.size=32", "evolve"),
         ("learner.batch_size=4", "learner.batch_size=400", "train"),
         ("evaluation.slices=3", "evaluation.slices=20", "evaluate"),
