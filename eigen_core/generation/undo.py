@@ -37,7 +37,8 @@ def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list
     learning = state.method.learning(state.config)
     agents, group_size = state.population.size, state.group_size
     saved = _saved(state)
-    headroom = headroom_bytes(state.config.memory, state.device)
+    # With child processes it takes some milliseconds to know.
+    headroom = 0 if saved is None else headroom_bytes(state.config.memory, state.device)
     if saved is None or headroom >= _POPULATIONS * state.population.nbytes:
         yield state.population.clone(), agent_groups(learning.stop, group_size, learning.start)
         return
