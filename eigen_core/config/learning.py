@@ -55,7 +55,7 @@ class PopulationConfig(Section):
     """Agents in the population."""
     group_size: Annotated[int, Field(ge=0, le=4_096)] = 0
     """Agents computed at a time; on a CPU that changes speed and memory, never a bit. 0: on a CPU as many as fit into a
-    processor's cache, on a GPU all."""
+    processor's cache, two at least; on a GPU all."""
 
 
 class ExplorationConfig(Section):

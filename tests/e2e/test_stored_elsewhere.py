@@ -56,7 +56,9 @@ def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
     run = f"bucket-{stops}"
     store = elsewhere.environment["EIGEN_STORE"]
     settings_there = CheckpointConfig(store=store)
-    said = elsewhere.eigen("launch", "--run", run, "--generations", str(GENERATIONS), *settings).stdout
+    # Until it has run out, no other process takes over what a killed one has left.
+    lease = ("--set", "checkpoint.lease_seconds=30")
+    said = elsewhere.eigen("launch", "--run", run, "--generations", str(GENERATIONS), *settings, *lease).stdout
     assert "The run fits" in said
 
     def generation() -> int:

@@ -22,16 +22,13 @@ from eigen_core.memory.blocks import Block, find_blocks
 from eigen_core.memory.objects import Baselines, ObjectCounts, count_objects, held_bytes, live_objects
 from eigen_core.units import signed_size, size
 
-# Each looks at all objects of a process of tests, which are many.
-pytestmark = pytest.mark.thorough
-
 _ELEMENTS = 25_000
 _BYTES = 4 * _ELEMENTS
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _everything_is_seen() -> Iterator[None]:
-    """Look at all objects of the process, as in a training: also at those that other tests are spared."""
+@pytest.fixture
+def everything_is_seen() -> Iterator[None]:
+    """Look at all objects of the process, as in a training: also at those that tests are spared."""
     gc.unfreeze()
     yield
     gc.freeze()
@@ -369,6 +366,8 @@ def test_the_report_holds_nothing_of_what_it_describes() -> None:
     assert report.blocks
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("everything_is_seen")
 @pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)], ids=["a round", "3 rounds"])
 def test_counting_objects_ends_no_thread_that_is_filling_a_tuple(rounds: int) -> None:
     """CPython refuses to resize a tuple to which another object refers, and ends the thread that fills it."""

@@ -1,4 +1,4 @@
-"""Whole runs that workers of a scheduler train: all is killed once, and the end is that of this machine alone."""
+"""Whole runs that workers of a scheduler train: the end is that of this machine alone, whatever is killed."""
 
 import json
 import os
@@ -22,10 +22,13 @@ from flows.walks import plan_walk, with_purge
 
 pytestmark = pytest.mark.thorough
 
-GENERATIONS = 8
 MARKET = {"holdout_days": 60, "first_date": "2018-01-01"}
 
 
+@pytest.mark.parametrize(
+    ("generations", "gradient_steps", "killed"),
+    [pytest.param(2, 2, False, id="undisturbed"), pytest.param(8, 40, True, id="killed", marks=pytest.mark.slow)],
+)
 def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
     gcs_bucket: str,
     gcs_emulator: GcsEmulator,
@@ -33,18 +36,22 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
     tmp_path: Path,
     prefect_api_url: str,
     monkeypatch: pytest.MonkeyPatch,
+    generations: int,
+    gradient_steps: int,
+    killed: bool,
 ) -> None:
+    """Slow: a worker, the command and the scheduler are killed, each once."""
     assert gcs_emulator.url
     store = f"{gcs_bucket}/eigen"
     environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
     settings = [
-        *small_settings(market=MARKET, learner={"gradient_steps": 40}),
-        *("--set", f"generations={GENERATIONS}", "--set", f"checkpoint.store={store}"),
+        *small_settings(market=MARKET, learner={"gradient_steps": gradient_steps}),
+        *("--set", f"generations={generations}", "--set", f"checkpoint.store={store}"),
         *("--set", "checkpoint.lease_seconds=10"),
     ]
-    options = ["--folds", "2", *settings, "--json"]
+    options = ["--folds", "2", *settings, "--json", "--jobs", "2"]
     address = f"tcp://127.0.0.1:{free_port()}"
-    command = ["walk", "led", *options, "--jobs", "2", "--runs-on", address]
+    command = ["walk", "led", *options, "--runs-on", address]
     runs = [f"led-fold-{fold}-seed-1" for fold in (1, 2)]
 
     def generation(run: str) -> int:
@@ -61,21 +68,22 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
         dask_worker(tmp_path / "one", address) as one,
         dask_worker(tmp_path / "two", address),
     ):
-        with started(command, environment, tmp_path) as leader:
-            wait_until(lambda: all(generation(run) >= 1 for run in runs), leader)
-            one.kill()
-            os.killpg(leader.pid, signal.SIGKILL)
-        # Nothing trains on for a process that leads no more.
-        wait_until(lambda: not any(is_trained(run) for run in runs), scheduler)
-        assert all(generation(run) < GENERATIONS for run in runs)
-        with started(command, environment, tmp_path) as leader:
-            wait_until(lambda: any(is_trained(run) for run in runs), leader)
-            scheduler.kill()
-            said = leader.communicate(timeout=WAIT_SECONDS)
-    assert leader.returncode == 1, said
-    assert "The scheduler cannot be reached any more. The same command goes on." in "".join(said)
-
-    ended = run_eigen(["walk", "led", *options, "--jobs", "2"], environment=environment, folder=tmp_path, timeout=300.0)
+        if killed:
+            with started(command, environment, tmp_path) as leader:
+                wait_until(lambda: all(generation(run) >= 1 for run in runs), leader)
+                one.kill()
+                os.killpg(leader.pid, signal.SIGKILL)
+            # Nothing trains on for a process that leads no more.
+            wait_until(lambda: not any(is_trained(run) for run in runs), scheduler)
+            assert all(generation(run) < generations for run in runs)
+            with started(command, environment, tmp_path) as leader:
+                wait_until(lambda: any(is_trained(run) for run in runs), leader)
+                scheduler.kill()
+                said = leader.communicate(timeout=WAIT_SECONDS)
+            assert leader.returncode == 1, said
+            assert "The scheduler cannot be reached any more. The same command goes on." in "".join(said)
+            command = ["walk", "led", *options]
+        ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 0, ended.stderr
     assert [row["run"] for row in json.loads(ended.stdout)["folds"]] == runs
     # In this process, which need not begin as several others must.
