@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -73,8 +73,8 @@ def pytest_configure() -> None:
 def pytest_collection() -> Iterator[None]:
     """Set aside what the imports have made, a million objects that only the tests' own process has.
 
-    Else each training in this process looks through all of them, to collect garbage and to count what lives. Tests of
-    that looking need them, and take them back. Looking for garbage while they are made takes a fifth of that time.
+    Else each training in this process looks through all of them, to collect garbage and to count what lives. A test
+    of that looking takes them back. Looking for garbage while they are made takes a fifth of that time.
     """
     gc.disable()
     try:
@@ -104,6 +104,15 @@ def _tested_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with tested_device(request.node):
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
+    """Let what several tests share be made on the device too, before any of them has it."""
+    from tested_device import with_device
+
+    with nullcontext() if fixturedef.scope == "function" else with_device():
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -165,7 +165,7 @@ def test_a_champion_is_read_as_two_pages_say(tmp_path: Path, monkeypatch: pytest
         write_champion(directory.contents, tmp_path / file)
         found: dict[str, Any] = {}
         exec(example, found)
-        assert torch.equal(found["weights"], state.champion.weights)
+        assert torch.equal(found["weights"], state.champion.weights.cpu())
         assert found["config"] == state.config.model_dump(mode="json")
         if example == short:
             assert found["facts"]["assets"] == market_of(state).panel.assets

@@ -29,6 +29,7 @@ def test_operators_and_what_they_touch_are_counted() -> None:
     assert counted.bytes == 4 * (10 + (3 + 3) + (6 + 12 + 6 + 12 + 8))
 
 
+@pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -60,7 +60,7 @@ def test_the_champion_of_another_island_joins_the_next_population(tmp_path: Path
     manifest = next(one for one in map(other.manifest, other.manifest_names()) if one.generation == EVERY)
     assert isinstance(manifest, Manifest)
     taken = stored_weights(other, manifest, CHAMPION)
-    assert torch.equal(state.population.weights[-1], taken)
+    assert torch.equal(state.population.weights[-1].cpu(), taken)
     record = state.history[-1]
     assert record.descent[-1].origin == "immigrant"
     assert record.ancestors[-1] == -2 * EVERY
@@ -82,6 +82,7 @@ def test_what_is_taken_does_not_depend_on_how_far_the_other_island_is(tmp_path: 
     assert contents[0] == contents[1]
 
 
+@pytest.mark.cpu
 def test_an_island_waits_for_one_that_is_behind(tmp_path: Path) -> None:
     state, other = island(tmp_path, 1), island(tmp_path, 2)
     state.commit(generation=2 * EVERY - 1)

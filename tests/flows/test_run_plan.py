@@ -199,6 +199,7 @@ def _on_gpu() -> tuple[Config, PanelFacts]:
     return load_config("eigen2", ["device=cuda", "memory.limit_gb=12"]), FACTS
 
 
+@pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_a_run_for_a_gpu_is_planned_where_there_is_none_and_refused() -> None:
     config = load_config("eigen2", ["device=cuda", "memory.limit_gb=12"])

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 
@@ -29,10 +29,14 @@ def tested_device(item: pytest.Item) -> Iterator[None]:
     """Skip a test of the processor where trainings compute on a GPU; let others have the stand-in, if it is wanted."""
     if DEVICE == "cuda" and item.get_closest_marker("cpu") is not None:
         pytest.skip(f"about the processor, and {VARIABLE} is {_GIVEN}")
-    if _GIVEN != "stand-in":
+    with with_device():
         yield
-        return
+
+
+def with_device() -> AbstractContextManager[None]:
+    """Return a block that has the stand-in, if it is wanted."""
+    if _GIVEN != "stand-in":
+        return nullcontext()
     from stand_in_gpu import stand_in_gpu
 
-    with stand_in_gpu():
-        yield
+    return stand_in_gpu()

@@ -123,6 +123,7 @@ def test_a_preset_is_what_disk_and_memory_are_compared_with() -> None:
     assert "preset eigen2" in checks["data"]["found"]
 
 
+@pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     checks = found("--device", "cuda", code=1)

@@ -99,6 +99,7 @@ def test_it_plans_what_is_given(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.cpu
 def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Path) -> None:
     document = planned("--preset", "eigen2", "--set", "memory.limit_gb=1", code=3)
     assert document["fits"] is False
@@ -181,6 +182,7 @@ def test_its_tables_fit_the_width(width: int, monkeypatch: pytest.MonkeyPatch) -
     assert {"Prefect's", "checkpoint,", "checkpoint"} <= {word for line in lines for word in line.split()}
 
 
+@pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_planned_for_and_does_not_fit() -> None:
     ended = eigen("plan", "--device", "cuda", *ENOUGH)
