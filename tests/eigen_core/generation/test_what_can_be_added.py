@@ -89,8 +89,9 @@ def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("chosen", [LAST_DAY, JITTER, {**LAST_DAY, **JITTER}], ids=str)
 def test_what_was_added_is_planned(chosen: dict[str, str]) -> None:
-    # In small batches what weights and rows are filled up with, which the plan leaves out, is not little.
-    config = config_with(chosen, evaluation={"shared_slices": False}, learner={"batch_size": 40})
+    # The plan leaves out what small batches and narrow layers are filled up with.
+    sizes: dict[str, Any] = {"learner": {"batch_size": 40}, "network": {"head_width": 16}}
+    config = config_with(chosen, evaluation={"shared_slices": False}, **sizes)
     panel = random_panel(config)
     scale = Scale.of(config, PanelFacts.of(panel))
     with LiveTensors() as tensors:
