@@ -9,7 +9,7 @@ import torch
 logger = logging.getLogger(__name__)
 
 # Of each count; the first one only warms up its threads.
-_STEPS = 4
+_STEPS = 6
 
 
 class ThreadTrial:
@@ -38,9 +38,10 @@ class ThreadTrial:
             return
         now = self._clock()
         self._took[torch.get_num_threads()].append(now - self._began)
-        waiting = [count for count, took in self._took.items() if len(took) < _STEPS]
-        if waiting:
-            torch.set_num_threads(waiting[0])
+        # By turns: what else the machine does for a while makes steps of all counts longer.
+        fewest = min(self._took, key=lambda count: len(self._took[count]))
+        if len(self._took[fewest]) < _STEPS:
+            torch.set_num_threads(fewest)
         else:
             self._choose()
         self._began = self._clock()

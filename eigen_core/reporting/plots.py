@@ -177,7 +177,7 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
         value_axis(axes, curve.label.capitalize() + "\n" * lines)
         axes.text(0.0, 1.04, text, color=MUTED, fontsize=7.5, va="bottom", transform=axes.transAxes)
     top, hspace = (0.755, 0.75) if lines <= 2 else (0.72, 1.05)
-    figure.subplots_adjust(left=0.05, right=0.945, bottom=0.13, top=top, hspace=hspace, wspace=0.125 * grid.shape[1])
+    figure.subplots_adjust(left=0.05, right=0.935, bottom=0.13, top=top, hspace=hspace, wspace=0.125 * grid.shape[1])
 
 
 def plot_replay(history: Sequence[GenerationRecord], path: Path) -> Path:

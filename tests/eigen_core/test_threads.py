@@ -39,9 +39,9 @@ class Clock:
 @pytest.mark.parametrize(
     ("three", "one", "chosen"),
     [
-        ([9.0, 1.0, 1.1, 1.2], [0.1, 2.0, 2.1, 2.2], 3),
-        ([0.1, 2.0, 2.1, 2.2], [9.0, 5.0, 1.0, 5.0], 1),
-        ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0], 1),
+        ([9.0, 1.0, 1.1, 1.2, 1.1, 1.1], [0.1, 2.0, 2.1, 2.2, 2.1, 2.1], 3),
+        ([0.1, 2.0, 2.1, 2.2, 2.0, 2.1], [9.0, 5.0, 1.0, 5.0, 5.0, 5.0], 1),
+        ([1.0] * 6, [1.0] * 6, 1),
     ],
     ids=["three are faster", "one was faster once", "no difference"],
 )
@@ -49,7 +49,7 @@ def test_what_computes_a_step_sooner_is_chosen_for_good(three: list[float], one:
     clock = Clock({3: [*three, *[0.5] * 4], 1: [*one, *[0.5] * 4]})
     trial = ThreadTrial(clock)
     seen = []
-    for _ in range(4):
+    for _ in range(5):
         trial.begin()
         for _ in range(3):
             seen.append(torch.get_num_threads())
@@ -57,7 +57,7 @@ def test_what_computes_a_step_sooner_is_chosen_for_good(three: list[float], one:
             trial.step()
         # What comes between two rows of steps is no step.
         clock.now += 100.0
-    assert seen == [3] * 4 + [1] * 4 + [chosen] * 4
+    assert seen == [3, 1] * 6 + [chosen] * 3
     assert torch.get_num_threads() == chosen
 
 
