@@ -37,9 +37,9 @@ def population_to_learn(state: TrainingState) -> Iterator[tuple[Population, list
     learning = state.method.learning(state.config)
     agents, group_size = state.population.size, state.group_size
     saved = _saved(state)
-    # With child processes it takes some milliseconds to know.
-    headroom = 0 if saved is None else headroom_bytes(state.config.memory, state.device)
-    if saved is None or headroom >= _POPULATIONS * state.population.nbytes:
+    needed = _POPULATIONS * state.population.nbytes
+    # Asked last: with child processes it takes some milliseconds.
+    if saved is None or (headroom := headroom_bytes(state.config.memory, state.device)) >= needed:
         yield state.population.clone(), agent_groups(learning.stop, group_size, learning.start)
         return
     logger.info(

@@ -248,6 +248,15 @@ def test_until_the_early_count_the_process_before_the_run_is_compared_with() -> 
     assert [baseline.generation for baseline in baselines.taken] == [5]
 
 
+def test_a_guard_that_is_entered_again_does_not_count_the_process_again() -> None:
+    baselines = Baselines(count=lambda: {"int": (1, 28)})
+    baselines.start()
+    first = baselines.of_process
+    baselines.start()
+    assert first is not None
+    assert baselines.of_process is first
+
+
 def test_a_single_baseline_is_reported_once() -> None:
     baselines = Baselines(HandClock(), dict)
     assert list(baselines.taken) == []
