@@ -2,7 +2,8 @@
 
 On a CPU a block of values that an operation makes should stay in the processor's cache, and below the size from which
 the allocator maps and unmaps it (`eigen_core.memory.tune_allocator`), which costs a page fault for each page. On a GPU
-many small operations cost more than memory does.
+many small operations cost more than memory does, and what is computed at a time is large; it does not depend on the
+GPU's memory, since bits may depend on groups there.
 """
 
 import torch
@@ -11,8 +12,8 @@ from eigen_core.config import PopulationConfig
 from eigen_core.units import BYTES_PER_MB
 
 _COLUMNS_MB_CPU, _COLUMNS_MB_GPU = 2.0, 16.0
-_GROUP_MB_CPU = 4.0
-_PLAYING_MB_CPU = 96.0
+_GROUP_MB_CPU, _GROUP_MB_GPU = 4.0, 1_024.0
+_PLAYING_MB_CPU, _PLAYING_MB_GPU = 96.0, 2_048.0
 _ENCODED_MB_CPU, _ENCODED_MB_GPU = 4.0, 256.0
 _TIMES_BEFORE, _AFTER_MB = 8, 64.0
 
@@ -46,29 +47,29 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
     """Return how many agents are computed at a time, at most; on a CPU no bit depends on it.
 
     Args:
-        population: how many agents there are, and `group_size`; 0: by bytes on a CPU, all on a GPU.
+        population: how many agents there are, and `group_size`; 0: by bytes.
         block_bytes: of the largest block of values that learning from a batch makes for one agent.
         device: the kind of device.
     """
     agents = population.size
-    if population.group_size or device != "cpu":
-        return min(population.group_size or agents, agents)
+    if population.group_size:
+        return min(population.group_size, agents)
+    group = _even(agents, _GROUP_MB_CPU if device == "cpu" else _GROUP_MB_GPU, block_bytes)
     # The products of an agent by itself, and those of its gradients, are divided one by one.
-    return max(_even(agents, _GROUP_MB_CPU, block_bytes), min(agents, 2))
+    return max(group, min(agents, 2))
 
 
 def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str) -> int:
     """Return how many agents play at a time, at most; on a CPU no bit depends on it.
 
     Args:
-        population: how many agents there are, and `group_size`; 0: by bytes on a CPU, all on a GPU.
+        population: how many agents there are, and `group_size`; 0: by bytes.
         agent_bytes: of what an agent holds while it plays.
         device: the kind of device.
     """
-    agents = population.size
-    if population.group_size or device != "cpu":
-        return min(population.group_size or agents, agents)
-    return _even(agents, _PLAYING_MB_CPU, agent_bytes)
+    if population.group_size:
+        return min(population.group_size, population.size)
+    return _even(population.size, _PLAYING_MB_CPU if device == "cpu" else _PLAYING_MB_GPU, agent_bytes)
 
 
 def encoded_at_once(

@@ -20,6 +20,8 @@ _TESTS = Path(__file__).parent
 # pytest puts this folder first on the path, where its folders would hide the packages whose names they mirror.
 sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support")]
 
+from tested_device import VARIABLE  # noqa: E402 - found only now
+
 from eigen_core.cache_root import default_cache_root  # noqa: E402 - found only now
 
 # Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl, measured.
@@ -45,6 +47,9 @@ for name in [name for name in os.environ if name.startswith("PREFECT_")]:
 os.environ["PREFECT_HOME"] = str(SESSION_FOLDER / "prefect")
 os.environ["EIGEN_CACHE"] = str(SESSION_FOLDER / "cache")
 os.environ["DO_NOT_TRACK"] = "1"
+# A GPU that trainings are not to compute on: presets would take it.
+if os.environ.get(VARIABLE) != "cuda":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

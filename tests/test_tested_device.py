@@ -40,3 +40,8 @@ def test_a_device_that_is_not_there_ends_with_a_sentence(device: str, sentence: 
 @pytest.mark.cpu
 def test_trainings_compute_on_the_processor_unless_it_is_said() -> None:
     assert small_config().device == "cpu"
+
+
+def test_a_gpu_is_visible_only_where_trainings_compute_on_it() -> None:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    assert hidden is (os.environ.get("EIGEN_TEST_DEVICE") != "cuda")

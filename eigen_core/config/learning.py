@@ -44,8 +44,9 @@ class NetworkConfig(Section):
     """Columns that `tcn` encodes at a time, and again in the backward pass; changes memory, speed and rounding. 0: as
     many as a processor's cache holds of a block of days."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What matrix products of weights are computed with, forward and backward. `bfloat16` rounds both factors to 8
-    bits of precision; sums, weights, moments and all else stay in float32. For GPUs; a processor takes longer."""
+    """What matrix products of weights are computed with, forward and backward. `bfloat16` rounds both factors and the
+    product to 8 bits of precision, gradients of weights included; the sums inside a product, weights, moments and all
+    else stay in float32. For GPUs; a processor takes longer."""
 
 
 class PopulationConfig(Section):
@@ -55,7 +56,7 @@ class PopulationConfig(Section):
     """Agents in the population."""
     group_size: Annotated[int, Field(ge=0, le=4_096)] = 0
     """Agents computed at a time; on a CPU that changes speed and memory, never a bit. 0: on a CPU as many as fit into a
-    processor's cache, two at least; on a GPU all."""
+    processor's cache, two at least; on a GPU as many as keep each block of values below a gigabyte."""
 
 
 class ExplorationConfig(Section):

@@ -60,6 +60,7 @@ def suggestions_for(
     """
     if plan.fits:
         return []
+    config = config.model_copy(update={"device": plan.device})
     tried = [_Tried.of(config, change, facts, plan, limits, server=server) for change in _changes(config, facts)]
     useful = _one_each([one for one in tried if one is not None and one.is_worth_it(plan)])
     enough = [one for one in useful if one.plan.fits]
@@ -153,7 +154,8 @@ def _changes(config: Config, facts: Facts) -> Iterator[Change]:
     """Yield the changes that are worth trying, from those that change the run least."""
     size, scale = config.population.size, Scale.of(config, facts)
     for value in halves(scale.group, 1):
-        yield Change({"population.group_size": value}, Harm.NONE)
+        # The bits of an agent may depend on its group there.
+        yield Change({"population.group_size": value}, Harm.NONE if config.device == "cpu" else Harm.ROUNDING)
     yield from scale.task.changes()
     yield from learner_class(config.learner).changes(config)
     fewest = max(config.replay.minimum, scale.rows_per_generation)

@@ -26,15 +26,20 @@ def test_groups_of_agents_are_of_one_size_and_few_megabytes(agents: int, block_b
     group = agents_at_once(population, block_bytes, "cpu")
     assert 2 <= group <= agents
     assert group == 2 or group * block_bytes <= 4 * BYTES_PER_MB
-    assert agents_at_once(population, block_bytes, "cuda") == agents
+    on_gpu = agents_at_once(population, block_bytes, "cuda")
+    assert group <= on_gpu <= agents
+    assert on_gpu == agents or on_gpu * block_bytes <= 1_024 * BYTES_PER_MB
 
 
 @given(st.integers(2, 100), _BYTES)
 def test_what_agents_hold_that_play_together_is_some_tens_of_megabytes(agents: int, agent_bytes: int) -> None:
-    group = playing_at_once(PopulationConfig(size=agents), agent_bytes, "cpu")
+    population = PopulationConfig(size=agents)
+    group = playing_at_once(population, agent_bytes, "cpu")
     assert 1 <= group <= agents
     assert group == 1 or group * agent_bytes <= 96 * BYTES_PER_MB
-    assert playing_at_once(PopulationConfig(size=agents), agent_bytes, "cuda") == agents
+    on_gpu = playing_at_once(population, agent_bytes, "cuda")
+    assert group <= on_gpu <= agents
+    assert on_gpu == agents or on_gpu * agent_bytes <= 2_048 * BYTES_PER_MB
 
 
 @given(st.integers(1, 100), st.integers(1, 3_000), _BYTES, st.integers(1, 300), st.integers(0, 100))

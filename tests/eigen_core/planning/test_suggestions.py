@@ -56,6 +56,22 @@ def test_what_leaves_the_run_as_it_is_comes_first_and_the_mildest_value_is_given
     assert len(keys) == len(set(keys))
 
 
+def test_groups_of_another_size_are_not_the_same_run_on_a_gpu() -> None:
+    config = load_config("eigen2", ["population.group_size=16"])
+    limits = {"device": Limit(int(2.8e9), "here")}
+    plan = plan_of(config, _FACTS, device="cuda", limits=limits)
+    assert not plan.fits
+    found = suggestions_for(config, _FACTS, plan, limits)
+    (group,) = [one for one in found if [key for key, _ in one.settings] == ["population.group_size"]]
+    assert group.fits
+    assert not group.same_result
+
+
+def test_many_agents_fit_on_a_gpu_in_groups_chosen_by_bytes() -> None:
+    config = load_config("eigen2", ["population.size=256", "replay.capacity=200000"])
+    assert plan_of(config, _FACTS, device="cuda", limits={"device": Limit(int(22e9), "here")}).fits
+
+
 def test_where_no_setting_is_enough_they_are_combined() -> None:
     settings = ("network.column_chunk=669", "population.group_size=64", "population.size=64")
     plan, found = _judged(load_config("eigen2", settings), 1.4)
