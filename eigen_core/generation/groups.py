@@ -114,7 +114,7 @@ class AgentComputer:
 
     def __str__(self) -> str:
         """Where agents are computed, in words."""
-        return str(self.device)
+        return f"{self.device} (at a time {self.playing_size} agents play, {self.group_size} learn)"
 
     def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
         self.config = config

@@ -41,6 +41,12 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones() -> None:
         assert first[name] != other[name]
 
 
+@pytest.mark.cpu
+def test_what_is_computed_at_a_time_is_said() -> None:
+    state = small_state(population={"size": 4, "group_size": 3})
+    assert str(state.executor) == "cpu (at a time 3 agents play, 3 learn)"
+
+
 def test_a_run_reads_and_moves_no_global_generator() -> None:
     expected = content_of(advance(small_state(), 2))
     with torch.random.fork_rng(devices=[]):
