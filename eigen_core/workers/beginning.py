@@ -18,7 +18,7 @@ from eigen_core.memory import SharedTensor, shared_probe, shares_memory
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
 from eigen_core.workers.connection import key_of
 from eigen_core.workers.machines import Worker, machine_of
-from eigen_core.workers.resident import ResidentAgents
+from eigen_core.workers.resident import CODE, ResidentAgents
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class Beginners:
                     ResidentAgents,
                     self._stored,
                     self._fingerprint,
+                    CODE,
                     workers=[address],
                     allow_other_workers=False,
                     actor=True,

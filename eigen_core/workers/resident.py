@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from distributed import get_worker
 
 from eigen_core.arithmetic import Arithmetic, arithmetic_of
 from eigen_core.checkpoint import Ring
+from eigen_core.code_digest import code_digest
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError, WorkerLostError
 from eigen_core.generation.groups import AgentComputer, Episodes, Played
@@ -30,6 +32,9 @@ from eigen_core.workers.messages import (
     to_tensors,
 )
 
+CODE = code_digest(("eigen_core",))
+"""Hash of the code that this process runs; made when it is loaded, since the files may be replaced later."""
+
 
 class ResidentAgents:
     """Computes agents of one run in a worker, with one thread. Dask calls it an actor.
@@ -37,12 +42,14 @@ class ResidentAgents:
     Args:
         stored: the run's configuration, as it is stored.
         fingerprint: hash of the data that the run plays on.
+        code: hash of the code of the process that leads (`CODE`).
     """
 
-    def __init__(self, stored: Mapping[str, Any], fingerprint: str) -> None:
+    def __init__(self, stored: Mapping[str, Any], fingerprint: str, code: str) -> None:
         # All that may fail is left to `open`: what is raised here reaches the process that leads as Dask gives it.
         self._stored = stored
         self._fingerprint = fingerprint
+        self._code = code
 
     def answer(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
         """Return what another method returns, or what it raises as `Raised`. Only this one is called from outside."""
@@ -55,7 +62,15 @@ class ResidentAgents:
         """Begin with the data, by default those that are found here; None if these are not the run's.
 
         Returns what computes here, as far as it decides bits.
+
+        Raises:
+            InputError: other code runs here than in the process that leads: it may compute other bits.
         """
+        if self._code != CODE:
+            raise InputError(
+                f"worker {get_worker().address} runs other code of Eigen than the process that trains: install the "
+                "same, and start the worker again."
+            )
         torch.set_num_threads(1)
         self._prepare()
         if content is None:

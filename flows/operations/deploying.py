@@ -1,6 +1,5 @@
 """Bringing work pool, deployments and automations to a server: as often as one likes."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.resources import as_file, files
 from itertools import chain
-from pathlib import Path
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -20,6 +18,7 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPS
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
 from eigen_core import __version__
+from eigen_core.code_digest import code_digest
 from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.operations.automations import automations_of, bring_automations, remove_alert
@@ -169,13 +168,7 @@ def code_version() -> str:
 
     Prefect shows it as the version of the deployment.
     """
-    found = hashlib.sha256(version("prefect").encode())
-    for package in _PACKAGES:
-        root = Path(str(files(package)))
-        for path in sorted(path for path in root.rglob("*") if path.suffix in _KINDS):
-            found.update(f"\0{package}/{path.relative_to(root).as_posix()}\0".encode())
-            found.update(path.read_bytes())
-    return f"{__version__}+{found.hexdigest()[:_DIGITS]}"
+    return f"{__version__}+{code_digest(_PACKAGES, _KINDS, version('prefect'))[:_DIGITS]}"
 
 
 def _activity(client: SyncPrefectClient, name: str) -> dict[str, bool]:

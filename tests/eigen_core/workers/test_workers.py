@@ -23,6 +23,7 @@ from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import PENDULUM, alone, content_for, led, occupied, wait_for, wait_until_listed
 
+from eigen_core.code_digest import code_digest
 from eigen_core.config import Config, choices
 from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
@@ -268,6 +269,15 @@ def test_a_worker_guards_its_memory(workers: LocalWorkers) -> None:
     assert (raised.value.phase, raised.value.generation) == ("evaluate", 1)
     assert "50 MB" in str(raised.value)
     assert raised.value.report.phases is not None
+
+
+def test_a_worker_with_other_code_is_named(workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.workers.beginning.CODE", code_digest(("eigen_core",), beside="another version"))
+    with (
+        led(small_config(), workers) as (state, _),
+        pytest.raises(InputError, match=r"worker tcp://\S+ runs other code of Eigen than the process that trains"),
+    ):
+        evaluate(state)
 
 
 def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
