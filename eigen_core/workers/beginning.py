@@ -144,7 +144,7 @@ class Beginners:
         return asked.opening is not None and asked.opening.answer.done()
 
     def _complete(self, asked: _Asked, others: Collection[Worker]) -> None:
-        """Send a worker data that it did not find, find its machine, and warn if it computes with something else."""
+        """Send a worker data that it did not find, find its machine, and warn of what computes there."""
         assert asked.opening is not None
         worker = asked.worker
         [there], here = self._calls.answers([asked.opening]), arithmetic_of(self._device)
@@ -152,6 +152,7 @@ class Beginners:
             there = self._returned(worker, "open", self._content)
         if there is None:
             raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
+        there, worker.gpu = there
         worker.probe = self._returned(worker, "shared")
         worker.machine = machine_of(worker, others, self._probe and self._probe[1], self._reads)
         if there != here:
@@ -161,6 +162,12 @@ class Beginners:
                 worker.address,
                 there,
                 here,
+            )
+        if worker.gpu is not None and worker.gpu in [other.gpu for other in others]:
+            logger.warning(
+                "Worker %s computes on the same GPU as another one: each has only a part of its time and memory. Start "
+                "one a GPU, each with CUDA_VISIBLE_DEVICES set to its own.",
+                worker.address,
             )
 
     def _reads(self, worker: Worker, probe: SharedTensor) -> bool:

@@ -21,6 +21,7 @@ class Worker:
         actor: of its `ResidentAgents`, by which Dask keeps them; None: they were let go.
         machine: number of the machine that it is on, whose workers read one replay; `OWN_MACHINE`: this process's.
         probe: memory of it, which those on its machine can read; None where none is shared.
+        gpu: that it computes on, by a name that no other has; None: the processor.
         kept: digests of the agents that it has.
         written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
     """
@@ -29,6 +30,7 @@ class Worker:
     actor: Future[Any] | None
     machine: int = OWN_MACHINE
     probe: SharedTensor | None = None
+    gpu: str | None = None
     kept: set[str] = field(default_factory=set)
     written: int | None = None
 

@@ -58,10 +58,10 @@ class ResidentAgents:
         except Exception as error:  # noqa: BLE001 - the process that leads raises it
             return Raised.of(error)
 
-    def open(self, content: Any = None) -> Arithmetic | None:  # noqa: ANN401 - the task's own
+    def open(self, content: Any = None) -> tuple[Arithmetic, str | None] | None:  # noqa: ANN401 - the task's own
         """Begin with the data, by default those that are found here; None if these are not the run's.
 
-        Returns what computes here, as far as it decides bits.
+        Returns what computes here, as far as it decides bits, and its GPU, if it is one.
 
         Raises:
             InputError: other code runs here than in the process that leads: it may compute other bits.
@@ -85,7 +85,11 @@ class ResidentAgents:
         self._computer = computer
         self._host_replay = self._empty_replay(torch.device("cpu"))
         self._replay = self._host_replay if self._device.type == "cpu" else self._empty_replay(self._device)
-        return arithmetic_of(self._device)
+        return arithmetic_of(self._device), self._gpu()
+
+    def _gpu(self) -> str | None:
+        """Return what tells the GPU that computes here from all others; None: none does."""
+        return str(torch.cuda.get_device_properties(self._device).uuid) if self._device.type == "cuda" else None
 
     def _prepare(self) -> None:
         tune_allocator()

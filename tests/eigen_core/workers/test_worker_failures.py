@@ -1,5 +1,6 @@
 """What workers raise, and workers that do not answer: what a phase makes of it."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -139,6 +140,17 @@ def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -
         with pytest.raises(WorkerLostError, match="was lost while it computed agents"):
             evaluate(state)
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_workers_that_share_a_gpu_are_named(workers: LocalWorkers, warnings: list[str], shared: bool) -> None:
+    with led(small_config(), workers) as (state, executor):
+        wait_for(executor, 2)
+        with replaced(workers, "_gpu", lambda _: "one" if shared else str(os.getpid())):
+            while len(executor.workers) < 2:
+                advance(state, 1)
+        assert len(warnings) == shared
+        assert all("computes on the same GPU" in warning for warning in warnings)
 
 
 def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
