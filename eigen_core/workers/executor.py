@@ -239,7 +239,7 @@ class WorkerExecutor:
                 if not self._beginners and time.monotonic() - began > _FIRST_WORKER_SECONDS:
                     raise WorkerLostError(
                         f"scheduler {self._scheduler} has no workers: start some, for example with "
-                        f"`dask worker {self._scheduler} --nthreads 1`."
+                        f"`dask worker {self._scheduler} --nthreads 1 --memory-limit 0`."
                     )
                 report_progress("workers", 0, 1)
                 if not self._beginners:

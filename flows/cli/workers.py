@@ -11,8 +11,8 @@ from flows.cli.output import PlainTable, print_line, print_result
 
 WORKERS_EXAMPLES = """[bold]Examples[/]
 
-  dask scheduler                                                     on one machine
-  dask worker tcp://host:8786 --nthreads 1 --nworkers 16             on each of the others
+  dask scheduler                          on one machine; on each of the others:
+  dask worker tcp://host:8786 --nthreads 1 --nworkers 16 --memory-limit 0
   eigen workers tcp://host:8786
   eigen train --preset eigen2 --set scheduler=tcp://host:8786
 """
@@ -50,4 +50,5 @@ def _print(console: Console, scheduler: str) -> None:
         )
     table.print(console)
     if not listed:
-        print_line(console, f"{scheduler} has no workers: start some with dask worker {scheduler} --nthreads 1")
+        command = f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
+        print_line(console, f"{scheduler} has no workers: start some with {command}")

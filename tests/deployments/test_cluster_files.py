@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from flows.operations.environment import own_environment
 from flows.operations.home import Home
 from flows.operations.server import Listening, start_server
 
-FOLDER = Path(__file__).parents[2] / "deployments" / "cluster"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deployments" / "cluster"
 FILES = sorted(FOLDER.glob("*.yaml"))
 COMMANDS = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}
 
@@ -48,8 +50,19 @@ def test_dask_takes_the_commands(file: Path) -> None:
         assert words[0] == "dask"
         kinds.append(words[1])
         # Reads the words without running anything.
-        COMMANDS[words[1]].make_context(words[1], list(words[2:]))
+        taken = COMMANDS[words[1]].make_context(words[1], list(words[2:]))
+        assert taken.params.get("memory_limit", "0") == "0"
     assert sorted(kinds) == ["scheduler", "worker"]
+
+
+def test_wherever_it_is_named_dask_is_to_limit_no_worker() -> None:
+    """Else it kills one before the guard of the run can end the phase."""
+    folders = ("docs", "deployments", "eigen_core", "flows")
+    files = chain.from_iterable((ROOT / folder).rglob("*.*") for folder in folders)
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in (".md", ".yaml", ".py")]
+    named = [line for text in texts for line in re.findall(r"dask worker [^`\n]*", text)]
+    assert len(named) >= 8
+    assert [line for line in named if "--memory-limit 0" not in line] == []
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
