@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from eigen_core.config import Config
+from eigen_core.learners import learner_class
 from eigen_core.memory import shares_memory
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
@@ -60,9 +61,12 @@ def _share_of(scale: Scale, count: int) -> Scale:
     """Return the run as a worker with the most agents sees it."""
     size = -(-scale.config.population.size // count)
     population = scale.config.population.model_copy(update={"size": size})
-    return replace(
+    share = replace(
         scale,
         config=scale.config.model_copy(update={"population": population}),
         learning_agents=min(size, scale.learning_agents),
         rows_per_generation=scale.rows_per_generation * size // scale.config.population.size,
     )
+    # Fewer agents than a group of the run learn at a time, where a worker has no more.
+    needs = learner_class(scale.config.learner).needs
+    return replace(share, learner=needs(share.config, scale.task, scale.rows_written, share.learning_group))

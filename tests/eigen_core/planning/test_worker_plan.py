@@ -10,7 +10,8 @@ from science_cases import random_panel, small_config
 from eigen_core.config import Config
 from eigen_core.market import PanelFacts
 from eigen_core.planning import Plan, plan_of
-from eigen_core.planning.workers import has_workers, local_worker_count
+from eigen_core.planning.scale import Scale
+from eigen_core.planning.workers import has_workers, local_worker_count, worker_needs
 
 CONFIG = small_config(population={"size": 8})
 FACTS = PanelFacts.of(random_panel(CONFIG))
@@ -65,6 +66,13 @@ def test_what_workers_hold_on_a_gpu_is_not_what_the_training_allocates() -> None
     assert alone.held_on_device("train", "driver") == two.held_on_device("train", "driver") > 0
     named = sum(part.device_bytes for part in two.parts if part.name.startswith("workers") and "train" in part.phases)
     assert two.held_on_device("train", "workers") == named > 0
+
+
+def test_a_worker_learns_with_no_more_agents_at_a_time_than_its_share() -> None:
+    config = CONFIG.model_copy(update={"population": CONFIG.population.model_copy(update={"group_size": 8})})
+    scale = Scale.of(config, FACTS)
+    train = [worker_needs(scale, count, "cpu").train for count in (1, 2, 4)]
+    assert train[0] > 1.5 * train[1] > 2 * train[2]
 
 
 def test_workers_of_a_scheduler_take_nothing_here() -> None:
