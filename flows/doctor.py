@@ -27,6 +27,7 @@ Status = Literal["ok", "warning", "failed"]
 
 _PYTHON_FIRST, _PYTHON_LAST = (3, 11), (3, 13)
 _API_SECONDS = 15.0
+_SHOWN_WORKERS = 3
 _SEE_DATA = "Correct the data first."
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -52,7 +53,7 @@ class Doctor:
     """Checks this machine for a run.
 
     Args:
-        config: the run: its store, device, memory limit and scale.
+        config: the run: its store, device, memory limit, scale and scheduler.
     """
 
     def __init__(self, config: Config) -> None:
@@ -70,6 +71,7 @@ class Doctor:
             "store": self._store,
             "run folder": self._run_folder,
             "disk": self._disk,
+            "workers": self._workers,
         }
 
     @property
@@ -210,6 +212,24 @@ class Doctor:
             advice = "Free some, choose another store with --store, or keep fewer generations (checkpoint.keep_last)."
             return Finding("disk", "warning", found, advice)
         return Finding("disk", "ok", found)
+
+    def _workers(self) -> Finding:
+        scheduler = self._config.scheduler
+        if scheduler is None:
+            return Finding("workers", "ok", f"none of a scheduler (workers={self._config.workers})")
+        from eigen_core.workers import unreachable, workers_of
+
+        workers = workers_of(scheduler)
+        found = f"{scheduler} has {len(workers)} workers with {sum(worker.threads for worker in workers)} threads"
+        if not workers:
+            advice = f"Start some: dask worker {scheduler} --nthreads 1 --memory-limit 0"
+            return Finding("workers", "failed", found, advice)
+        lost = unreachable([worker.address for worker in workers])
+        if lost:
+            status: Status = "failed" if len(lost) == len(workers) else "warning"
+            found = f"{found}; {len(lost)} cannot be reached from here: {', '.join(lost[:_SHOWN_WORKERS])}"
+            return Finding("workers", status, found, "Open their ports to this machine: --worker-port says which.")
+        return Finding("workers", "ok", f"{found}, and all can be reached")
 
     @cached_property
     def _opened(self) -> "TaskData":

@@ -3,7 +3,7 @@
 from eigen_core.planning.calibration import Calibration, calibrate
 from eigen_core.planning.disk import DiskPlan
 from eigen_core.planning.parts import PHASES, Device, Part, Phase
-from eigen_core.planning.plan import Limit, Plan, Verdict, plan_of
+from eigen_core.planning.plan import Limit, Plan, Verdict, WorkerPlan, plan_of, worker_plans
 from eigen_core.planning.suggestions import Suggestion, suggestions_for
 
 __all__ = [
@@ -17,7 +17,9 @@ __all__ = [
     "Plan",
     "Suggestion",
     "Verdict",
+    "WorkerPlan",
     "calibrate",
     "plan_of",
     "suggestions_for",
+    "worker_plans",
 ]

@@ -75,7 +75,7 @@ def parts_of(scale: Scale, device: Device, *, server: bool) -> tuple[Part, ...]:
         *_of_task(scale, tensors),
         *_agents(scale, tensors),
         *_working(scale, tensors),
-        *_workers(scale, tensors),
+        *worker_parts(scale, device, local_worker_count(scale.config, device)),
         *_leaving(scale, device),
     ]
     if device == "cpu":
@@ -231,14 +231,20 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
     ]
 
 
-def _workers(scale: Scale, tensors: _Tensors) -> list[Part]:
-    """What the workers on this machine take, all together."""
-    count = local_worker_count(scale.config, tensors.device)
+def worker_parts(scale: Scale, device: Device, count: int, among: int | None = None) -> list[Part]:
+    """Return what workers on one machine take, all together.
+
+    Args:
+        scale: the run.
+        device: where their tensors live.
+        count: how many they are.
+        among: how many share the agents; None: they alone.
+    """
     if not count:
         return []
-    needs = worker_needs(scale, count, tensors.device)
-    processes = count * needs.process + (0 if tensors.device == "cpu" else count * _CUDA_HOST)
-    kept = min(needs.evaluate, _KEPT_LIMIT) if tensors.device == "cpu" else _CUDA_CONTEXT
+    tensors, needs = _Tensors(device), worker_needs(scale, among or count, device)
+    processes = count * needs.process + (0 if device == "cpu" else count * _CUDA_HOST)
+    kept = min(needs.evaluate, _KEPT_LIMIT) if device == "cpu" else _CUDA_CONTEXT
 
     def part(name: str, size: int, how: str, *phases: Phase, host_bytes: int = 0) -> Part:
         made = tensors.part(f"workers' {name}", count * size, how, phases or PHASES, host_bytes)
@@ -252,7 +258,7 @@ def _workers(scale: Scale, tensors: _Tensors) -> list[Part]:
             needs.replay,
             f"A copy of the replay in each of {count}, and with GPUs one on the host that all of them read.",
             *_GENERATION,
-            host_bytes=0 if tensors.device == "cpu" else needs.replay,
+            host_bytes=0 if device == "cpu" else needs.replay,
         ),
         part(
             "agents",

@@ -7,14 +7,16 @@ import torch
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
+from eigen_core.memory import shares_memory
 from eigen_core.needs import SINGLE, Facts
 from eigen_core.planning.disk import DiskPlan, disk_plan
-from eigen_core.planning.parts import PHASES, Device, Holder, Part, Phase, parts_of
+from eigen_core.planning.parts import PHASES, Device, Holder, Part, Phase, parts_of, worker_parts
 from eigen_core.planning.scale import Scale
 from eigen_core.units import BYTES_PER_MB, size
 
 # Half of the addresses that Linux gives a process on 64-bit processors.
 _MOST_ADDRESSES = 1 << 46
+_MORE_WORKERS = 4
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,44 @@ def plan_of(
         peak = plan.peak_host_bytes if where == "host" else plan.peak_device_bytes
         verdicts.append(Verdict(where, peak, plan.peak_phase(where), limit))
     return replace(plan, verdicts=tuple(verdicts))
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """What one worker of a scheduler takes, on another machine than the process that leads (bytes).
+
+    Attributes:
+        workers: how many share the agents.
+        host_bytes: the peak on its machine, with the replay.
+        device_bytes: the peak on its GPU.
+        replay_bytes: the replay on its machine, which one worker keeps there for all.
+    """
+
+    workers: int
+    host_bytes: int
+    device_bytes: int
+    replay_bytes: int
+
+
+def worker_plans(config: Config, facts: Facts) -> list[WorkerPlan]:
+    """Return what a worker of the run's scheduler takes as one of 1, 4, 16 and so on, at most one an agent.
+
+    The scheduler is not asked. None if the run names none.
+    """
+    if config.scheduler is None:
+        return []
+    device = _device_of(config)
+    scale = Scale.of(config.model_copy(update={"device": device}), facts)
+    replay = scale.rows_stored * scale.row_bytes
+    plans = []
+    workers = 1
+    while workers <= config.population.size:
+        plan = Plan(device, tuple(worker_parts(scale, device, 1, workers)), disk_plan(scale), 0)
+        # Where one process can read another's memory, the parts have no replay on the host of a worker.
+        host = plan.peak_host_bytes + (replay if shares_memory(device) else 0)
+        plans.append(WorkerPlan(workers, host, plan.peak_device_bytes, replay))
+        workers *= _MORE_WORKERS
+    return plans
 
 
 def _require_addresses(scale: Scale) -> None:

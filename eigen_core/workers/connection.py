@@ -1,7 +1,9 @@
 """The connection to a Dask scheduler, and what it knows of its workers."""
 
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -12,6 +14,8 @@ from distributed.comm.addressing import get_address_host_port, parse_address
 from eigen_core.errors import InputError
 
 _CONNECTING_SECONDS = 20.0
+_REACHING_SECONDS = 5.0
+_REACHED_AT_ONCE = 64
 _KEY = "eigen"
 
 
@@ -95,6 +99,20 @@ def workers_of(scheduler: str) -> list[WorkerStatus]:
         )
         for address, worker in sorted(known.items())
     ]
+
+
+def unreachable(workers: Sequence[str]) -> list[str]:
+    """Return the addresses of workers, of those given, that this machine cannot connect to."""
+
+    def is_unreachable(address: str) -> bool:
+        try:
+            socket.create_connection(get_address_host_port(address), _REACHING_SECONDS).close()
+        except OSError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(_REACHED_AT_ONCE) as threads:
+        return [address for address, fails in zip(workers, threads.map(is_unreachable, workers), strict=True) if fails]
 
 
 def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from flows.prefect_environment import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.planning import Calibration, DiskPlan
+    from eigen_core.planning import Calibration, DiskPlan, WorkerPlan
     from flows.doctor import Finding, Status
     from flows.run_plan import RunPlan
 
@@ -42,11 +42,13 @@ class PlannedRun:
         config: the run that was planned.
         run_plan: what it takes, and whether that fits.
         calibration: how long its phases take; None if it does not fit.
+        workers: what one of its scheduler takes, by their number; none if it has no scheduler.
     """
 
     config: "Config"
     run_plan: "RunPlan"
     calibration: "Calibration | None" = None
+    workers: "Sequence[WorkerPlan]" = ()
 
 
 Shape = tuple[int, int, int]
@@ -93,7 +95,7 @@ def planned_run(
         with progress_to(display):
             import torch
 
-            from eigen_core.planning import calibrate
+            from eigen_core.planning import calibrate, worker_plans
             from eigen_core.task import open_data, task_class
             from flows.run_plan import plan_run
 
@@ -107,7 +109,7 @@ def planned_run(
                 if config.threads > 0:
                     torch.set_num_threads(config.threads)
                 calibration = calibrate(config, facts, whole_group=whole_group)
-    return PlannedRun(config, run_plan, calibration)
+    return PlannedRun(config, run_plan, calibration, worker_plans(config, facts))
 
 
 def print_planned(console: Console, planned: PlannedRun, *, explained: bool = False) -> None:
@@ -123,6 +125,8 @@ def print_planned(console: Console, planned: PlannedRun, *, explained: bool = Fa
         _print_time(console, planned.calibration, planned.config.generations)
     else:
         _print_fact(console, "time", "not estimated: the run does not fit")
+    if planned.workers:
+        _print_workers(console, planned.workers)
     print_line(console, planned.run_plan.sentence())
 
 
@@ -158,6 +162,7 @@ def planned_document(planned: PlannedRun) -> dict[str, Any]:
             "generation_seconds": calibration.seconds,
             "run_seconds": calibration.seconds * generations,
         },
+        "workers": [asdict(plan) for plan in planned.workers],
     }
 
 
@@ -230,6 +235,19 @@ def _print_disk(console: Console, config: "Config", disk: "DiskPlan") -> None:
         _print_fact(console, "uploads", f"{each} a generation, {whole} in all")
     else:
         _print_fact(console, "uploads", "none: the store is a folder here")
+
+
+def _print_workers(console: Console, plans: "Sequence[WorkerPlan]") -> None:
+    for plan in plans:
+        on_gpu = f" and {_size(plan.device_bytes)} of its GPU" if plan.device_bytes else ""
+        _print_fact(
+            console,
+            "" if plan.workers > 1 else "workers",
+            f"one of {plan.workers:,} takes up to {_size(plan.host_bytes)} of its machine{on_gpu}",
+        )
+    _print_fact(
+        console, "", f"{_size(plans[0].replay_bytes)} of it for the replay, which one keeps for all of a machine"
+    )
 
 
 def _print_time(console: Console, calibration: "Calibration", generations: int) -> None:

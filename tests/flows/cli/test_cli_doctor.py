@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import sys
 import time
 import tomllib
@@ -17,10 +18,11 @@ from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
+from eigen_core.workers import WorkerStatus
 from flows import doctor as module
 from flows.cli.app import app
 from flows.doctor import Doctor
-from flows.prefect_environment import PrefectServer
+from flows.prefect_environment import PrefectServer, free_port
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
@@ -37,6 +39,7 @@ CHECKS = [
     "store",
     "run folder",
     "disk",
+    "workers",
 ]
 
 
@@ -87,7 +90,7 @@ def test_on_a_machine_that_can_train_all_is_well() -> None:
     assert "MB a checkpoint" in checks["disk"]["found"]
     text = eigen("doctor", "--device", "cpu", "--set", "memory.limit_gb=8").stdout
     assert text.count("\nok  ") == len(CHECKS) - 1
-    assert text.endswith("All 12 checks passed: train with `eigen train`.\n")
+    assert text.endswith("All 13 checks passed: train with `eigen train`.\n")
 
 
 def test_bad_memory_and_store_are_two_findings_and_the_others_stay_well(folder: Path) -> None:
@@ -98,7 +101,7 @@ def test_bad_memory_and_store_are_two_findings_and_the_others_stay_well(folder: 
     assert "eigen plan" in checks["memory"]["advice"]
     assert "file" in checks["store"]["found"]
     text = eigen("doctor", "--store", "file/runs", "--set", "memory.limit_gb=0.4").stdout
-    assert "3 failed, 0 with a warning, of 12 checks." in text
+    assert "3 failed, 0 with a warning, of 13 checks." in text
 
 
 def test_bad_data_leaves_what_depends_on_it_open() -> None:
@@ -218,6 +221,26 @@ def test_without_hard_links_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = found(code=1)
     assert statuses(checks) == {"store": "failed", "run folder": "failed"}
     assert "hard links" in checks["run folder"]["found"]
+
+
+def test_a_scheduler_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
+    checks = found("--set", f"scheduler=tcp://127.0.0.1:{free_port()}", code=1)
+    assert statuses(checks) == {"workers": "failed"}
+    assert "cannot be reached" in checks["workers"]["found"]
+
+
+def test_workers_of_a_scheduler_are_counted_and_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        there = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        gone = f"tcp://127.0.0.1:{free_port()}"
+        for addresses, status in (([], "failed"), ([there], "ok"), ([there, gone], "warning"), ([gone], "failed")):
+            workers = [WorkerStatus(address, 1, 0.0, 0, 0.0, ()) for address in addresses]
+            monkeypatch.setattr("eigen_core.workers.workers_of", lambda _, workers=workers: workers)
+            checks = found("--set", "scheduler=tcp://host:8786", code=int(status == "failed"))
+            assert checks["workers"]["status"] == status
+            assert f"has {len(addresses)} workers with {len(addresses)} threads" in checks["workers"]["found"]
+            assert (gone in checks["workers"]["found"]) == (gone in addresses)
 
 
 def test_bad_settings_are_bad_input() -> None:

@@ -32,6 +32,7 @@ PLANNED_KEYS = [
     "device_limit",
     "suggestions",
     "calibration",
+    "workers",
 ]
 CALIBRATION_KEYS = [
     "evaluate_seconds",
@@ -125,6 +126,17 @@ def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder
     assert "agents of" not in text
     assert "agents of" in eigen("plan", "--explain", *ENOUGH).stdout
     assert list(folder.iterdir()) == []
+
+
+def test_it_says_what_a_worker_of_a_scheduler_takes_without_asking_that() -> None:
+    elsewhere = ["--set", "scheduler=tcp://host-that-is-missing:8786", "--set", "population.size=20", *ENOUGH]
+    workers = planned(*elsewhere)["workers"]
+    assert [worker["workers"] for worker in workers] == [1, 4, 16]
+    assert workers[0]["host_bytes"] > workers[2]["host_bytes"] > workers[2]["replay_bytes"] > 0
+    shown = eigen("plan", *elsewhere).stdout
+    for said in ("one of 1 takes up to", "one of 16 takes up to", "of it for the replay, which one keeps for all"):
+        assert said in shown
+    assert planned(*ENOUGH)["workers"] == []
 
 
 @pytest.mark.parametrize("options", [[], ["--calibrate"]])
