@@ -1,12 +1,15 @@
 """Worker processes on this machine."""
 
+import fcntl
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count as count_from
 from pathlib import Path
@@ -30,14 +33,18 @@ _ENVIRONMENT = {
 # A worker that computes ends only when it has done so, and the system may give the process that leads 30 s.
 _ENDING_SECONDS = 5
 _WITHOUT_SCHEDULER = "30 s"
+_FOLDER = "eigen-workers-"
+_UNLOCKED_SECONDS = 60
+"""A folder may be so old before it is locked."""
 
 
 @dataclass
 class _Worker:
-    """A process, the name by which the scheduler knows it, and what ends the shell that watches it."""
+    """A process, the name by which the scheduler knows it, its log, and what ends the shell that watches it."""
 
     process: subprocess.Popen[bytes]
     name: str
+    log: Path
     release: Callable[[], None]
 
 
@@ -75,8 +82,9 @@ class LocalWorkers:
         self._workers: dict[int, _Worker] = {}
         self._dropped = _Dropped()
         self._names = (f"local-{number}" for number in count_from(1))
-        self._folder = tempfile.TemporaryDirectory(prefix="eigen-workers-")
-        self._log = Path(self._folder.name) / "workers.log"
+        _remove_folders_that_are_left()
+        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
+        self._lock = _locked(Path(self._folder.name))
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
             self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
                 n_workers=0,
@@ -104,17 +112,19 @@ class LocalWorkers:
             WorkerLostError: some have failed since the last call; the next one starts others.
         """
         self._kill_those_that_hang()
-        ended = [worker.process for worker in self._workers.values() if worker.process.poll() is not None]
-        for process in ended:
-            self._forget(process.pid)
-        for process in ended:
-            if process.returncode > 0:
-                *_, last = self._log.read_text(errors="replace").splitlines() or [f"status {process.returncode}"]
+        ended = [worker for worker in self._workers.values() if worker.process.poll() is not None]
+        for worker in ended:
+            self._forget(worker.process.pid)
+        for worker in ended:
+            if (status := worker.process.returncode) > 0:
+                *_, last = worker.log.read_text(errors="replace").splitlines() or [f"status {status}"]
                 raise WorkerLostError(f"a worker process of this machine ended by itself: {last}")
         while len(self._workers) < self.count:
             name = next(self._names)
-            process = self._started(name)
-            self._workers[process.pid] = _Worker(process, name, stop_with_this_process(process.pid, _ENDING_SECONDS))
+            log = Path(self._folder.name) / f"{name}.log"
+            process = self._started(name, log)
+            release = stop_with_this_process(process.pid, _ENDING_SECONDS)
+            self._workers[process.pid] = _Worker(process, name, log, release)
 
     def _kill_those_that_hang(self) -> None:
         """Kill those that the scheduler has dropped: it gives them nothing more to compute."""
@@ -126,17 +136,17 @@ class LocalWorkers:
     def _forget(self, pid: int) -> None:
         self._workers.pop(pid).release()
 
-    def _started(self, name: str) -> subprocess.Popen[bytes]:
+    def _started(self, name: str, log: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", "worker", self.address, "--nthreads", "1", "--no-nanny"]
         command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
         command += ["--death-timeout", _WITHOUT_SCHEDULER, "--name", name]
         # What takes long to import is imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.resident"]
         environment = {**os.environ, **_ENVIRONMENT}
-        with self._log.open("ab") as log:
+        with log.open("wb") as written:
             # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
             return subprocess.Popen(
-                command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+                command, env=environment, stdout=subprocess.DEVNULL, stderr=written, start_new_session=True
             )
 
     def __enter__(self) -> Self:
@@ -160,3 +170,30 @@ class LocalWorkers:
             self._forget(pid)
         self._cluster.close()
         self._folder.cleanup()
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder for as long as this process lives; return the descriptor, None: it is locked already."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_folders_that_are_left() -> None:
+    """Remove those of processes of this user that were killed: nothing else does so."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        # Another process may remove it at the same time.
+        with suppress(OSError):
+            found = folder.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _UNLOCKED_SECONDS:
+                continue
+            lock = _locked(folder)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -292,54 +291,6 @@ def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
 def test_workers_are_listed_with_the_whole_runs_that_they_train(workers: LocalWorkers, tmp_path: Path) -> None:
     with occupied(workers, tmp_path / "end", 1, key=key_of("whole")):
         wait_until_listed(workers, [(), ("whole",)])
-
-
-def test_a_worker_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", script(tmp_path, "echo what is wrong >&2", "exit 3"))
-    with (
-        LocalWorkers(1) as workers,
-        led(small_config(), workers) as (state, _),
-        pytest.raises(WorkerLostError, match="a worker process of this machine ended by itself: what is wrong"),
-    ):
-        evaluate(state)
-
-
-def script(folder: Path, *lines: str) -> str:
-    """An executable that runs a script of the shell, whatever it is given."""
-    path = folder / "python"
-    path.write_text("\n".join(["#!/bin/sh", *lines]))
-    path.chmod(0o700)
-    return str(path)
-
-
-def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", script(tmp_path, "exit 3"))
-    with LocalWorkers(2) as workers:
-        failed = workers.processes
-        for process in failed:
-            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(WorkerLostError, match="ended by itself: status 3"):
-            workers.start_missing()
-        script(tmp_path, "exec sleep 60")
-        workers.start_missing()
-        assert len(workers.processes) == 2
-        assert not set(failed) & set(workers.processes)
-
-
-def test_workers_that_do_not_end_are_killed_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 1)
-    deaf = script(tmp_path, "trap '' TERM", f"touch {tmp_path}/$$.ready", "while :; do sleep 0.1; done")
-    monkeypatch.setattr(sys, "executable", deaf)
-    with LocalWorkers(6) as workers:
-        while len(list(tmp_path.glob("*.ready"))) < 6:
-            time.sleep(0.01)
-        processes = workers.processes
-        began = time.monotonic()
-    # One after another they would take six times as long.
-    assert time.monotonic() - began < 4.0
-    for process in processes:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
 
 
 def free_port() -> int:

@@ -1,0 +1,95 @@
+"""Worker processes of this machine: those that fail or do not end, and what they leave behind."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from science_cases import small_config
+from worker_cases import led
+
+from eigen_core.errors import WorkerLostError
+from eigen_core.generation import evaluate
+from eigen_core.workers import LocalWorkers
+
+pytestmark = pytest.mark.cpu
+
+
+def test_a_worker_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "echo what is wrong >&2", "exit 3"))
+    with (
+        LocalWorkers(1) as workers,
+        led(small_config(), workers) as (state, _),
+        pytest.raises(WorkerLostError, match="a worker process of this machine ended by itself: what is wrong"),
+    ):
+        evaluate(state)
+
+
+def script(folder: Path, *lines: str) -> str:
+    """An executable that runs a script of the shell, whatever it is given."""
+    path = folder / "python"
+    path.write_text("\n".join(["#!/bin/sh", *lines]))
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "exit 3"))
+    with LocalWorkers(2) as workers:
+        failed = workers.processes
+        for process in failed:
+            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(WorkerLostError, match="ended by itself: status 3"):
+            workers.start_missing()
+        script(tmp_path, "exec sleep 60")
+        workers.start_missing()
+        assert len(workers.processes) == 2
+        assert not set(failed) & set(workers.processes)
+
+
+def test_a_worker_that_failed_is_quoted_and_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first, second = (f"{tmp_path}/{name}" for name in ("first", "second"))
+    commands = script(
+        tmp_path,
+        'case "$*" in *"local-1 "*)',
+        f"echo what is wrong >&2; touch {first}; while [ ! -e {second} ]; do sleep 0.01; done; exit 3;; esac",
+        f"while [ ! -e {first} ]; do sleep 0.01; done; echo all is well >&2; touch {second}; exec sleep 60",
+    )
+    monkeypatch.setattr(sys, "executable", commands)
+    with LocalWorkers(2) as workers:
+        os.waitid(os.P_PID, workers.processes[0], os.WEXITED | os.WNOWAIT)
+        with pytest.raises(WorkerLostError, match="ended by itself: what is wrong"):
+            workers.start_missing()
+
+
+def test_folders_of_processes_that_were_killed_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with LocalWorkers(0):
+        (used,) = tmp_path.glob("eigen-workers-*")
+        left, new = tmp_path / f"{used.name}-left", tmp_path / f"{used.name}-new"
+        for folder in (left, new):
+            (folder / "inner").mkdir(parents=True)
+        for folder in (used, left):
+            os.utime(folder, (0, 0))
+        with LocalWorkers(0):
+            assert not left.exists()
+            assert used.exists()
+            assert new.exists()
+    assert list(tmp_path.glob("eigen-workers-*")) == [new]
+
+
+def test_workers_that_do_not_end_are_killed_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 1)
+    deaf = script(tmp_path, "trap '' TERM", f"touch {tmp_path}/$$.ready", "while :; do sleep 0.1; done")
+    monkeypatch.setattr(sys, "executable", deaf)
+    with LocalWorkers(6) as workers:
+        while len(list(tmp_path.glob("*.ready"))) < 6:
+            time.sleep(0.01)
+        processes = workers.processes
+        began = time.monotonic()
+    # One after another they would take six times as long.
+    assert time.monotonic() - began < 4.0
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
