@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_case
 from benchmarks.results import RESULTS
 
 
@@ -21,7 +21,7 @@ def test_it_runs_in_small_on_the_processor(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_operators_and_what_they_touch_are_counted() -> None:
-    with gpu.TouchedBytes() as counted:
+    with gpu_case.TouchedBytes() as counted:
         values = torch.ones(10)
         values[2:5].add_(1.0)
         torch.bmm(torch.ones(1, 2, 3), torch.ones(1, 3, 4))
