@@ -1,11 +1,15 @@
 """Preset eigen2 on a GPU: time of each phase, memory, kernels, and shares of what the GPU can do at most."""
 
 import argparse
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import TypeVar
 
 import torch
-from rich.console import Console
 
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.gpu_case import COLUMNS, DAYS, PHASES, Case, Ceilings, Measured, ceilings_of, measured
@@ -21,6 +25,21 @@ _CASES = tuple(
         Case(encoder, precision="bfloat16"),
     )
 )
+_HEADINGS = (
+    "encoder, precision, algorithms, whether captured as CUDA graphs",
+    *(f"{phase}: s" for phase in PHASES),
+    "peak: MB",
+    "kernels (operators) an update",
+    "a rollout step",
+    "bandwidth: %",
+    "FLOP: %",
+)
+
+Result = TypeVar("Result")
+
+
+class FailedError(RuntimeError):
+    """What was to be measured has failed; the message is the first line of the reason."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,68 +54,117 @@ def main(arguments: Sequence[str] | None = None) -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
-    section = run(torch.device(given.device), small=given.small)
-    section.show(Console())
+    # Not as a table, whose widths need all rows: what was measured is shown even if the rest is cut off.
+    print(" | ".join(_HEADINGS), flush=True)
+    for section in run(torch.device(given.device), _CASES, small=given.small):
+        print(" | ".join(section.rows[-1]), flush=True)
+    print(*section.remarks, sep="\n")
     if given.device == "cuda" and not given.small:
         keep({"gpu": section}, ALL_SECTIONS)
         print(f"kept in {RESULTS}")
 
 
-def run(device: torch.device, *, small: bool) -> Section:
-    """Run generations of each case on a device, in a small size or the preset's."""
-    ceilings = ceilings_of(device, small=small)
-    cases = {case: measured(device, case, small=small) for case in _CASES}
-    rows = [_row(case, cases, ceilings) for case in _CASES]
-    equal = all(found.weights == cases[case._replace(graphs=False)].weights for case, found in cases.items())
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
+def run(device: torch.device, cases: Sequence[Case], *, small: bool) -> Iterator[Section]:
+    """Measure cases on a device, in a small size or the preset's; after each, yield what is known so far.
+
+    Each has a process of its own: it may fail of anything, its peak of memory is its own, and its times do not depend
+    on the cases before it. Once a process has used the torch profiler, each launch of a kernel takes longer in it
+    (https://github.com/pytorch/pytorch/issues/144455). The row of a case that fails says why.
+
+    Raises:
+        FailedError: what the device reaches at most could not be measured.
+    """
+    ceilings = _in_own_process(ceilings_of, device, small)
+    found: dict[Case, Measured] = {}
+    rows = []
+    for case in cases:
+        try:
+            found[case] = _in_own_process(measured, device, case, small)
+            rows.append(_row(case, found, ceilings))
+        except FailedError as error:
+            rows.append([str(case), f"failed: {error}", *[""] * (len(_HEADINGS) - 2)])
+        yield _section(rows, found, ceilings)
+
+
+def _in_own_process(work: Callable[..., Result], *arguments: object) -> Result:
+    """Call a module's function in a new process; return its result when that process has ended.
+
+    Raises:
+        FailedError: it raised something, whose traceback is printed, or its process was killed.
+    """
+    context = get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    # A daemon is ended with this process: it would hold the GPU's memory while something else is measured.
+    process = context.Process(target=_send, args=(sending, work, arguments), daemon=True)
+    process.start()
+    sending.close()
+    try:
+        found: Result | FailedError = receiving.recv()
+    except EOFError:
+        process.join()
+        raise FailedError(f"its process ended with exit code {process.exitcode}") from None
+    process.join()
+    if isinstance(found, FailedError):
+        raise found
+    return found
+
+
+def _send(sending: Connection, work: Callable[..., object], arguments: Sequence[object]) -> None:
+    try:
+        sending.send(work(*arguments))
+    except Exception as error:  # noqa: BLE001 - whatever a case fails of, the others are measured
+        traceback.print_exc()
+        sending.send(FailedError("".join(traceback.format_exception_only(error)).splitlines()[0]))
+
+
+def _section(rows: Sequence[Sequence[str]], found: Mapping[Case, Measured], ceilings: Ceilings) -> Section:
+    equal = [
+        captured.weights == found[case._replace(graphs=False)].weights
+        for case, captured in found.items()
+        if case.graphs and case._replace(graphs=False) in found
+    ]
     reached = ", ".join(
         f"{flops / 1e12:,.2f} TFLOP/s in {kind}" for kind, flops in ceilings.operations_per_second.items()
     )
+    remarks = [f"{ceilings.device} copies {ceilings.bytes_per_second / 1e9:,.1f} GB/s and multiplies {reached}."]
+    if equal:
+        remarks.append(f"Captured as CUDA graphs generations have {'the same' if all(equal) else 'OTHER'} bits.")
     return Section(
         title="A generation on a GPU",
         method=f"Preset eigen2 on a synthetic panel of {DAYS:,} days, {COLUMNS} columns and 9 features, 108 columns "
-        "of it tradable: the second generation, each phase waited for; peak memory over it. Kernels are counted by the "
-        "torch profiler in the third and operators in the fourth, a rollout step being a day of all episodes of a "
-        "group. Bandwidth: bytes of all tensors that the operators of the train phase read and write, a second, as a "
-        "share of what a large copy reaches; FLOP: of its matrix products (`torch.utils.flop_counter`), as a share of "
-        "what a large product of the same precision reaches.",
-        columns=(
-            "encoder, precision, algorithms, whether captured as CUDA graphs",
-            *(f"{phase}: s" for phase in PHASES),
-            "peak: MB",
-            "kernels (operators) an update",
-            "a rollout step",
-            "bandwidth: %",
-            "FLOP: %",
-        ),
-        rows=rows,
-        remarks=(
-            f"{name} copies {ceilings.bytes_per_second / 1e9:,.1f} GB/s and multiplies {reached}.",
-            f"Captured as CUDA graphs generations have {'the same' if equal else 'OTHER'} bits.",
-        ),
+        "of it tradable, each row in a process of its own: the second generation, each phase waited for; peak memory "
+        "over it. Kernels are counted by the torch profiler in the third and operators in the fourth, a rollout step "
+        "being a day of all episodes of a group. Bandwidth: bytes of all tensors that the operators of the train phase "
+        "read and write, a second, as a share of what a large copy reaches; FLOP: of its matrix products "
+        "(`torch.utils.flop_counter`), as a share of what a large product of the same precision reaches.",
+        columns=_HEADINGS,
+        rows=tuple(rows),
+        remarks=remarks,
     )
 
 
 def _row(case: Case, cases: Mapping[Case, Measured], ceilings: Ceilings) -> list[str]:
-    found = cases[case]
+    found, plain = cases[case], case._replace(graphs=False)
     # A graph has the operators that it was captured from, and calls none.
-    touched = cases[case._replace(graphs=False)].touched
-    per_step = {
-        name: f"{found.kernels[name] / count:,.0f} ({touched[name][0] / count:,.0f})"
-        for name, count in found.steps.items()
-    }
-    _, moved, flop = touched["train"]
-    seconds = found.seconds
+    touched = cases[plain].touched if plain in cases else {}
+    operators = {name: f" ({touched[name][0] / count:,.0f})" if touched else "" for name, count in found.steps.items()}
+    kernels = {name: f"{found.kernels[name] / count:,.0f}{operators[name]}" for name, count in found.steps.items()}
+    shares = ["", ""]
+    if touched:
+        _, moved, flop = (amount / found.seconds["train"] for amount in touched["train"])
+        most = ceilings.bytes_per_second, ceilings.operations_per_second[case.precision]
+        shares = [f"{100 * moved / most[0]:.1f}", f"{100 * flop / most[1]:.1f}"]
     return [
         str(case),
-        *(f"{seconds[name]:.3f}" for name in PHASES),
+        *(f"{found.seconds[name]:.3f}" for name in PHASES),
         f"{found.peak / 1e6:,.0f}" if found.peak else "",
-        per_step["train"],
-        per_step["evaluate"],
-        f"{100 * moved / seconds['train'] / ceilings.bytes_per_second:.1f}",
-        f"{100 * flop / seconds['train'] / ceilings.operations_per_second[case.precision]:.1f}",
+        kernels["train"],
+        kernels["evaluate"],
+        *shares,
     ]
 
 
 if __name__ == "__main__":
+    # So that the process of a case is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -61,6 +62,7 @@ _PICKING = {torch.ops.aten.index, torch.ops.aten.index_select, torch.ops.aten.ga
 class Ceilings:
     """What the device reaches at most: bytes a second read and written by a copy, operations a second of a product."""
 
+    device: str
     bytes_per_second: float
     operations_per_second: Mapping[str, float]
 
@@ -100,9 +102,9 @@ class Measured(NamedTuple):
         seconds: of the second generation.
         peak: bytes of the GPU at most, over it.
         kernels: of the third generation.
-        touched: operators, bytes and floating-point operations of the fourth.
+        touched: operators, bytes and floating-point operations of the fourth; empty for a case with graphs.
         steps: gradient steps, and days of episodes, of a group after the other.
-        weights: digest of all agents' weights at the end.
+        weights: digest of all agents' weights after the third.
     """
 
     seconds: Mapping[str, float]
@@ -113,35 +115,35 @@ class Measured(NamedTuple):
     weights: str
 
 
-def measured(device: torch.device, case: Case, *, small: bool) -> Measured:
-    """Run generations of a case on a device, in a small size or the preset's."""
+def measured(device: torch.device, case: Case, small: bool) -> Measured:
+    """Run generations of a case on a device, in a small size or the preset's.
+
+    To be called once in a process: times are taken before the profiler is used, which makes what follows it slower.
+    """
     config = _config(device, case, small=small)
     panel = random_panel(config, _SMALL_COLUMNS if small else COLUMNS, _SMALL_DAYS if small else DAYS)
     state = start_training(config, panel)
-    before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(case.deterministic)
-    try:
-        for phase in PHASES.values():
+    for phase in PHASES.values():
+        phase(state)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = {name: seconds_of(_waited_for(device, phase, state)) for name, phase in PHASES.items()}
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    kernels = {name: _kernels(device, partial(phase, state)) for name, phase in PHASES.items()}
+    weights = state.history[-1].weights_sha256
+    touched = {}
+    for name, phase in () if case.graphs else PHASES.items():
+        with FlopCounterMode(display=False, custom_mapping=_IN_PLACE) as flops, TouchedBytes() as counted:
             phase(state)
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        seconds = {name: seconds_of(_waited_for(device, phase, state)) for name, phase in PHASES.items()}
-        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-        kernels = {name: _kernels(device, lambda phase=phase: phase(state)) for name, phase in PHASES.items()}  # type: ignore[misc]
-        touched = {}
-        for name, phase in PHASES.items():
-            with FlopCounterMode(display=False, custom_mapping=_IN_PLACE) as flops, TouchedBytes() as counted:
-                phase(state)
-            touched[name] = (counted.operators, counted.bytes, flops.get_total_flops())
-    finally:
-        torch.use_deterministic_algorithms(before)
+        touched[name] = (counted.operators, counted.bytes, flops.get_total_flops())
     computer, size = state.executor, config.population.size
     assert isinstance(computer, AgentComputer)
     steps = {
         "train": len(agent_groups(size, computer.group_size)) * config.learner.gradient_steps,
         "evaluate": len(agent_groups(size, computer.playing_size)) * state.task.episode_steps,
     }
-    return Measured(seconds, peak, kernels, touched, steps, state.history[-1].weights_sha256)
+    return Measured(seconds, peak, kernels, touched, steps, weights)
 
 
 def _config(device: torch.device, case: Case, *, small: bool) -> Config:
@@ -194,7 +196,7 @@ def _kernels(device: torch.device, compute: Callable[[], object]) -> int:
     return sum(event.device_type.name == "CUDA" for event in taken.events() or ())
 
 
-def ceilings_of(device: torch.device, *, small: bool) -> Ceilings:
+def ceilings_of(device: torch.device, small: bool) -> Ceilings:
     """Measure what a device reaches at most; the figures of the small size mean nothing."""
     source = torch.ones((1 << 20) if small else (1 << 28), device=device)
     target, size = torch.empty_like(source), 256 if small else 8_192
@@ -212,4 +214,5 @@ def ceilings_of(device: torch.device, *, small: bool) -> Ceilings:
     for name, precision in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         square = torch.ones((size, size), device=device, dtype=precision)
         operations[name] = 2 * size**3 / least(lambda square=square: square @ square)  # type: ignore[misc]
-    return Ceilings(copied, operations)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
+    return Ceilings(name, copied, operations)

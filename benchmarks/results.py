@@ -60,7 +60,7 @@ class Section:
         """Return the section as Markdown, with the machine it was measured on."""
 
         def line(cells: Sequence[str]) -> str:
-            return f"| {' | '.join(cells)} |"
+            return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
         alignment = ["---", *("---:" for _ in self.columns[1:])]
         table = "\n".join(line(row) for row in (self.columns, alignment, *self.rows))
