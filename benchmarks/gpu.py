@@ -5,8 +5,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -15,16 +17,13 @@ from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.gpu_case import COLUMNS, DAYS, PHASES, Case, Ceilings, Measured, ceilings_of, measured
 from benchmarks.results import RESULTS, Section, keep
 
-_CASES = tuple(
-    case
-    for encoder in ("filter_bank", "tcn")
-    for case in (
-        Case(encoder),
-        Case(encoder, graphs=True),
-        Case(encoder, deterministic=False),
-        Case(encoder, precision="bfloat16"),
-    )
-)
+_ENCODERS = ("filter_bank", "tcn")
+_CASES: Mapping[str, Callable[[str], Case]] = {
+    "default": Case,
+    "graphs": partial(Case, graphs=True),
+    "nondeterministic": partial(Case, deterministic=False),
+    "bfloat16": partial(Case, precision="bfloat16"),
+}
 _HEADINGS = (
     "encoder, precision, algorithms, whether captured as CUDA graphs",
     *(f"{phase}: s" for phase in PHASES),
@@ -47,19 +46,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only shows that it runs")
     parser.add_argument("--small", action="store_true", help="a tiny size, whose figures mean nothing")
+    parser.add_argument("--encoders", nargs="+", choices=_ENCODERS, default=_ENCODERS, help="which are measured")
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=tuple(_CASES),
+        default=tuple(_CASES),
+        help="which of each are measured; graphs takes its operators, bandwidth and FLOP from default",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="gets the section after each case; RESULTS.md gets it at the end, if all cases were chosen",
+    )
     given = parser.parse_args(arguments)
+    if given.output and not given.output.parent.is_dir():
+        parser.error(f"--output: there is no folder {given.output.parent}")
     if given.device == "cuda" and not torch.cuda.is_available():
         print(
             "torch finds no GPU, which this measures: check the driver, or see that it runs with --device cpu --small.",
             file=sys.stderr,
         )
         raise SystemExit(2)
+    cases = [
+        make(encoder)
+        for encoder in _ENCODERS
+        if encoder in given.encoders
+        for name, make in _CASES.items()
+        if name in given.cases
+    ]
     # Not as a table, whose widths need all rows: what was measured is shown even if the rest is cut off.
     print(" | ".join(_HEADINGS), flush=True)
-    for section in run(torch.device(given.device), _CASES, small=given.small):
+    for section in run(torch.device(given.device), cases, small=given.small):
         print(" | ".join(section.rows[-1]), flush=True)
+        if given.output:
+            keep({"gpu": section}, ALL_SECTIONS, given.output)
     print(*section.remarks, sep="\n")
-    if given.device == "cuda" and not given.small:
+    if given.device == "cuda" and not given.small and len(cases) == len(_ENCODERS) * len(_CASES):
         keep({"gpu": section}, ALL_SECTIONS)
         print(f"kept in {RESULTS}")
 
