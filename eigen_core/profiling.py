@@ -1,6 +1,7 @@
 """A profile of one generation: what torch computes in each phase, as traces and as a table of operators."""
 
 import csv
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ _TABLE = "operators.csv"
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What an operator took in a phase.
+    """What an operator took in a phase, or a kernel that no operator has launched, as those of a CUDA graph.
 
     Attributes:
         phase: the phase.
@@ -24,7 +25,7 @@ class OperatorTime:
         calls: how often it was called.
         cpu_seconds: without the operators that it calls.
         cpu_share: of those of the phase, from 0 to 1.
-        gpu_seconds: the same on the GPU; 0 without one.
+        gpu_seconds: of the kernels that it launched, without those of the operators that it calls; 0 without a GPU.
     """
 
     phase: str
@@ -42,7 +43,7 @@ class Profile:
     Attributes:
         folder: gets `PHASE.trace.json.gz`, for Perfetto or chrome://tracing, and `operators.csv`.
         generation: which is profiled.
-        operators: the table so far, in each phase those that took longest first.
+        operators: the table so far, in each phase those that took longest first, on the GPU if there is one.
     """
 
     folder: Path
@@ -62,9 +63,10 @@ class Profile:
 
 
 def _operators(phase: str, taken: profile) -> list[OperatorTime]:
-    events = sorted(taken.key_averages(), key=lambda event: -event.self_cpu_time_total)
-    total = sum(event.self_cpu_time_total for event in events)
-    return [
+    # A kernel has an event of its own, and its time is in that of the operator that launched it too.
+    operators = [event for event in taken.key_averages() if event.device_type.name == "CPU"]
+    total = sum(event.self_cpu_time_total for event in operators)
+    found = [
         OperatorTime(
             phase=phase,
             operator=event.key,
@@ -73,8 +75,14 @@ def _operators(phase: str, taken: profile) -> list[OperatorTime]:
             cpu_share=event.self_cpu_time_total / total,
             gpu_seconds=event.self_device_time_total / _MICROSECONDS,
         )
-        for event in events
+        for event in operators
     ]
+    alone: dict[str, list[float]] = defaultdict(list)
+    for event in taken.events() or ():  # type: ignore[no-untyped-call] # torch has no annotation here
+        if event.device_type.name != "CPU" and not event.linked_correlation_id:
+            alone[event.name].append(event.self_device_time_total / _MICROSECONDS)
+    found += [OperatorTime(phase, name, len(times), 0.0, 0.0, sum(times)) for name, times in alone.items()]
+    return sorted(found, key=lambda operator: (-operator.gpu_seconds, -operator.cpu_seconds))
 
 
 _profile: ContextVar[Profile | None] = ContextVar("eigen_profile", default=None)

@@ -77,7 +77,7 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
         profiled = _profile_of(config, name)
         with profiled_to(profiled):
             _train(config, name, display, signals, server)
-        _print_profile(display.console, profiled)
+        print_profile(display.console, profiled)
 
 
 def _profile_of(config: "Config", name: str) -> "Profile":
@@ -92,15 +92,21 @@ def _profile_of(config: "Config", name: str) -> "Profile":
     return Profile(Path.cwd() / f"{name}-profile", min(done + 2, config.generations))
 
 
-def _print_profile(console: Console, profile: "Profile") -> None:
-    """Print what took longest in each phase, and where the whole table is."""
+def print_profile(console: Console, profile: "Profile") -> None:
+    """Print what took longest in each phase, on the GPU if there is one, and where the whole table is."""
     if not profile.operators:
         print_line(console, "Nothing was profiled: no generation was left to train.")
         return
-    print_line(console, f"Profile of generation {profile.generation}, CPU seconds of operators: {profile.folder}")
+    on_gpu = any(operator.gpu_seconds for operator in profile.operators)
+    kind = f"{'GPU' if on_gpu else 'CPU'} seconds of operators"
+    print_line(console, f"Profile of generation {profile.generation}, {kind}: {profile.folder}")
     for phase in dict.fromkeys(operator.phase for operator in profile.operators):
-        for operator in [found for found in profile.operators if found.phase == phase][:_OPERATORS_SHOWN]:
-            took = f"{100 * operator.cpu_share:3.0f} % {operator.cpu_seconds:8.3f} s {operator.calls:8,} x"
+        found = [operator for operator in profile.operators if operator.phase == phase]
+        seconds = [operator.gpu_seconds if on_gpu else operator.cpu_seconds for operator in found]
+        # A phase may have left the GPU alone.
+        total = sum(seconds) or 1.0
+        for operator, own in list(zip(found, seconds, strict=True))[:_OPERATORS_SHOWN]:
+            took = f"{100 * own / total:3.0f} % {own:8.3f} s {operator.calls:8,} x"
             print_line(console, f"  {phase:10} {took} {operator.operator}")
 
 
