@@ -1,5 +1,6 @@
 """The commands that train: everything is checked first, then Prefect starts, then the flow runs under a display."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,9 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if it does not fit, or its guard has stopped it.
     """
+    if profile:
+        # Read when torch is imported; else its profiler writes lines of its own about each start and stop.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with prepared_to_train(name, config.checkpoint) as (display, signals, server):
         if not is_remote(config.checkpoint.store) and not (Path(config.checkpoint.store) / name).exists():
             # Nothing can refuse a new run before its data do: the server starts while torch is imported, for seconds.

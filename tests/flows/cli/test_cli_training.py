@@ -148,6 +148,7 @@ def test_a_profile_shows_the_operators_of_each_phase_and_changes_no_bit(
     served = {**environment, "PREFECT_API_URL": prefect_api_url}
     ended = run_eigen(arguments, environment=served, folder=folder)
     assert ended.returncode == 0, ended.stderr
+    assert "USDT" not in ended.stderr
     assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))[:2]
     written = folder / "profiled-profile"
     assert f"Profile of generation 2, CPU seconds of operators: {written}" in ended.stdout
