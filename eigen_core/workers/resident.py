@@ -19,6 +19,7 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
 from eigen_core.memory import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
 from eigen_core.population import Population, agent_groups
+from eigen_core.progress import checked_by
 from eigen_core.replay import Replay
 from eigen_core.task import open_data
 from eigen_core.workers.messages import (
@@ -50,6 +51,8 @@ class ResidentAgents:
         self._stored = stored
         self._fingerprint = fingerprint
         self._code = code
+        self._worker = get_worker()
+        self._key = self._worker.get_current_task()
 
     def answer(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
         """Return what another method returns, or what it raises as `Raised`. Only this one is called from outside."""
@@ -68,7 +71,7 @@ class ResidentAgents:
         """
         if self._code != CODE:
             raise InputError(
-                f"worker {get_worker().address} runs other code of Eigen than the process that trains: install the "
+                f"worker {self._worker.address} runs other code of Eigen than the process that trains: install the "
                 "same, and start the worker again."
             )
         torch.set_num_threads(1)
@@ -191,9 +194,18 @@ class ResidentAgents:
 
     @contextmanager
     def _guarded(self, phase: str, generation: int) -> Iterator[None]:
-        """Run the block under the guard of this worker's memory."""
-        with self._guard, self._guard.phase(phase, generation):
+        """Run the block under the guard of this worker's memory, as long as the process that leads wants it."""
+        with self._guard, self._guard.phase(phase, generation), checked_by(self._require_held):
             yield
+
+    def _require_held(self) -> None:
+        """End a loop for which nothing waits: the thread is needed when the run begins here anew.
+
+        Raises:
+            WorkerLostError: the process that leads has let go of this part of the run, or is lost.
+        """
+        if self._key not in self._worker.state.actors:
+            raise WorkerLostError(f"worker {self._worker.address} was let go by the process that leads the run.")
 
     def _received(self, agents: SentAgents) -> Population:
         """Return the agents that were sent and those that are here, in their order; these alone are kept."""

@@ -111,6 +111,36 @@ def test_the_first_failure_ends_a_phase_whatever_the_others_do(workers: LocalWor
             assert not Path(ended).exists()
 
 
+def test_workers_stop_what_nothing_waits_for_and_take_part_in_the_next_attempt(
+    workers: LocalWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 60.0)
+    begun, config = str(tmp_path / "begun"), small_config()
+
+    def play(_: object, __: object, episodes: Any) -> None:
+        import pathlib
+        import time
+
+        from eigen_core.progress import report_progress
+
+        end = time.monotonic() + 300.0
+        while time.monotonic() < end:
+            if episodes.first_agent == 0:
+                pathlib.Path(begun).touch()
+                report_progress("evaluate", 0, 1)
+            elif pathlib.Path(begun).exists():
+                raise ValueError("the second fails")
+            time.sleep(0.02)
+
+    with led(config, workers) as (state, executor):
+        wait_for(executor, 2)
+        with replaced(workers, "_play", play), pytest.raises(ValueError, match="the second fails"):
+            evaluate(state)
+        evaluate(state)
+        assert len(executor.workers) == 2
+        assert content_of(advance(state, 1)) == content_of(alone(config, 1))
+
+
 def test_what_fails_while_it_begins_leaves_nothing_in_the_workers(workers: LocalWorkers) -> None:
     """Else the workers would have the run twice when it is tried again, as long as the failure is remembered."""
     with led(small_config(), workers) as (state, executor):
