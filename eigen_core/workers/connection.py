@@ -37,6 +37,22 @@ def connected(scheduler: str) -> Client:
         ) from error
 
 
+def threads_of(client: Client) -> dict[str, int]:
+    """Return the number of threads of each worker of a client's scheduler, by address.
+
+    Raises:
+        OSError: the scheduler cannot be reached any more.
+    """
+    try:
+        threads: dict[str, int] = client.nthreads()  # type: ignore[no-untyped-call] # distributed has no annotation here
+    except (AttributeError, RuntimeError) as error:
+        # A client that has lost its scheduler closes itself after some time, and has nothing to ask with any more.
+        if client.status not in ("closing", "closed"):
+            raise
+        raise ConnectionError("the connection is closed") from error
+    return threads
+
+
 def _check(scheduler: str) -> None:
     """Refuse an address for which no client can be made: what is left of one gives further messages when it ends.
 

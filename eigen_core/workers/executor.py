@@ -21,7 +21,7 @@ from eigen_core.progress import report_progress
 from eigen_core.replay import Replay
 from eigen_core.workers.beginning import Beginners
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
-from eigen_core.workers.connection import connected
+from eigen_core.workers.connection import connected, threads_of
 from eigen_core.workers.machines import OWN_MACHINE, Worker
 from eigen_core.workers.messages import (
     Arrays,
@@ -220,8 +220,8 @@ class WorkerExecutor:
             SchedulerLostError: the scheduler cannot be reached.
         """
         try:
-            return sorted(self._client.nthreads())  # type: ignore[no-untyped-call] # distributed has no annotation here
-        except (OSError, TimeoutError) as error:
+            return sorted(threads_of(self._client))
+        except OSError as error:
             raise SchedulerLostError(
                 f"scheduler {self._scheduler} cannot be reached any more ({error}): start it and its workers again and "
                 "resume the run."

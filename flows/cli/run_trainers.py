@@ -173,11 +173,12 @@ class WorkerRuns:
         Raises:
             Stopped: the scheduler is lost.
         """
+        from eigen_core.workers.connection import threads_of
+
         try:
-            threads: dict[str, int] = self._client.nthreads()  # type: ignore[no-untyped-call] # as above
+            return sum(threads_of(self._client).values())
         except OSError as error:
             raise Stopped(_SCHEDULER_LOST) from error
-        return sum(threads.values())
 
     def start(self, run: WholeRun, log: Path) -> RunningRun:
         """See `WholeRuns.start`."""

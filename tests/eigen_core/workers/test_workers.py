@@ -1,10 +1,8 @@
 """Agents that other processes compute: the same bits for any number of workers, whatever happens to them."""
 
-import gc
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +22,7 @@ from worker_cases import PENDULUM, alone, content_for, led, occupied, wait_for, 
 
 from eigen_core.code_digest import code_digest
 from eigen_core.config import Config, choices
-from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.errors import WorkerLostError
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.memory import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.progress import checked_by
@@ -291,48 +289,6 @@ def test_workers_are_listed_with_their_runs(workers: LocalWorkers) -> None:
 def test_workers_are_listed_with_the_whole_runs_that_they_train(workers: LocalWorkers, tmp_path: Path) -> None:
     with occupied(workers, tmp_path / "end", 1, key=key_of("whole")):
         wait_until_listed(workers, [(), ("whole",)])
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
-    left_behind: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", left_behind.append)
-    address = f"127.0.0.1:{free_port()}"
-    for wrong in (f"tcp://{address}", f"tls://{address}", f"ucx://{address}", "127.0.0.1:x", "nonsense"):
-        with pytest.raises(InputError, match=f"scheduler {wrong} cannot be reached"):
-            WorkerExecutor("led", small_config(), None, "", wrong)
-    gc.collect()
-    assert not left_behind
-
-
-@pytest.mark.thorough
-def test_a_scheduler_that_is_lost_is_named() -> None:
-    config = small_config()
-    address = f"tcp://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "dask", "scheduler", "--no-dashboard", "--host", address]
-    scheduler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    worker = [sys.executable, "-m", "dask", "worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
-    started = subprocess.Popen(worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        content = content_for(config)
-        state = start_training(config, content)
-        with WorkerExecutor("led", config, content, state.task.fingerprint, address) as state.executor:
-            advance(state, 1)
-            scheduler.kill()
-            scheduler.wait()
-            with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
-                evaluate(state)
-        assert content_of(state) == content_of(alone(config, 1))
-    finally:
-        for process in (scheduler, started):
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.thorough

@@ -1,0 +1,83 @@
+"""A scheduler of other machines that is not there, or that is lost: what a run says."""
+
+import gc
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from science_cases import small_config
+from training_cases import advance, content_of
+from worker_cases import alone, content_for
+
+from eigen_core.errors import InputError, SchedulerLostError
+from eigen_core.generation import TrainingState, evaluate, start_training
+from eigen_core.workers import LocalWorkers, WorkerExecutor
+from eigen_core.workers.connection import connected, threads_of
+
+pytestmark = pytest.mark.cpu
+
+
+def free_address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of Dask's command, which ends with the block."""
+    command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+@contextmanager
+def scheduled() -> Iterator[tuple[TrainingState, str, subprocess.Popen[bytes]]]:
+    """A run after its first generation, computed by a worker of a scheduler; with its address and process."""
+    config, address = small_config(), f"tcp://{free_address()}"
+    with (
+        process("scheduler", "--host", address) as scheduler,
+        process("worker", address, "--nthreads", "1", "--no-nanny"),
+    ):
+        content = content_for(config)
+        state = start_training(config, content)
+        with WorkerExecutor("led", config, content, state.task.fingerprint, address) as state.executor:
+            yield advance(state, 1), address, scheduler
+
+
+def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
+    left_behind: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", left_behind.append)
+    address = free_address()
+    for wrong in (f"tcp://{address}", f"tls://{address}", f"ucx://{address}", "127.0.0.1:x", "nonsense"):
+        with pytest.raises(InputError, match=f"scheduler {wrong} cannot be reached"):
+            WorkerExecutor("led", small_config(), None, "", wrong)
+    gc.collect()
+    assert not left_behind
+
+
+@pytest.mark.thorough
+def test_a_scheduler_that_is_lost_is_named() -> None:
+    """Also by the next attempt, when the client has given up."""
+    with scheduled() as (state, address, scheduler):
+        scheduler.kill()
+        scheduler.wait()
+        for _ in range(2):
+            with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
+                evaluate(state)
+    assert content_of(state) == content_of(alone(state.config, 1))
+
+
+def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
+    client = connected(workers.address)
+    client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+    with pytest.raises(OSError, match="the connection is closed"):
+        threads_of(client)
