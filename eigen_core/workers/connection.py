@@ -16,6 +16,8 @@ from eigen_core.errors import InputError
 _CONNECTING_SECONDS = 20.0
 _REACHING_SECONDS = 5.0
 _REACHED_AT_ONCE = 64
+_ANSWER_SECONDS = 60.0
+"""Time in which a scheduler answers. One that hangs keeps its connections, so that nothing else would end the wait."""
 _KEY = "eigen"
 
 
@@ -41,12 +43,17 @@ def threads_of(client: Client) -> dict[str, int]:
     """Return the number of threads of each worker of a client's scheduler, by address.
 
     Raises:
-        OSError: the scheduler cannot be reached any more.
+        OSError: the scheduler cannot be reached any more, or does not answer.
     """
+    scheduler = client.scheduler
+    # A client that has lost its scheduler closes itself after some time, also while it asks.
+    if scheduler is None:
+        raise ConnectionError("the connection is closed")
     try:
-        threads: dict[str, int] = client.nthreads()  # type: ignore[no-untyped-call] # distributed has no annotation here
-    except (AttributeError, RuntimeError) as error:
-        # A client that has lost its scheduler closes itself after some time, and has nothing to ask with any more.
+        threads: dict[str, int] = client.sync(scheduler.ncores, callback_timeout=_ANSWER_SECONDS)  # type: ignore[no-untyped-call] # distributed has no annotation here
+    except TimeoutError as error:
+        raise TimeoutError(f"no answer for {_ANSWER_SECONDS:.0f} s") from error
+    except RuntimeError as error:
         if client.status not in ("closing", "closed"):
             raise
         raise ConnectionError("the connection is closed") from error

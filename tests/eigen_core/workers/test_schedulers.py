@@ -1,6 +1,7 @@
 """A scheduler of other machines that is not there, or that is lost: what a run says."""
 
 import gc
+import signal
 import socket
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def test_a_scheduler_that_is_lost_is_named() -> None:
             with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
                 evaluate(state)
     assert content_of(state) == content_of(alone(state.config, 1))
+
+
+@pytest.mark.thorough
+def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scheduled() as (state, address, scheduler):
+        monkeypatch.setattr("eigen_core.workers.connection._ANSWER_SECONDS", 2.0)
+        scheduler.send_signal(signal.SIGSTOP)
+        with pytest.raises(SchedulerLostError, match=f"scheduler {address} .* any more .no answer for 2 s.:"):
+            evaluate(state)
 
 
 def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
