@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 _WHAT = "it began with the run"
 _PATIENCE_SECONDS = 10.0
 """Time in which a worker that does nothing else begins; the first call imports all libraries."""
+_SENDING_SECONDS = 60.0
+"""Time that a phase waits for data on their way to a worker, which does nothing else."""
 _STEP_SECONDS = 0.02
 
 
@@ -34,19 +36,23 @@ class _Asked:
 
     Attributes:
         worker: its actor is there once it has a thread to make it.
-        since: when it was asked, to make its actor or to open the data.
-        opening: the call of `open`; None: the actor is not there yet.
+        since: when it was asked, or took the last step.
+        steps: of its beginning; None: the actor is not there yet.
+        calls: of the step that it takes.
+        is_sent_data: this is what it does.
         is_named: a warning has said that it does not answer.
     """
 
     worker: Worker
     since: float
-    opening: Call | None = None
+    steps: Generator[list[Call], list[Any], None] | None = None
+    calls: list[Call] = field(default_factory=list)
+    is_sent_data: bool = False
     is_named: bool = False
 
     @property
     def is_late(self) -> bool:
-        return time.monotonic() - self.since > _PATIENCE_SECONDS
+        return time.monotonic() - self.since > (_SENDING_SECONDS if self.is_sent_data else _PATIENCE_SECONDS)
 
 
 class Beginners:
@@ -82,6 +88,7 @@ class Beginners:
         self._calls = calls
         self._probe = shared_probe() if shares_memory(device.type) else None
         self._asked: dict[str, _Asked] = {}
+        self._begun: Mapping[str, Worker] = {}
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -118,12 +125,12 @@ class Beginners:
             InputError: a worker builds other data from what it was sent.
             Exception: what a worker has raised.
         """
+        self._begun = workers
         end = time.monotonic() + LOOK_SECONDS
         while True:
             for address, asked in list(self._asked.items()):
                 with self._left_out_if_lost(address):
-                    if self._has_opened(asked):
-                        self._complete(asked, workers.values())
+                    if self._has_begun(asked):
                         workers[address] = self._asked.pop(address).worker
             if not self._asked or (workers and self.are_late) or time.monotonic() > end:
                 break
@@ -136,25 +143,39 @@ class Beginners:
             asked.worker.actor = None
         self._asked.clear()
 
-    def _has_opened(self, asked: _Asked) -> bool:
-        """Go on with the beginning of a worker as far as it goes without waiting; return whether it has the run."""
-        if asked.opening is None and _is_made(asked.worker):
-            asked.opening = self._calls.call(asked.worker, _WHAT, "open")
+    def _has_begun(self, asked: _Asked) -> bool:
+        """Go on with the beginning of a worker as far as it goes without waiting; return whether it has begun."""
+        if asked.steps is None:
+            if not _is_made(asked.worker):
+                return False
+            asked.steps = self._steps(asked)
+            asked.calls = next(asked.steps)
             asked.since = time.monotonic()
-        return asked.opening is not None and asked.opening.answer.done()
+        while all(call.answer.done() for call in asked.calls):
+            try:
+                asked.calls = asked.steps.send(self._calls.answers(asked.calls))
+            except StopIteration:
+                return True
+            asked.since = time.monotonic()
+        return False
 
-    def _complete(self, asked: _Asked, others: Collection[Worker]) -> None:
-        """Send a worker data that it did not find, find its machine, and warn of what computes there."""
-        assert asked.opening is not None
-        worker = asked.worker
-        [there], here = self._calls.answers([asked.opening]), arithmetic_of(self._device)
+    def _steps(self, asked: _Asked) -> Generator[list[Call], list[Any], None]:
+        """Begin with a worker whose actor is there: yield the calls of each step, and be sent what they return.
+
+        It opens the run's data, which it is sent if it does not find them, its machine is found, and warnings say if
+        it computes with something else, or on the GPU of another worker.
+        """
+        worker, here = asked.worker, arithmetic_of(self._device)
+        [there] = yield [self._call(worker, "open")]
         if there is None:
-            there = self._returned(worker, "open", self._content)
+            asked.is_sent_data = True
+            [there] = yield [self._call(worker, "open", self._content)]
+            asked.is_sent_data = False
         if there is None:
             raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
         there, worker.gpu = there
-        worker.probe = self._returned(worker, "shared")
-        worker.machine = machine_of(worker, others, self._probe and self._probe[1], self._reads)
+        [worker.probe] = yield [self._call(worker, "shared")]
+        yield from self._find_machine(worker)
         if there != here:
             logger.warning(
                 "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
@@ -163,19 +184,34 @@ class Beginners:
                 there,
                 here,
             )
-        if worker.gpu is not None and worker.gpu in [other.gpu for other in others]:
+        if worker.gpu is not None and worker.gpu in [other.gpu for other in self._begun.values()]:
             logger.warning(
                 "Worker %s computes on the same GPU as another one: each has only a part of its time and memory. Start "
                 "one a GPU, each with CUDA_VISIBLE_DEVICES set to its own.",
                 worker.address,
             )
 
-    def _reads(self, worker: Worker, probe: SharedTensor) -> bool:
-        return bool(self._returned(worker, "reads", probe))
+    def _find_machine(self, worker: Worker) -> Generator[list[Call], list[Any], None]:
+        """Ask which memory can be read until the worker's machine among those that have begun by then is known."""
+        able: dict[tuple[str, str], bool] = {}
+        unknown: list[tuple[Worker, SharedTensor]] = []
 
-    def _returned(self, worker: Worker, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
-        [returned] = self._calls.answers([self._calls.call(worker, _WHAT, method, *arguments)])
-        return returned
+        def reads(reader: Worker, probe: SharedTensor) -> bool:
+            if (reader.address, probe.name) not in able:
+                unknown.append((reader, probe))
+            return able.get((reader.address, probe.name), True)
+
+        while True:
+            worker.machine = machine_of(worker, self._begun.values(), self._probe and self._probe[1], reads)
+            if not unknown:
+                return
+            answers = yield [self._call(reader, "reads", probe) for reader, probe in unknown]
+            for (reader, probe), answer in zip(unknown, answers, strict=True):
+                able[reader.address, probe.name] = answer
+            unknown.clear()
+
+    def _call(self, worker: Worker, method: str, *arguments: Any) -> Call:  # noqa: ANN401 - of any method
+        return self._calls.call(worker, _WHAT, method, *arguments)
 
     def _name_late(self, goes_on: bool) -> None:
         late = [asked for asked in self._asked.values() if asked.is_late and not asked.is_named]

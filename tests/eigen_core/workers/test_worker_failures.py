@@ -16,7 +16,7 @@ from training_cases import advance, content_of
 from worker_cases import PENDULUM, alone, led, occupied, wait_for, wait_until_listed
 
 from eigen_core.errors import WorkerLostError
-from eigen_core.generation import evaluate
+from eigen_core.generation import evaluate, evolve, train
 from eigen_core.workers import LocalWorkers
 from eigen_core.workers.calls import Call, Calls
 from eigen_core.workers.connection import connected
@@ -220,6 +220,66 @@ def test_a_phase_waits_for_the_first_worker_that_is_free(
         assert time.monotonic() - began > 2.5
     assert len(warnings) == 1
     assert warnings[0].endswith("The phase waits until one is free.")
+
+
+def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def open_together(self: Any, content: Any = None) -> Any:
+        import os
+        import pathlib
+        import time
+
+        if content is not None:
+            (pathlib.Path(folder) / str(os.getpid())).touch()
+            end = time.monotonic() + 50.0
+            while len(list(pathlib.Path(folder).iterdir())) < 2:
+                assert time.monotonic() < end, "the other is not sent the data"
+                time.sleep(0.02)
+        return self.real_open(content)
+
+    with led(small_config(), workers) as (state, executor):
+        wait_for(executor, 2)
+        with replaced(workers, "open", open_together):
+            evaluate(state)
+        assert len(executor.workers) == 2
+
+
+@pytest.mark.parametrize("method", ["shared", "reads"])
+def test_no_step_of_a_beginning_holds_a_phase_up(
+    workers: LocalWorkers, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = "eigen_core.workers.beginning._PATIENCE_SECONDS"
+    config, free = small_config(), tmp_path / "free"
+    slow, path = str(tmp_path / "slow"), str(free)
+
+    def wait_in_one(self: Any, *arguments: Any) -> Any:
+        import pathlib
+        import time
+
+        try:
+            pathlib.Path(slow).touch(exist_ok=False)
+        except FileExistsError:
+            pass
+        else:
+            end = time.monotonic() + 60.0
+            while not pathlib.Path(path).exists():
+                assert time.monotonic() < end, "a phase is held up"
+                time.sleep(0.02)
+        return getattr(self, f"real_{method}")(*arguments)
+
+    with led(config, workers) as (state, executor):
+        wait_for(executor, 2)
+        monkeypatch.setattr(patience, 1.0)
+        with replaced(workers, method, wait_in_one):
+            evaluate(state)
+            first = executor.workers
+            free.touch()
+            monkeypatch.setattr(patience, 60.0)
+            train(state)
+            assert (len(first), len(executor.workers)) == (1, 2)
+        evolve(state)
+        assert content_of(advance(state, 1)) == content_of(alone(config, 2))
 
 
 def test_only_arrays_of_the_host_are_sent(workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:

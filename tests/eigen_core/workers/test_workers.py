@@ -22,7 +22,7 @@ from worker_cases import PENDULUM, alone, content_for, led, occupied, wait_for, 
 
 from eigen_core.code_digest import code_digest
 from eigen_core.config import Config, choices
-from eigen_core.errors import WorkerLostError
+from eigen_core.errors import InputError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.memory import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.progress import checked_by
