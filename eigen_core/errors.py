@@ -10,7 +10,16 @@ class InputError(ValueError):
 
 
 class WorkerLostError(RuntimeError):
-    """A worker ended, or sent no heartbeat, while it computed agents: the others can compute the phase again."""
+    """A worker ended, or sent no heartbeat, while it computed agents: the others can compute the phase again.
+
+    Args:
+        message: what happened.
+        address: of the worker; None: it is not known which one was lost.
+    """
+
+    def __init__(self, message: str, address: str | None = None) -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class SchedulerLostError(RuntimeError):

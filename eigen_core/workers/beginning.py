@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +40,7 @@ class _Asked:
         steps: of its beginning; None: the actor is not there yet.
         calls: of the step that it takes.
         is_sent_data: this is what it does.
+        was_lost: it was asked before, and lost while it began: no phase waits for it.
         is_named: a warning has said that it does not answer.
     """
 
@@ -48,11 +49,13 @@ class _Asked:
     steps: Generator[list[Call], list[Any], None] | None = None
     calls: list[Call] = field(default_factory=list)
     is_sent_data: bool = False
+    was_lost: bool = False
     is_named: bool = False
 
     @property
     def is_late(self) -> bool:
-        return time.monotonic() - self.since > (_SENDING_SECONDS if self.is_sent_data else _PATIENCE_SECONDS)
+        patience = _SENDING_SECONDS if self.is_sent_data else _PATIENCE_SECONDS
+        return self.was_lost or time.monotonic() - self.since > patience
 
 
 class Beginners:
@@ -88,7 +91,8 @@ class Beginners:
         self._calls = calls
         self._probe = shared_probe() if shares_memory(device.type) else None
         self._asked: dict[str, _Asked] = {}
-        self._begun: Mapping[str, Worker] = {}
+        self._begun: dict[str, Worker] = {}
+        self._lost: dict[str, WorkerLostError] = {}
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -96,13 +100,27 @@ class Beginners:
 
     @property
     def are_late(self) -> bool:
-        """Whether those that there are do something else."""
+        """Whether no phase waits for those that there are."""
         return all(asked.is_late for asked in self._asked.values())
 
-    def ask(self, addresses: Collection[str]) -> None:
-        """Ask the workers at `addresses` that were not asked yet; all others are left out."""
+    @property
+    def failure(self) -> WorkerLostError | None:
+        """What has kept one of the workers that are there from beginning; None: nothing has."""
+        return next(iter(self._lost.values()), None)
+
+    def ask(self, addresses: Collection[str], begun: dict[str, Worker]) -> None:
+        """Ask the workers at `addresses` that were not asked yet; all others are left out.
+
+        No phase waits for one that was lost before: it may be one that cannot be reached from here.
+
+        Args:
+            addresses: of workers that are there and have not begun.
+            begun: workers that have, by address, to which `join` adds others.
+        """
+        self._begun = begun
         for address in [address for address in self._asked if address not in addresses]:
             self._leave_out(address, _lost(address))
+        self._lost = {address: error for address, error in self._lost.items() if address in addresses}
         for address in addresses:
             if address not in self._asked:
                 actor = self._client.submit(
@@ -116,26 +134,27 @@ class Beginners:
                     pure=False,
                     key=key_of(self._run),
                 )
-                self._asked[address] = _Asked(Worker(address, actor), time.monotonic())
+                worker = Worker(address, actor)
+                self._asked[address] = _Asked(worker, time.monotonic(), was_lost=address in self._lost)
 
-    def join(self, workers: dict[str, Worker]) -> None:
-        """Add those that have begun to `workers`, by address; wait a moment for those that are not late.
+    def join(self) -> None:
+        """Add those that have begun to the others that have; wait a moment for those that are not late.
 
         Raises:
             InputError: a worker builds other data from what it was sent.
             Exception: what a worker has raised.
         """
-        self._begun = workers
         end = time.monotonic() + LOOK_SECONDS
         while True:
             for address, asked in list(self._asked.items()):
                 with self._left_out_if_lost(address):
                     if self._has_begun(asked):
-                        workers[address] = self._asked.pop(address).worker
-            if not self._asked or (workers and self.are_late) or time.monotonic() > end:
+                        self._begun[address] = self._asked.pop(address).worker
+                        self._lost.pop(address, None)
+            if not self._asked or (self._begun and self.are_late) or time.monotonic() > end:
                 break
             time.sleep(_STEP_SECONDS)
-        self._name_late(goes_on=bool(workers))
+        self._name_late()
 
     def let_go(self) -> None:
         """Let all free what they have of the run, and not begin if they have not."""
@@ -213,14 +232,15 @@ class Beginners:
     def _call(self, worker: Worker, method: str, *arguments: Any) -> Call:  # noqa: ANN401 - of any method
         return self._calls.call(worker, _WHAT, method, *arguments)
 
-    def _name_late(self, goes_on: bool) -> None:
-        late = [asked for asked in self._asked.values() if asked.is_late and not asked.is_named]
+    def _name_late(self) -> None:
+        late = [asked for asked in self._asked.values() if asked.is_late and not (asked.is_named or asked.was_lost)]
         if not late:
             return
         logger.warning(
-            "No answer from %s, busy with something else: used from the first phase on that begins after that. %s",
+            "No answer from %s, busy with something else or not to be reached from here: used from the first phase on "
+            "that begins after that. %s",
             ", ".join(asked.worker.address for asked in late),
-            "The phase goes on with the others." if goes_on else "The phase waits until one is free.",
+            "The phase goes on with the others." if self._begun else "The phase waits until one is free.",
         )
         for asked in late:
             asked.is_named = True
@@ -233,12 +253,17 @@ class Beginners:
             self._leave_out(address, error)
 
     def _leave_out(self, address: str, error: WorkerLostError) -> None:
-        logger.warning("%s The phase goes on with the others.", error)
         self._asked.pop(address).worker.actor = None
+        # It may also be another one, which was asked what it can read.
+        if error.address == address:
+            if address not in self._lost:
+                others = " The phase goes on with the others." if self._begun or self._asked else ""
+                logger.warning("%s%s", error, others)
+            self._lost[address] = error
 
 
 def _lost(address: str) -> WorkerLostError:
-    return WorkerLostError(f"worker {address} was lost while {_WHAT}.")
+    return WorkerLostError(f"worker {address} was lost while {_WHAT}.", address)
 
 
 def _is_made(worker: Worker) -> bool:

@@ -32,9 +32,11 @@ class Call:
     what: str
     answer: Future[Any]
 
-    def lost(self) -> WorkerLostError:
-        """The error that the worker was lost meanwhile."""
-        return WorkerLostError(f"worker {self.worker.address} was lost while {self.what}.")
+    def lost(self, cause: Exception | None = None) -> WorkerLostError:
+        """The error that the worker was lost meanwhile; `cause`: what the connection to it has raised."""
+        reason = f" ({cause})" if isinstance(cause, OSError) else ""
+        address = self.worker.address
+        return WorkerLostError(f"worker {address} was lost while {self.what}{reason}.", address)
 
 
 class Calls:
@@ -64,7 +66,8 @@ class Calls:
             WorkerLostError: it is known already that the worker does not have the run any more.
         """
         if worker.actor is None or worker.actor.status != "finished":
-            raise WorkerLostError(f"worker {worker.address} was lost before it was asked to {method}.")
+            message = f"worker {worker.address} was lost before it was asked to {method}."
+            raise WorkerLostError(message, worker.address)
         self.sent_bytes += array_bytes(arguments)
         asked = self._asked(worker.address, worker.actor.key, (method, *arguments))
         return Call(worker, what, asyncio.run_coroutine_threadsafe(asked, self._loop))
@@ -107,7 +110,7 @@ class Calls:
         # KeyError: the scheduler has lost this process, and has let the worker free what it had of the run.
         except (OSError, KeyError) as error:
             # The traceback would keep what was sent for as long as the failure is remembered.
-            raise call.lost() from error.with_traceback(None)
+            raise call.lost(error) from error.with_traceback(None)
         if isinstance(answer, Raised):
             raise answer.restored()
         self.received_bytes += array_bytes(answer)

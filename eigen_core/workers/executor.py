@@ -237,10 +237,7 @@ class WorkerExecutor:
             began = time.monotonic()
             while not self._have_begun():
                 if not self._beginners and time.monotonic() - began > _FIRST_WORKER_SECONDS:
-                    raise WorkerLostError(
-                        f"scheduler {self._scheduler} has no workers: start some, for example with "
-                        f"`dask worker {self._scheduler} --nthreads 1 --memory-limit 0`."
-                    )
+                    raise self._without_workers()
                 report_progress("workers", 0, 1)
                 if not self._beginners:
                     time.sleep(LOOK_SECONDS)
@@ -252,9 +249,21 @@ class WorkerExecutor:
         self._before_phase()
         addresses = self.addresses()
         self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
-        self._beginners.ask([address for address in addresses if address not in self._workers])
-        self._beginners.join(self._workers)
+        self._beginners.ask([address for address in addresses if address not in self._workers], self._workers)
+        self._beginners.join()
         return bool(self._workers) and self._beginners.are_late
+
+    def _without_workers(self) -> WorkerLostError:
+        failure = self._beginners.failure
+        if failure is not None:
+            return WorkerLostError(
+                f"{failure} No worker of scheduler {self._scheduler} could begin: let this machine reach their ports, "
+                "which `dask worker --worker-port` sets."
+            )
+        return WorkerLostError(
+            f"scheduler {self._scheduler} has no workers: start some, for example with "
+            f"`dask worker {self._scheduler} --nthreads 1`."
+        )
 
 
 def _computing(agents: slice) -> str:

@@ -1,7 +1,7 @@
 """Runs whose agents are computed by worker processes of this machine."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,19 @@ def alone(config: Config, generations: int) -> TrainingState:
 
 @contextmanager
 def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
-    """A run before its first generation, computed by workers."""
+    """A run before its first generation, computed by workers of this machine."""
+    with led_by(config, workers.address, workers.start_missing) as led_run:
+        yield led_run
+
+
+@contextmanager
+def led_by(
+    config: Config, scheduler: str, before_phase: Callable[[], None] = lambda: None
+) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
+    """A run before its first generation, computed by workers of a scheduler."""
     content = content_for(config)
     state = start_training(config, content)
-    with WorkerExecutor(
-        "led", config, content, state.task.fingerprint, workers.address, workers.start_missing
-    ) as state.executor:
+    with WorkerExecutor("led", config, content, state.task.fingerprint, scheduler, before_phase) as state.executor:
         assert isinstance(state.executor, WorkerExecutor)
         yield state, state.executor
 

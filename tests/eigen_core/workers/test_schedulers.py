@@ -6,15 +6,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from science_cases import small_config
 from training_cases import advance, content_of
-from worker_cases import alone, content_for
+from worker_cases import alone, led_by, wait_for
 
-from eigen_core.errors import InputError, SchedulerLostError
-from eigen_core.generation import TrainingState, evaluate, start_training
+from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.generation import TrainingState, evaluate
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import connected, threads_of
 
@@ -46,11 +46,9 @@ def scheduled() -> Iterator[tuple[TrainingState, str, subprocess.Popen[bytes]]]:
     with (
         process("scheduler", "--host", address) as scheduler,
         process("worker", address, "--nthreads", "1", "--no-nanny"),
+        led_by(config, address) as (state, _),
     ):
-        content = content_for(config)
-        state = start_training(config, content)
-        with WorkerExecutor("led", config, content, state.task.fingerprint, address) as state.executor:
-            yield advance(state, 1), address, scheduler
+        yield advance(state, 1), address, scheduler
 
 
 def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +82,50 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) 
         scheduler.send_signal(signal.SIGSTOP)
         with pytest.raises(SchedulerLostError, match=f"scheduler {address} .* any more .no answer for 2 s.:"):
             evaluate(state)
+
+
+def unreachable(address: str) -> AbstractContextManager[object]:
+    """A worker that names a port at which nothing listens."""
+    listen, contact = f"tcp://{free_address()}", f"tcp://{free_address()}"
+    return process(
+        "worker", address, "--nthreads", "1", "--no-nanny", "--listen-address", listen, "--contact-address", contact
+    )
+
+
+@pytest.mark.thorough
+def test_no_phase_waits_again_for_a_worker_that_cannot_be_reached(
+    warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scheduled() as (state, address, _):
+        executor = state.executor
+        assert isinstance(executor, WorkerExecutor)
+        monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 2.0)
+        with unreachable(address):
+            wait_for(executor, 2)
+            while len(warnings) < 2:
+                advance(state, 1)
+            assert warnings[0].endswith("The phase goes on with the others.")
+            assert "Timed out trying to connect" in warnings[1]
+            # A phase that waited for it would say so again.
+            for _ in range(2):
+                advance(state, 1)
+                assert len(executor.workers) == 1
+            assert len(warnings) == 2
+
+
+@pytest.mark.thorough
+def test_workers_that_cannot_be_reached_are_named(warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.workers.executor._FIRST_WORKER_SECONDS", 0.0)
+    config, address = small_config(), f"tcp://{free_address()}"
+    with (
+        process("scheduler", "--host", address),
+        unreachable(address),
+        led_by(config, address) as (state, executor),
+    ):
+        wait_for(executor, 1)
+        with pytest.raises(WorkerLostError, match=r"Timed out trying to connect .*`dask worker --worker-port`"):
+            evaluate(state)
+    assert not [warning for warning in warnings if "with the others" in warning]
 
 
 def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
