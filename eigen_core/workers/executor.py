@@ -258,11 +258,11 @@ class WorkerExecutor:
         if failure is not None:
             return WorkerLostError(
                 f"{failure} No worker of scheduler {self._scheduler} could begin: let this machine reach their ports, "
-                "which `dask worker --worker-port` sets."
+                "which `--worker-port` of `dask worker` sets."
             )
         return WorkerLostError(
             f"scheduler {self._scheduler} has no workers: start some, for example with "
-            f"`dask worker {self._scheduler} --nthreads 1`."
+            f"`dask worker {self._scheduler} --nthreads 1 --memory-limit 0`."
         )
 
 

@@ -123,7 +123,7 @@ def test_workers_that_cannot_be_reached_are_named(warnings: list[str], monkeypat
         led_by(config, address) as (state, executor),
     ):
         wait_for(executor, 1)
-        with pytest.raises(WorkerLostError, match=r"Timed out trying to connect .*`dask worker --worker-port`"):
+        with pytest.raises(WorkerLostError, match=r"Timed out trying to connect .*`--worker-port` of `dask worker`"):
             evaluate(state)
     assert not [warning for warning in warnings if "with the others" in warning]
 
