@@ -210,8 +210,10 @@ class PpoLearner(Generic[Observed, Encoded]):
             for name, values in found.items():
                 columns[name][..., part] = values.reshape(slots[..., part].shape)
         last = task.encode(critic, task.transitions(replay, slots[..., -1], 0).next_observations)
-        lengths = torch.tensor(plan.lengths, device=device)[..., None]
-        columns["value"].scatter_(2, lengths, task.values(critic, last, None)[0][..., None])
+        ends = torch.tensor(plan.lengths.flatten(), device=device)
+        column = buffer.column("value", plan.agents)
+        # No `scatter_`: with more than one dimension it makes a GPU wait (see `whole_episodes`).
+        column[ends, torch.arange(len(ends), device=device)] = task.values(critic, last, None)[0].flatten()
         gamma = setting(group, learner, "gamma")
         discount = gamma[:, 0].double().repeat_interleave(self._episodes) if isinstance(gamma, Tensor) else gamma
         buffer.estimate_advantages(discount, learner.gae_lambda, plan.agents)

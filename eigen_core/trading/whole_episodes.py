@@ -65,11 +65,13 @@ def _leave_out_held(orders: Orders, steps: Tensor, assets: int) -> Tensor:
     """Return which placed orders become trades, bool `[E, decisions, K]`: those whose asset is not held."""
     bought = torch.zeros_like(orders.placed)
     exit_step = steps.unsqueeze(1) + orders.exit_offset
-    # One column more than assets: it takes the orders that are not bought, so that no step has to select.
-    free_from = torch.zeros((len(bought), assets + 1), dtype=torch.int64, device=bought.device)
+    # One column more than assets: it takes the orders that are not bought, so that no step has to select. It is flat:
+    # with more dimensions a deterministic `scatter_` copies strides from the host, which a GPU waits for.
+    free_from = torch.zeros(len(bought) * (assets + 1), dtype=torch.int64, device=bought.device)
+    first_cells = torch.arange(0, len(free_from), assets + 1, device=bought.device).unsqueeze(1)
     for step in range(bought.shape[1]):
-        column = orders.asset[:, step]
-        buy = orders.placed[:, step] & (free_from.gather(1, column) <= step)
+        cells = first_cells + orders.asset[:, step]
+        buy = orders.placed[:, step] & (free_from.take(cells) <= step)
         bought[:, step] = buy
-        free_from.scatter_(1, torch.where(buy, column, assets), exit_step[:, step])
+        free_from.scatter_(0, torch.where(buy, cells, first_cells + assets).flatten(), exit_step[:, step].flatten())
     return bought

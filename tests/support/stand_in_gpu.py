@@ -29,6 +29,7 @@ _WAITING = (
     "aten._unique",
     "aten.bincount",
     "aten.equal",
+    "aten.item",
     "aten.masked_fill.Tensor",
     "aten.masked_fill_.Tensor",
     "aten.masked_select",
@@ -121,7 +122,7 @@ class _FirstGpu(TorchFunctionMode):
 def _brought(made: Tensor) -> Tensor:
     """Return what is made of values of the host; in inference mode it would stay there."""
     if StandInGraph.capturing is not None:
-        _require_captured("torch.tensor", (), [made], on_gpu=True)
+        _require_captured(torch.tensor, (), [made], made)
     return made if isinstance(made, GpuTensor) else GpuTensor(made)
 
 
@@ -153,9 +154,6 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
     held_args, held_kwargs = tree_map(_held, (args, kwargs))
     result = func(*held_args, **held_kwargs)
-    if StandInGraph.capturing is not None and (ours or on_gpu):
-        _require_captured(str(func), args, others, on_gpu=on_gpu)
-        StandInGraph.capturing.operators.append((func, held_args, held_kwargs, result))
     written = {id(tensor) for tensor in others}
 
     def given(value: Any) -> Any:
@@ -166,17 +164,30 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return ours[id(value)] if on_gpu else value.clone()
         return GpuTensor(value) if on_gpu else value
 
-    return tree_map(given, result)
+    returned = tree_map(given, result)
+    if StandInGraph.capturing is not None and (ours or on_gpu):
+        _require_captured(func, args, others, returned)
+        StandInGraph.capturing.operators.append((func, held_args, held_kwargs, result))
+    return returned
 
 
-def _require_captured(name: str, args: tuple[Any, ...], from_host: list[Tensor], *, on_gpu: bool) -> None:
+def waits(func: Operator, args: tuple[Any, ...], result: Any) -> bool:
+    """Return whether the host waits until a GPU has computed an operator: it reads back, or copies strides there."""
+    name, returned = str(func), [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+    to_host = bool(returned) and not any(isinstance(tensor, GpuTensor) for tensor in returned)
+    by_mask = name.startswith(_BY_INDEX) and any(part is not None and part.dtype == torch.bool for part in args[1])
+    # In torch's deterministic mode; a number is no tensor there.
+    by_strides = name.startswith("aten.scatter") and args[0].dim() > 1 and isinstance(args[3], Tensor)
+    return to_host or by_mask or by_strides or name.startswith(_WAITING)
+
+
+def _require_captured(func: Operator, args: tuple[Any, ...], from_host: list[Tensor], result: Any) -> None:
     """Refuse what a GPU cannot capture: what waits for it, and tensors of the host.
 
     Some operators take a number of the host as an argument of a kernel, others copy it; none is needed.
     """
-    by_mask = name.startswith(_BY_INDEX) and any(part is not None and part.dtype == torch.bool for part in args[1])
-    if from_host or by_mask or not on_gpu or name.startswith(_WAITING):
-        raise RuntimeError(f"operation not permitted when stream is capturing: {name}")
+    if from_host or waits(func, args, result):
+        raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
 
 
 def _held(value: Any) -> Any:

@@ -163,6 +163,8 @@ def test_what_is_no_input_and_changes_would_be_seen() -> None:
         lambda given: torch.unique(given),
         lambda given: torch.repeat_interleave(given.long()),
         lambda given: given + torch.inference_mode()(torch.tensor)(2.0, device="cuda"),
+        lambda given: given[None].scatter(1, given[None].long(), given[None]),
+        lambda given: given[None].scatter_add(1, given[None].long(), given[None]),
     ],
     ids=[
         "from the host",
@@ -175,6 +177,8 @@ def test_what_is_no_input_and_changes_would_be_seen() -> None:
         "different ones",
         "repeated",
         "made in inference mode",
+        "scattered in two dimensions",
+        "added in two dimensions",
     ],
 )
 def test_what_cannot_be_captured_would_be_seen(work: Any) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from science_cases import random_panel, small_config
+from stand_in_gpu import stand_in_gpu, waits
 from torch import Tensor
-from training_cases import market_of
+from training_cases import market_of, small_state
 
 import eigen_core.evolution.cem
 import eigen_core.evolution.pbt
@@ -33,7 +34,7 @@ from eigen_core.replay import Replay
 from eigen_core.task.market import MarketTask
 from eigen_core.task.portfolio import PortfolioTask
 
-pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the meta device
+pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the meta device or the stand-in for a GPU
 
 META = torch.device("meta")
 
@@ -81,6 +82,19 @@ def test_a_rollout_of_the_market_reads_nothing_back_between_its_steps(
     rollout: Any = computer.task.evaluator.roll_out(weights, np.array([[70, 75]] * 3), noise, record=True)
     assert rollout.summary == "the account"
     assert rollout.episodes.actions.device == META
+
+
+def test_days_of_whole_episodes_do_not_wait() -> None:
+    def waits_with(trading_days: int) -> int:
+        found = list[bool]()
+        trading = {"observe_portfolio": False, "trading_days": trading_days}
+        with stand_in_gpu(lambda operator, args, _, result: found.append(waits(operator, args, result))):
+            state = small_state(device="cuda", threads=1, trading=trading)
+            found.clear()
+            evaluate(state)
+        return sum(found)
+
+    assert waits_with(15) == waits_with(10)
 
 
 def learned_on_meta(config: Config) -> Population:
