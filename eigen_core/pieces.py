@@ -16,6 +16,8 @@ _GROUP_MB_CPU, _GROUP_MB_GPU = 4.0, 1_024.0
 _PLAYING_MB_CPU, _PLAYING_MB_GPU = 96.0, 2_048.0
 _ENCODED_MB_CPU, _ENCODED_MB_GPU = 4.0, 256.0
 _TIMES_BEFORE, _AFTER_MB = 8, 64.0
+# As much as a GPU is sent in some milliseconds: sent at once, more would save no time that could be seen.
+_NOISE_MB_CPU, _NOISE_MB_GPU = 4.0, 64.0
 
 
 def device_kind(wanted: str) -> str:
@@ -90,6 +92,17 @@ def encoded_at_once(
     fewest = max(min(_TIMES_BEFORE * days_before, int(_AFTER_MB * BYTES_PER_MB) // day_bytes), 1)
     days = min(days, max(steps, fewest), max(int(megabytes * BYTES_PER_MB) // day_bytes, fewest))
     return _even(agents, megabytes, days * day_bytes), days
+
+
+def noise_at_once(steps: int, step_bytes: int, device: str) -> int:
+    """Return for how many gradient steps of a group noise is drawn at a time; no bit depends on it.
+
+    Args:
+        steps: of a train phase.
+        step_bytes: of the noise of one.
+        device: the kind of device.
+    """
+    return _even(steps, _NOISE_MB_CPU if device == "cpu" else _NOISE_MB_GPU, step_bytes)
 
 
 def _even(count: int, megabytes: float, each: int) -> int:

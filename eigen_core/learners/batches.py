@@ -14,8 +14,8 @@ from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 from eigen_core.task import BatchSampler, Task
 
-Draw = Callable[[], Tensor]
-"""Returns new noise at each call."""
+Draw = Callable[[int], Tensor]
+"""Returns new noise for so many gradient steps at each call."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,20 @@ class BatchPlan:
         return replace(self, slots=self.slots[agents], first_agent=self.first_agent + agents.start)
 
     def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Draw:
-        """Return what draws standard normal noise for each action of a batch: float32 `[agents, batch, *shape]`.
+        """Return what draws standard normal noise for each action of the batches.
 
-        What an agent draws depends on the seed, the generation, its index, the purpose and the calls before.
+        It is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`. What an agent draws depends on the
+        seed, the generation, its index, the purpose and the batches before.
         """
-        of_agent = (self.slots.shape[-1], *shape)
         agents = range(self.first_agent, self.first_agent + len(self.slots))
         generators = [keyed_generator(seed, self.generation, "train", agent, purpose) for agent in agents]
 
-        def draw() -> Tensor:
-            rows = [generator.standard_normal(of_agent, dtype=np.float32) for generator in generators]
-            return on_device(np.stack(rows), device)
+        def draw(steps: int) -> Tensor:
+            batches = (steps, self.accumulation_steps, len(generators))
+            noise = np.empty((*batches, self.slots.shape[-1], *shape), dtype=np.float32)
+            for index in np.ndindex(batches):
+                generators[index[-1]].standard_normal(dtype=np.float32, out=noise[index])
+            return on_device(noise, device)
 
         return draw
 

@@ -152,12 +152,12 @@ class DdpgLearner(Generic[Observed, Encoded]):
         norms = clipped_step(group, self._actor, rows, corrections, learning_rate, self._learner)
         return losses, norms
 
-    @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
+    @classmethod
+    def needs(cls, config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
         """Return what a run with this learner needs; see `Learner.needs`."""
         # Weights, targets and both moments; counts of steps.
         agent = 4 * SINGLE * (task.critic + task.actor) + 2 * DOUBLE
-        return replay_learner_needs(config, task, rows, group, agent=agent)
+        return replay_learner_needs(config, task, rows, group, agent=agent, noises=len(cls.noise_purposes))
 
     @staticmethod
     def changes(config: Config) -> Iterator[Change]:

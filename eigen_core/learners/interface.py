@@ -56,6 +56,7 @@ class LearnerNeeds:
         learn: the most at once while `Learner.learn` lets a group learn, beside the group; 0 if the run never learns.
         how: what that depends on, as a part of a sentence.
         batches: how many batches of `learner.batch_size` an agent learns from in a generation, which takes the time.
+        drawn: of `learn`, what is drawn on the host and sent to the device at a time.
     """
 
     agent: int
@@ -63,6 +64,7 @@ class LearnerNeeds:
     learn: int
     how: str
     batches: int
+    drawn: int = 0
 
 
 class Learner(Protocol):

@@ -1,6 +1,7 @@
 """The gradient steps of a plan of batches, one after the other."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ from eigen_core.cuda_graphs import Repeated
 from eigen_core.devices import on_device
 from eigen_core.learners.adam import bias_corrections
 from eigen_core.learners.batches import BatchPlan
+from eigen_core.needs import SINGLE
 from eigen_core.networks.encoders import FirstDay
+from eigen_core.pieces import noise_at_once
 from eigen_core.population import Population
 
 
@@ -65,16 +68,26 @@ def take_steps(
         blocks = [list(first_days) for first_days in on_device(np.array(plan.blocks), device)]
     draws = [plan.noise(config.seed, purpose, shape, device) for purpose, shape in noise.items()]
     corrections = [count_steps(group, name, moves) for name, moves in optimizers.items()]
+    step_bytes = SINGLE * slots[:, 0].numel() * sum(map(prod, noise.values()))
+    at_once = noise_at_once(plan.gradient_steps, step_bytes, device.type)
     repeated = Repeated(step, device, captures=config.cuda_graphs)
+    drawn: list[Tensor] = []
     results = []
     for index, first_days in enumerate(blocks):
-        inputs = Step(
-            slots[:, index],
-            first_days,
-            tuple(optimizer[index] for optimizer in corrections),
-            tuple(tuple(draw() for _ in first_days) for draw in draws),
+        if index % at_once == 0:
+            # What was drawn before is freed first: no step keeps its inputs.
+            drawn.clear()
+            drawn.extend(draw(min(at_once, plan.gradient_steps - index)) for draw in draws)
+        results.append(
+            repeated(
+                Step(
+                    slots[:, index],
+                    first_days,
+                    tuple(optimizer[index] for optimizer in corrections),
+                    tuple(of_steps[index % at_once].unbind() for of_steps in drawn),
+                )
+            )
         )
-        results.append(repeated(inputs))
         between_steps()
     return results
 

@@ -5,18 +5,22 @@ from collections.abc import Iterator
 from eigen_core.config import Config
 from eigen_core.learners.interface import LearnerNeeds
 from eigen_core.needs import DOUBLE, SINGLE, Change, halves
+from eigen_core.pieces import device_kind, noise_at_once
 from eigen_core.task import TaskNeeds
 
 SMALLEST_BATCH = 16
 """Batch size below which a plan suggests none."""
 
 
-def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, group: int, *, agent: int) -> LearnerNeeds:
+def replay_learner_needs(
+    config: Config, task: TaskNeeds, rows: int, group: int, *, agent: int, noises: int
+) -> LearnerNeeds:
     """Return what a critic step with targets, then an actor step with what it encoded, need.
 
     Args:
         config, task, rows, group: as for `Learner.needs`.
         agent: bytes of an agent.
+        noises: for how many purposes it draws noise for each action of a batch.
     """
     learner, size = config.learner, config.population.size
     how = f"batches of {learner.batch_size}, {learner.accumulation_steps} an optimizer step"
@@ -24,7 +28,10 @@ def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, group: int,
         return LearnerNeeds(agent, 0, 0, how, 0)
     batch = task.batch(group, learner.batch_size)
     slots = DOUBLE * size * learner.gradient_steps * learner.accumulation_steps * learner.batch_size
-    held = slots + learner.accumulation_steps * (batch.transitions + batch.encode.result)
+    actions = group * learner.accumulation_steps * learner.batch_size
+    noise = noises * SINGLE * actions * (task.noise_values // task.episode_steps)
+    drawn = noise * noise_at_once(learner.gradient_steps, noise, device_kind(config.device))
+    held = slots + drawn + learner.accumulation_steps * (batch.transitions + batch.encode.result)
     weights = SINGLE * group * max(task.critic, task.actor)
     encode, act, values = batch.encode, batch.act, batch.values
     td_target = max(encode.plain, encode.result + act.plain, encode.result + values.plain)
@@ -41,6 +48,7 @@ def replay_learner_needs(config: Config, task: TaskNeeds, rows: int, group: int,
         learn=held + max(2 * weights + step, 7 * weights),
         how=how,
         batches=learner.gradient_steps * learner.accumulation_steps,
+        drawn=drawn,
     )
 
 

@@ -26,6 +26,9 @@ from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import Encoded, Observed, Task, TaskNeeds, Transitions
 
+_NOISES = ("next actions", "actions")
+"""What noise is drawn for."""
+
 
 class _ActorStep(NamedTuple):
     loss: Tensor
@@ -92,7 +95,7 @@ class SacLearner(Generic[Observed, Encoded]):
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         moves = {"steps": [True] * plan.gradient_steps}
-        noise = dict.fromkeys(("next actions", "actions"), self._task.noise_shape(1)[2:])
+        noise = dict.fromkeys(_NOISES, self._task.noise_shape(1)[2:])
         steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
         return Learned.of(group, self.curves, steps)
 
@@ -185,7 +188,7 @@ class SacLearner(Generic[Observed, Encoded]):
         """Return what a run with this learner needs; see `Learner.needs`."""
         # Weights and both moments, target critics, the temperature with its moments, the count of steps.
         agent = SINGLE * (3 * (task.critic + task.actor) + task.critic + 3) + DOUBLE
-        return replay_learner_needs(config, task, rows, group, agent=agent)
+        return replay_learner_needs(config, task, rows, group, agent=agent, noises=len(_NOISES))
 
     @staticmethod
     def changes(config: Config) -> Iterator[Change]:

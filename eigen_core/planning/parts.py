@@ -36,6 +36,8 @@ _CUDA_CONTEXT = 600 * _MB
 # `CUBLAS_WORKSPACE_CONFIG=:4096:8` takes 32 MiB for the thread of the phases, and as much for that of autograd.
 _CUDA_GRAPHS = 80 * _MB
 _CUDA_UNUSED_SHARE = 0.1
+# What is drawn and sent to a GPU takes on the host: as drawn, and in pinned memory, of which torch takes powers of two.
+_SENT = 3
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
             else f"{counted}: {groups}, {config.evaluation.slices + config.evaluation.fixed_episodes} episodes of "
             f"{scale.task.episode_steps} steps each; with the transitions recorded.",
             ("evaluate",),
-            host_bytes=0 if tensors.device == "cpu" else 3 * scale.noise_bytes,
+            host_bytes=0 if tensors.device == "cpu" else _SENT * scale.noise_bytes,
         ),
         tensors.part(
             "second population",
@@ -217,6 +219,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
             f"{scale.learner.how}, activations, gradients and Adam's temporaries"
             f"{scale.task.learning}.",
             ("train",),
+            host_bytes=0 if elsewhere or tensors.device == "cpu" else _SENT * scale.learner.drawn,
         ),
         tensors.part(
             "breeding", phases.evolve(scale), "The population that is bred, and what goes into it.", ("evolve",)
@@ -267,7 +270,13 @@ def worker_parts(scale: Scale, device: Device, count: int, among: int | None = N
             *_GENERATION,
         ),
         part("evaluation", needs.evaluate + kept, "As evaluation, of a share of the agents.", "evaluate"),
-        part("learning", needs.train + kept, "As learning, of a share of the agents.", "train"),
+        part(
+            "learning",
+            needs.train + kept,
+            "As learning, of a share of the agents.",
+            "train",
+            host_bytes=0 if tensors.device == "cpu" else count * _SENT * scale.learner.drawn,
+        ),
     ]
 
 

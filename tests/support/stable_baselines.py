@@ -1,6 +1,6 @@
 """Agents of ours as models of Stable-Baselines3, which learn from the same batches with the same noise."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from eigen_core.generation import TrainingState
-from eigen_core.learners.batches import BatchPlan, Draw
+from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.ppo import EpisodePlan
 from eigen_core.networks.layout import Parameters
 from eigen_core.randomness import keyed_generator
@@ -280,15 +280,15 @@ def _taken(prefix: str, layers: Layers) -> dict[str, Tensor]:
     return found
 
 
-def _drawn(state: TrainingState, agent: int, plan: BatchPlan, purpose: str) -> Draw:
+def _drawn(state: TrainingState, agent: int, plan: BatchPlan, purpose: str) -> Callable[[], Tensor]:
     """Return what draws the noise of an agent, `[batch, values]`."""
     own, shape = plan.rows(slice(agent, agent + 1)), state.task.noise_shape(1)[2:]
     draw = own.noise(state.config.seed, purpose, shape, torch.device("cpu"))
-    return lambda: draw()[0]
+    return lambda: draw(1)[0, 0, 0]
 
 
 @contextmanager
-def _gaussian_noise(*draws: Draw) -> Iterator[None]:
+def _gaussian_noise(*draws: Callable[[], Tensor]) -> Iterator[None]:
     """Let normal distributions draw from these by turns."""
     drawn = 0
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from stand_in_gpu import stand_in_gpu, waits
+from stand_in_gpu import GpuTensor, stand_in_gpu, waits
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from training_cases import market_of, small_state
 
 import eigen_core.evolution.cem
@@ -26,7 +27,7 @@ import eigen_core.trading.portfolio
 import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, choices
 from eigen_core.evolution import Champion, Ended
-from eigen_core.generation import evaluate, start_training
+from eigen_core.generation import evaluate, start_training, train
 from eigen_core.generation.groups import AgentComputer
 from eigen_core.learners.interface import Learned
 from eigen_core.population import Population
@@ -95,6 +96,29 @@ def test_days_of_whole_episodes_do_not_wait() -> None:
         return sum(found)
 
     assert waits_with(15) == waits_with(10)
+
+
+@pytest.mark.parametrize("learner", ["ddpg", "td3", "sac", "counterfactual"])
+def test_a_train_phase_sends_as_often_however_many_its_gradient_steps(learner: str) -> None:
+    def sent_with(gradient_steps: int) -> int:
+        found = list[bool]()
+        with stand_in_gpu(lambda _, args, __, result: found.append(is_sent(args, result))):
+            of_learner = {"algorithm": learner, "gradient_steps": gradient_steps}
+            state = small_state(device="cuda", threads=1, learner=of_learner, replay={"minimum": 1})
+            evaluate(state)
+            found.clear()
+            train(state)
+        return sum(found)
+
+    assert sent_with(4) == sent_with(2) > 0
+
+
+def is_sent(args: tuple[Any, ...], result: Any) -> bool:
+    """An array of the host comes to the device."""
+    from_host = any(
+        isinstance(leaf, Tensor) and not isinstance(leaf, GpuTensor) and leaf.dim() for leaf in tree_leaves(args)
+    )
+    return from_host and isinstance(result, GpuTensor)
 
 
 def learned_on_meta(config: Config) -> Population:

@@ -1,6 +1,7 @@
 """One step of TD3 and of SAC equals a plain one of each agent by torch's optimizers and distributions."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from science_cases import small_config
 from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
+from eigen_core import pieces
+from eigen_core.checkpoint import tensors_sha256
 from eigen_core.config import merge
 from eigen_core.learners import Learner
 from eigen_core.learners.batches import BatchPlan
@@ -207,6 +210,22 @@ def test_a_step_of_sac_equals_a_plain_one(n_step: int) -> None:
         optimizer.step()
         now = case.population.state["log_temperature"][agent].double()
         torch.testing.assert_close(now, log_temperature.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("learner_class", [Td3Learner, SacLearner])
+def test_bits_do_not_depend_on_how_much_noise_is_drawn_at_a_time(
+    learner_class: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = []
+    # Of one of five steps, of two, of all.
+    for megabytes in (0.0, 4 * AGENTS * BATCH * 4e-6 * 2, 1.0):
+        monkeypatch.setattr(pieces, "_NOISE_MB_CPU", megabytes)
+        case = Case(learner_class)
+        plan = replace(case.plan, slots=case.plan.slots.expand(-1, 5, -1, -1), blocks=case.plan.blocks * 5)
+        learned.append(
+            tensors_sha256(case.learner.learn(case.population, plan, case.replay, lambda: None).group.tensors())
+        )
+    assert len(set(learned)) == 1
 
 
 @pytest.mark.parametrize("learner_class", [Td3Learner, SacLearner])

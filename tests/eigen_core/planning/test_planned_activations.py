@@ -6,6 +6,7 @@ import pytest
 import torch
 from live_tensors import LiveTensors
 from science_cases import random_panel
+from stand_in_gpu import stand_in_gpu
 from training_cases import market_of
 
 from eigen_core import pieces
@@ -129,6 +130,19 @@ def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: t
     }
     for phase, size in measured.items():
         assert planned[phase] == pytest.approx(size, rel=0.1), phase
+
+
+def test_noise_that_is_sent_to_a_gpu_is_planned_there_and_on_the_host() -> None:
+    settings = ("learner.algorithm=sac", "learner.gradient_steps=30", "device=cuda")
+    with stand_in_gpu():
+        config, panel, scale = _case(settings, _NARROW)
+        with LiveTensors() as tensors:
+            state = start_training(config, panel)
+            evaluate(state)
+            measured = tensors.peak_of(lambda: train(state))
+    assert scale.population_bytes + phases.train(scale) == pytest.approx(measured, rel=0.1)
+    learning = next(part for part in parts_of(scale, "cuda", server=False) if part.name == "learning")
+    assert learning.host_bytes > scale.learner.drawn > 0.1 * measured
 
 
 def test_margins_of_many_targets_are_planned() -> None:
