@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eigen_core.config import Config
 from eigen_core.cuda_graphs import Repeated
+from eigen_core.devices import on_device
 from eigen_core.networks import AgentNetwork
 from eigen_core.task.encoded_episodes import EncodedEpisodes
 from eigen_core.task.market_transitions import EpisodeBatch, stored_rewards, stored_steps
@@ -97,19 +98,18 @@ class Evaluator:
             fixed: how many of an agent's last episodes are.
         """
         recorded = starts.shape[1] - fixed if record else 0
-        first_days = torch.tensor(starts, device=self._device)
         encoded = EncodedEpisodes(self._network, weights, starts, self._episode_times)
         if self._network.portfolio_values:
-            return self._step_by_step(encoded, first_days, noise, recorded)
-        return self._at_once(encoded, first_days, noise, recorded)
+            return self._step_by_step(encoded, starts, noise, recorded)
+        return self._at_once(encoded, starts, noise, recorded)
 
     def _step_by_step(
-        self, encoded: EncodedEpisodes, first_days: Tensor, noise: Tensor | None, recorded: int
+        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
     ) -> MarketRollout:
         days, assets = self._steps, self.prices.assets
         environment = TradingEnvironment(self.prices, self._trading, held_prices=self._held_prices)
-        environment.reset(first_days.flatten())
-        kept = (len(first_days), recorded, days, assets)
+        environment.reset(torch.tensor(starts).flatten())
+        kept = (len(starts), recorded, days, assets)
         portfolios = torch.empty((*kept, self._network.portfolio_values), dtype=torch.float16, device=self._device)
         stored = torch.empty((*kept, self._network.box.values), device=self._device)
 
@@ -122,7 +122,7 @@ class Evaluator:
 
         repeated = Repeated(decide, self._device, captures=self._captures)
         for step in range(days):
-            portfolio = environment.portfolio().reshape(*first_days.shape, assets, -1)
+            portfolio = environment.portfolio().reshape(*starts.shape, assets, -1)
             of_noise = None if noise is None else noise[:, :, step]
             day = _Day(*encoded.of_step(step), portfolio, of_noise, environment.decision_inputs())
             chosen, decision = repeated(day)
@@ -130,25 +130,31 @@ class Evaluator:
                 portfolios[:, :, step] = portfolio[:, :recorded]
                 stored[:, :, step] = chosen[:, :recorded]
             environment.end_day(decision)
-        nothing = torch.zeros((first_days.numel(), assets), device=self._device)
+        nothing = torch.zeros((starts.size, assets), device=self._device)
         while not environment.done:
             environment.step(nothing, nothing)
-        return self._rollout(environment.rewards(), environment.summary(), first_days, portfolios, stored)
+        return self._rollout(environment.rewards(), environment.summary(), starts, portfolios, stored)
 
     def _at_once(
-        self, encoded: EncodedEpisodes, first_days: Tensor, noise: Tensor | None, recorded: int
+        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
     ) -> MarketRollout:
         policy = self._network.policy(encoded.actor, encoded.of_all_steps().flatten(1, 2), None)
         played = policy.play(None if noise is None else noise.flatten(1, 2))
         taken, stored = (part.reshape(len(part), -1, self._steps, *part.shape[2:]) for part in played)
         actions = taken.flatten(0, 1).unbind(-1)
-        rewards, summary = trade_whole_episodes(self.prices, self._trading, first_days.flatten(), *actions)
+        first_days = torch.tensor(starts).flatten()
+        rewards, summary = trade_whole_episodes(self.prices, self._trading, first_days, *actions)
         stored = stored[:, :recorded]
         nothing_seen = torch.empty((*stored.shape[:-1], 0), dtype=torch.float16, device=self._device)
-        return self._rollout(rewards, summary, first_days, nothing_seen, stored)
+        return self._rollout(rewards, summary, starts, nothing_seen, stored)
 
     def _rollout(
-        self, rewards: Tensor, summary: EpisodeSummary, first_days: Tensor, portfolios: Tensor, stored: Tensor
+        self,
+        rewards: Tensor,
+        summary: EpisodeSummary,
+        starts: NDArray[np.int64],
+        portfolios: Tensor,
+        stored: Tensor,
     ) -> MarketRollout:
         """Return the rollout, with the transitions of the episodes of which portfolios and actions are kept."""
         agents, recorded = stored.shape[:2]
@@ -157,7 +163,7 @@ class Evaluator:
             of_recorded = stored_rewards(
                 rewards.reshape(agents, -1, rewards.shape[1])[:, :recorded].flatten(0, 1), self._steps
             )
-            first_days = first_days[:, :recorded].flatten()
+            first_days = on_device(starts[:, :recorded].flatten(), self._device)
             batch = EpisodeBatch(first_days, portfolios.flatten(0, 1), stored.flatten(0, 1), of_recorded)
         return MarketRollout(_totals(rewards, agents), summary, batch)
 

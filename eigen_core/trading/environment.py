@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
+from eigen_core.devices import on_device
 from eigen_core.errors import InputError
 from eigen_core.trading.booking import book
 from eigen_core.trading.orders import (
@@ -47,6 +48,8 @@ def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
 def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
     """Return the first days of episodes, int64 `[episodes]`, on the prices' device.
 
+    They are checked where they are: on the host, nothing waits for the device.
+
     Raises:
         InputError: an episode would leave the prices.
         ValueError: `first_days` is not a vector of at least one day.
@@ -56,7 +59,7 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
             f"first_days must be an integer vector with an episode each, not {first_days.dtype} "
             f"of shape {tuple(first_days.shape)}."
         )
-    first_days = first_days.to(device=prices.close.device, dtype=torch.int64, copy=True)
+    first_days = first_days.to(torch.int64, copy=True)
     earliest, latest = int(first_days.min()), int(first_days.max())
     last_start = prices.days - trading.episode_days
     if earliest < 0 or latest > last_start:
@@ -65,7 +68,8 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
             f"an episode of {trading.episode_days} days from day {wrong} leaves the prices, which have {prices.days:,} "
             f"days: choose a first day from 0 to {last_start}."
         )
-    return first_days
+    device = prices.close.device
+    return on_device(first_days.numpy(), device) if first_days.device.type == "cpu" else first_days.to(device)
 
 
 def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
@@ -114,8 +118,8 @@ class TradingEnvironment:
     on it; an episode without a trade takes `trading.no_trade_penalty` at `trading.no_trade_step`. The sum over an
     episode does not depend on `trading.credit`, up to rounding.
 
-    Nothing is read back from the device except at `reset` and at the last step. Nothing is kept of an episode but its
-    rewards and its summary, unless `record_trades`.
+    Nothing is read back from the device except at the last step, and at `reset` what the first days are if they are
+    there. Nothing is kept of an episode but its rewards and its summary, unless `record_trades`.
 
     Args:
         prices: prices of all days.
@@ -141,7 +145,7 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def reset(self, first_days: Tensor) -> None:
-        """Start episodes at `first_days`, int64 `[E]`; former ones are dropped.
+        """Start episodes at `first_days`, int64 `[E]` on any device; former ones are dropped.
 
         Raises:
             InputError: an episode would leave the prices.

@@ -28,7 +28,7 @@ def trade_whole_episodes(
     Args:
         prices: prices of all days.
         trading: the rules.
-        first_days: int64 `[E]`.
+        first_days: int64 `[E]`, on any device.
         coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; those of later days do not count.
         targets, ranks: the same; ranks as in `TradingEnvironment.step`.
 

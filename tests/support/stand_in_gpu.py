@@ -157,10 +157,12 @@ def _computed(func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     written = {id(tensor) for tensor in others}
 
     def given(value: Any) -> Any:
-        if not isinstance(value, Tensor) or id(value) in written:
+        if not isinstance(value, Tensor):
             return value
+        # In inference mode `cpu` and `to` come as they were called, and the processor has nothing to copy.
+        if id(value) in written:
+            return GpuTensor(value.clone()) if wanted is not None and on_gpu else value
         if id(value) in ours:
-            # In inference mode `cpu` comes as it was called, and the processor has nothing to copy.
             return ours[id(value)] if on_gpu else value.clone()
         return GpuTensor(value) if on_gpu else value
 

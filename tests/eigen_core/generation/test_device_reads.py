@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from stand_in_gpu import GpuTensor, stand_in_gpu, waits
+from stand_in_gpu import GPU, GpuTensor, stand_in_gpu, waits
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from training_cases import market_of, small_state
@@ -26,6 +26,7 @@ import eigen_core.trading.environment
 import eigen_core.trading.portfolio
 import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, choices
+from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, Ended
 from eigen_core.generation import evaluate, start_training, train
 from eigen_core.generation.groups import AgentComputer
@@ -34,6 +35,8 @@ from eigen_core.population import Population
 from eigen_core.replay import Replay
 from eigen_core.task.market import MarketTask
 from eigen_core.task.portfolio import PortfolioTask
+from eigen_core.trading import Prices
+from eigen_core.trading.environment import check_first_days
 
 pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the meta device or the stand-in for a GPU
 
@@ -42,9 +45,7 @@ META = torch.device("meta")
 
 def read_back(patch: pytest.MonkeyPatch) -> None:
     """Leave out all that is read back on purpose: this is the whole list, each with the reason."""
-    # Once a rollout: that no episode leaves the prices is checked before the first step.
     for module in (eigen_core.trading.environment, eigen_core.trading.whole_episodes):
-        patch.setattr(module, "check_first_days", lambda prices, _, days: days.to(prices.close.device))
         # Once a rollout: what the episodes came to, and that it is finite.
         patch.setattr(module, "account", lambda *_: "the account")
     # Once a rollout: fitness is computed on the host.
@@ -96,6 +97,21 @@ def test_days_of_whole_episodes_do_not_wait() -> None:
         return sum(found)
 
     assert waits_with(15) == waits_with(10)
+
+
+def test_first_days_are_checked_where_they_are() -> None:
+    found = list[bool]()
+    with stand_in_gpu(lambda operator, args, _, result: found.append(waits(operator, args, result))):
+        config = small_config(device="cuda")
+        prices = Prices.of_panel(random_panel(config), torch.device("cuda"))
+        for device, reads in (("cpu", 0), ("cuda", 2)):
+            first_days = torch.tensor([70, 75], device=device)
+            found.clear()
+            checked = check_first_days(prices, config.trading, first_days)
+            assert sum(found) == reads
+            assert (checked.device, checked.tolist()) == (GPU, [70, 75])
+            with pytest.raises(InputError, match="choose a first day from 0 to"):
+                check_first_days(prices, config.trading, first_days - 71)
 
 
 @pytest.mark.parametrize("learner", ["ddpg", "td3", "sac", "counterfactual"])
