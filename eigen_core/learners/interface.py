@@ -42,7 +42,8 @@ class Learned:
     @classmethod
     def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "Learned":
         """What a group has learned by steps, each with one value `[agents]` on the device for every curve."""
-        stacked = (torch.stack(list(curve), dim=1).double().cpu() for curve in zip(*steps, strict=True))
+        # All of them at once: each copy to the host is one that a GPU waits for.
+        stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
 
 
