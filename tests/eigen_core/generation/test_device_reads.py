@@ -1,7 +1,7 @@
 """Inner steps read nothing back from the device: a GPU would wait for that, and a graph of its work could not be kept.
 
 On torch's `meta` device tensors have no values. What needs one raises: `item`, `tolist`, `cpu`, numpy, an `if` on a
-tensor. So does an operation on tensors of two devices.
+tensor. So does an operation on tensors of two devices. What whole phases read is in `test_phase_reads.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from stand_in_gpu import GPU, GpuTensor, stand_in_gpu, waits
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
-from training_cases import market_of, small_state
+from training_cases import market_of
 
 import eigen_core.evolution.cem
 import eigen_core.evolution.pbt
@@ -26,41 +24,34 @@ import eigen_core.trading.environment
 import eigen_core.trading.portfolio
 import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, choices
-from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, Ended
-from eigen_core.generation import evaluate, start_training, train
+from eigen_core.generation import evaluate, start_training
 from eigen_core.generation.groups import AgentComputer
 from eigen_core.learners.interface import Learned
 from eigen_core.population import Population
 from eigen_core.replay import Replay
 from eigen_core.task.market import MarketTask
 from eigen_core.task.portfolio import PortfolioTask
-from eigen_core.trading import Prices
-from eigen_core.trading.environment import check_first_days
 
-pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the meta device or the stand-in for a GPU
+pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the meta device
 
 META = torch.device("meta")
 
 
 def read_back(patch: pytest.MonkeyPatch) -> None:
-    """Leave out all that is read back on purpose: this is the whole list, each with the reason."""
+    """Leave out what is read back on purpose; `READS` of `test_phase_reads.py` has the reasons of what phases read."""
     for module in (eigen_core.trading.environment, eigen_core.trading.whole_episodes):
-        # Once a rollout: what the episodes came to, and that it is finite.
         patch.setattr(module, "account", lambda *_: "the account")
-    # Once a rollout: fitness is computed on the host.
     patch.setattr(eigen_core.task.market_rollouts, "_totals", lambda *_: None)
-    # Once a run: the days on which some position stays as it is.
-    patch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.zeros(len(stays), dtype=bool))
-    # Once a run or a resume: days of transitions that batches are drawn by.
-    patch.setattr(eigen_core.replay, "_on_host", lambda column, _: torch.zeros(column.shape, dtype=column.dtype))
-    # Once a generation: facts of the method, and genes before and after they are copied.
     patch.setattr(eigen_core.evolution.cem, "_mean_deviation", lambda _: 1.0)
     patch.setattr(
         eigen_core.evolution.pbt, "_genes", lambda agents: {name: [0.5] * agents.size for name in agents.genes}
     )
-    # Once a train phase: the curves.
     patch.setattr(Learned, "of", classmethod(lambda cls, group, *_: cls(group, {})))
+    # Once a run: the days on which some position stays as it is.
+    patch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.zeros(len(stays), dtype=bool))
+    # Once a run or a resume: days of transitions that batches are drawn by.
+    patch.setattr(eigen_core.replay, "_on_host", lambda column, _: torch.zeros(column.shape, dtype=column.dtype))
 
 
 def on_meta(config: Config) -> tuple[AgentComputer, Tensor]:
@@ -84,57 +75,6 @@ def test_a_rollout_of_the_market_reads_nothing_back_between_its_steps(
     rollout: Any = computer.task.evaluator.roll_out(weights, np.array([[70, 75]] * 3), noise, record=True)
     assert rollout.summary == "the account"
     assert rollout.episodes.actions.device == META
-
-
-def test_days_of_whole_episodes_do_not_wait() -> None:
-    def waits_with(trading_days: int) -> int:
-        found = list[bool]()
-        trading = {"observe_portfolio": False, "trading_days": trading_days}
-        with stand_in_gpu(lambda operator, args, _, result: found.append(waits(operator, args, result))):
-            state = small_state(device="cuda", threads=1, trading=trading)
-            found.clear()
-            evaluate(state)
-        return sum(found)
-
-    assert waits_with(15) == waits_with(10)
-
-
-def test_first_days_are_checked_where_they_are() -> None:
-    found = list[bool]()
-    with stand_in_gpu(lambda operator, args, _, result: found.append(waits(operator, args, result))):
-        config = small_config(device="cuda")
-        prices = Prices.of_panel(random_panel(config), torch.device("cuda"))
-        for device, reads in (("cpu", 0), ("cuda", 2)):
-            first_days = torch.tensor([70, 75], device=device)
-            found.clear()
-            checked = check_first_days(prices, config.trading, first_days)
-            assert sum(found) == reads
-            assert (checked.device, checked.tolist()) == (GPU, [70, 75])
-            with pytest.raises(InputError, match="choose a first day from 0 to"):
-                check_first_days(prices, config.trading, first_days - 71)
-
-
-@pytest.mark.parametrize("learner", ["ddpg", "td3", "sac", "counterfactual"])
-def test_a_train_phase_sends_as_often_however_many_its_gradient_steps(learner: str) -> None:
-    def sent_with(gradient_steps: int) -> int:
-        found = list[bool]()
-        with stand_in_gpu(lambda _, args, __, result: found.append(is_sent(args, result))):
-            of_learner = {"algorithm": learner, "gradient_steps": gradient_steps}
-            state = small_state(device="cuda", threads=1, learner=of_learner, replay={"minimum": 1})
-            evaluate(state)
-            found.clear()
-            train(state)
-        return sum(found)
-
-    assert sent_with(4) == sent_with(2) > 0
-
-
-def is_sent(args: tuple[Any, ...], result: Any) -> bool:
-    """An array of the host comes to the device."""
-    from_host = any(
-        isinstance(leaf, Tensor) and not isinstance(leaf, GpuTensor) and leaf.dim() for leaf in tree_leaves(args)
-    )
-    return from_host and isinstance(result, GpuTensor)
 
 
 def learned_on_meta(config: Config) -> Population:
