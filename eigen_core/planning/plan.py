@@ -219,7 +219,7 @@ class WorkerPlan:
 def worker_plans(config: Config, facts: Facts) -> list[WorkerPlan]:
     """Return what a worker of the run's scheduler takes as one of 1, 4, 16 and so on, at most one an agent.
 
-    The scheduler is not asked. None if the run names none.
+    The scheduler is not asked. Empty if the run names none.
     """
     if config.scheduler is None:
         return []
