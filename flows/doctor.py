@@ -217,13 +217,12 @@ class Doctor:
         scheduler = self._config.scheduler
         if scheduler is None:
             return Finding("workers", "ok", f"none of a scheduler (workers={self._config.workers})")
-        from eigen_core.workers import unreachable, workers_of
+        from eigen_core.workers import unreachable, worker_command, workers_of
 
         workers = workers_of(scheduler)
         found = f"{scheduler} has {len(workers)} workers with {sum(worker.threads for worker in workers)} threads"
         if not workers:
-            advice = f"Start some: dask worker {scheduler} --nthreads 1 --memory-limit 0"
-            return Finding("workers", "failed", found, advice)
+            return Finding("workers", "failed", found, f"Start some: {worker_command(scheduler)}")
         lost = unreachable([worker.address for worker in workers])
         if lost:
             status: Status = "failed" if len(lost) == len(workers) else "warning"

@@ -1,7 +1,7 @@
 """Other processes, on this machine or on others, that compute the agents of a run (dask.distributed)."""
 
-from eigen_core.workers.connection import WorkerStatus, unreachable, workers_of
+from eigen_core.workers.connection import WorkerStatus, unreachable, worker_command, workers_of
 from eigen_core.workers.executor import WorkerExecutor
 from eigen_core.workers.local import LocalWorkers
 
-__all__ = ["LocalWorkers", "WorkerExecutor", "WorkerStatus", "unreachable", "workers_of"]
+__all__ = ["LocalWorkers", "WorkerExecutor", "WorkerStatus", "unreachable", "worker_command", "workers_of"]

@@ -39,6 +39,11 @@ def connected(scheduler: str) -> Client:
         ) from error
 
 
+def worker_command(scheduler: str) -> str:
+    """Return the command that starts a worker, whose memory the run's own guard watches in place of Dask."""
+    return f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
+
+
 def threads_of(client: Client) -> dict[str, int]:
     """Return the number of threads of each worker of a client's scheduler, by address.
 

@@ -21,7 +21,7 @@ from eigen_core.progress import report_progress
 from eigen_core.replay import Replay
 from eigen_core.workers.beginning import Beginners
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
-from eigen_core.workers.connection import connected, threads_of
+from eigen_core.workers.connection import connected, threads_of, worker_command
 from eigen_core.workers.machines import OWN_MACHINE, Worker
 from eigen_core.workers.messages import (
     Arrays,
@@ -262,7 +262,7 @@ class WorkerExecutor:
             )
         return WorkerLostError(
             f"scheduler {self._scheduler} has no workers: start some, for example with "
-            f"`dask worker {self._scheduler} --nthreads 1 --memory-limit 0`."
+            f"`{worker_command(self._scheduler)}`."
         )
 
 

@@ -35,7 +35,7 @@ def _document(scheduler: str) -> list[dict[str, Any]]:
 
 def _print(console: Console, scheduler: str) -> None:
     from eigen_core.units import duration, size
-    from eigen_core.workers import workers_of
+    from eigen_core.workers import worker_command, workers_of
 
     listed = workers_of(scheduler)
     table = PlainTable("worker", "threads", "CPU", "memory", "last seen", "runs", left=("worker", "runs"))
@@ -50,5 +50,4 @@ def _print(console: Console, scheduler: str) -> None:
         )
     table.print(console)
     if not listed:
-        command = f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
-        print_line(console, f"{scheduler} has no workers: start some with {command}")
+        print_line(console, f"{scheduler} has no workers: start some with {worker_command(scheduler)}")

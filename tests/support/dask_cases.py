@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flows.prefect_environment import free_port
+
 WAIT_SECONDS = 120.0
 
 
@@ -27,9 +29,14 @@ def dask(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def dask_worker(folder: Path, scheduler: str) -> Any:
+def dask_worker(folder: Path, scheduler: str, *arguments: str) -> Any:
     folder.mkdir(exist_ok=True)
-    return dask(folder, "worker", scheduler, "--nthreads", "1", "--no-nanny", "--death-timeout", "60 s")
+    return dask(folder, "worker", scheduler, "--nthreads", "1", "--no-nanny", "--death-timeout", "60 s", *arguments)
+
+
+def free_address() -> str:
+    """An address of this machine at which nothing listens."""
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 def wait_until(holds: Callable[[], bool], process: subprocess.Popen[Any]) -> None:

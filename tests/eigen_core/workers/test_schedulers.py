@@ -2,13 +2,15 @@
 
 import gc
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from dask_cases import dask, dask_worker, free_address
 from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import alone, led_by, wait_for
@@ -17,35 +19,18 @@ from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import connected, threads_of
+from flows.prefect_environment import free_port
 
 pytestmark = pytest.mark.cpu
 
 
-def free_address() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
-
-
 @contextmanager
-def process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of Dask's command, which ends with the block."""
-    command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
-    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.wait()
-
-
-@contextmanager
-def scheduled() -> Iterator[tuple[TrainingState, str, subprocess.Popen[bytes]]]:
+def scheduled(folder: Path) -> Iterator[tuple[TrainingState, str, subprocess.Popen[bytes]]]:
     """A run after its first generation, computed by a worker of a scheduler; with its address and process."""
-    config, address = small_config(), f"tcp://{free_address()}"
+    config, address = small_config(), free_address()
     with (
-        process("scheduler", "--host", address) as scheduler,
-        process("worker", address, "--nthreads", "1", "--no-nanny"),
+        dask(folder, "scheduler", "--host", address) as scheduler,
+        dask_worker(folder / "worker", address),
         led_by(config, address) as (state, _),
     ):
         yield advance(state, 1), address, scheduler
@@ -55,8 +40,8 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
     left_behind: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", left_behind.append)
-    address = free_address()
-    for wrong in (f"tcp://{address}", f"tls://{address}", f"ucx://{address}", "127.0.0.1:x", "nonsense"):
+    port = free_port()
+    for wrong in (*(f"{protocol}://127.0.0.1:{port}" for protocol in ("tcp", "tls", "ucx")), "127.0.0.1:x", "nonsense"):
         with pytest.raises(InputError, match=f"scheduler {wrong} cannot be reached"):
             WorkerExecutor("led", small_config(), None, "", wrong)
     gc.collect()
@@ -64,9 +49,9 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_is_lost_is_named() -> None:
+def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
     """Also by the next attempt, when the client has given up."""
-    with scheduled() as (state, address, scheduler):
+    with scheduled(tmp_path) as (state, address, scheduler):
         scheduler.kill()
         scheduler.wait()
         for _ in range(2):
@@ -76,31 +61,28 @@ def test_a_scheduler_that_is_lost_is_named() -> None:
 
 
 @pytest.mark.thorough
-def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    with scheduled() as (state, address, scheduler):
+def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with scheduled(tmp_path) as (state, address, scheduler):
         monkeypatch.setattr("eigen_core.workers.connection._ANSWER_SECONDS", 2.0)
         scheduler.send_signal(signal.SIGSTOP)
         with pytest.raises(SchedulerLostError, match=f"scheduler {address} .* any more .no answer for 2 s.:"):
             evaluate(state)
 
 
-def unreachable(address: str) -> AbstractContextManager[object]:
+def unreachable(folder: Path, scheduler: str) -> Any:
     """A worker that names a port at which nothing listens."""
-    listen, contact = f"tcp://{free_address()}", f"tcp://{free_address()}"
-    return process(
-        "worker", address, "--nthreads", "1", "--no-nanny", "--listen-address", listen, "--contact-address", contact
-    )
+    return dask_worker(folder, scheduler, "--listen-address", free_address(), "--contact-address", free_address())
 
 
 @pytest.mark.thorough
 def test_no_phase_waits_again_for_a_worker_that_cannot_be_reached(
-    warnings: list[str], monkeypatch: pytest.MonkeyPatch
+    warnings: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with scheduled() as (state, address, _):
+    with scheduled(tmp_path) as (state, address, _):
         executor = state.executor
         assert isinstance(executor, WorkerExecutor)
         monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 2.0)
-        with unreachable(address):
+        with unreachable(tmp_path / "unreachable", address):
             wait_for(executor, 2)
             while len(warnings) < 2:
                 advance(state, 1)
@@ -114,12 +96,14 @@ def test_no_phase_waits_again_for_a_worker_that_cannot_be_reached(
 
 
 @pytest.mark.thorough
-def test_workers_that_cannot_be_reached_are_named(warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_be_reached_are_named(
+    warnings: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("eigen_core.workers.executor._FIRST_WORKER_SECONDS", 0.0)
-    config, address = small_config(), f"tcp://{free_address()}"
+    config, address = small_config(), free_address()
     with (
-        process("scheduler", "--host", address),
-        unreachable(address),
+        dask(tmp_path, "scheduler", "--host", address),
+        unreachable(tmp_path / "unreachable", address),
         led_by(config, address) as (state, executor),
     ):
         wait_for(executor, 1)

@@ -6,10 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from dask_cases import dask
+from dask_cases import dask, free_address
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 
-from flows.prefect_environment import free_port
 from flows.runs import status_of
 
 GENERATIONS = 6
@@ -58,7 +57,7 @@ def test_islands_that_cannot_breed_are_refused_before_any_begins(tmp_path: Path)
 
 @pytest.mark.thorough
 def test_more_islands_than_worker_threads_are_refused(tmp_path: Path) -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = free_address()
     with dask(tmp_path, "scheduler", "--host", address):
         command = ["islands", "far", *OPTIONS, "--runs-on", address]
         ended = run_eigen(command, environment=eigen_environment(tmp_path / "home"), folder=tmp_path)

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from dask_cases import WAIT_SECONDS, dask, dask_worker, wait_until
+from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started
 from gcs_emulator import GcsEmulator
 
@@ -15,7 +15,6 @@ from eigen_core.config.loading import load_config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.market import build_panel
 from eigen_core.store import open_store
-from flows.prefect_environment import free_port
 from flows.runs import is_running, runs_in, status_of
 from flows.walk import walk_flow
 from flows.walks import plan_walk, with_purge
@@ -50,7 +49,7 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
         *("--set", "checkpoint.lease_seconds=10"),
     ]
     options = ["--folds", "2", *settings, "--json", "--jobs", "2"]
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = free_address()
     command = ["walk", "led", *options, "--runs-on", address]
     runs = [f"led-fold-{fold}-seed-1" for fold in (1, 2)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dask_cases import WAIT_SECONDS, dask, dask_worker, wait_until
+from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started
 from gcs_emulator import GcsEmulator
 from typer.testing import CliRunner
@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from eigen_core.checkpoint import RunContents
 from eigen_core.store import open_store
 from flows.cli.app import app
-from flows.prefect_environment import free_port
 from flows.runs import status_of
 
 pytestmark = pytest.mark.thorough
@@ -34,7 +33,7 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
     alone = run_eigen(["train", "--run", "alone", *settings], environment=environment, folder=tmp_path)
     assert alone.returncode == 0, alone.stderr
 
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = free_address()
     contents = RunContents(open_store(store), "led")
 
     def generation() -> int:
