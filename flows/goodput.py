@@ -127,6 +127,9 @@ def work_recorded(
     except stop_requests:
         sign.unlink(missing_ok=True)
         raise
+    except BaseException:
+        sign.touch()
+        raise
     sign.unlink(missing_ok=True)
 
 

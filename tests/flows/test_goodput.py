@@ -68,6 +68,17 @@ def test_an_interruption_is_known_by_the_last_sign_of_life(location: RunLocation
     assert second.lost_seconds == pytest.approx(600 - second.kept_seconds, abs=1e-3)
 
 
+def test_work_before_an_exception_is_lost_up_to_the_exception(location: RunLocation) -> None:
+    def run_out_of_memory() -> None:
+        interrupted_at(location, at(0))
+        raise MemoryError
+
+    with pytest.raises(MemoryError), work_recorded(location, None, (AskedToEndError,)):
+        run_out_of_memory()
+    sign = location.root / location.name / SIGN_OF_LIFE
+    assert sign.stat().st_mtime > at(0).timestamp()
+
+
 def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
     with pytest.raises(AskedToEndError), work_recorded(location, None, (AskedToEndError,)):
         raise AskedToEndError
