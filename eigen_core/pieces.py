@@ -6,18 +6,29 @@ many small operations cost more than memory does, and what is computed at a time
 GPU's memory, since bits may depend on groups there.
 """
 
+from typing import NamedTuple
+
 import torch
 
 from eigen_core.config import PopulationConfig
 from eigen_core.units import BYTES_PER_MB
 
-_COLUMNS_MB_CPU, _COLUMNS_MB_GPU = 2.0, 16.0
-_GROUP_MB_CPU, _GROUP_MB_GPU = 4.0, 1_024.0
-_PLAYING_MB_CPU, _PLAYING_MB_GPU = 96.0, 2_048.0
-_ENCODED_MB_CPU, _ENCODED_MB_GPU = 4.0, 256.0
+
+class _Megabytes(NamedTuple):
+    cpu: float
+    gpu: float
+
+    def on(self, device: str) -> float:
+        return self.cpu if device == "cpu" else self.gpu
+
+
+_COLUMNS = _Megabytes(2.0, 16.0)
+_GROUP = _Megabytes(4.0, 1_024.0)
+_PLAYING = _Megabytes(96.0, 2_048.0)
+_ENCODED = _Megabytes(4.0, 256.0)
 _TIMES_BEFORE, _AFTER_MB = 8, 64.0
 # As much as a GPU is sent in some milliseconds: sent at once, more would save no time that could be seen.
-_NOISE_MB_CPU, _NOISE_MB_GPU = 4.0, 64.0
+_NOISE = _Megabytes(4.0, 64.0)
 
 
 def device_kind(wanted: str) -> str:
@@ -41,8 +52,7 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
     """
     if chosen:
         return min(chosen, columns)
-    megabytes = _COLUMNS_MB_CPU if device == "cpu" else _COLUMNS_MB_GPU
-    return _even(columns, megabytes, column_bytes)
+    return _even(columns, _COLUMNS.on(device), column_bytes)
 
 
 def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) -> int:
@@ -56,7 +66,7 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
     agents = population.size
     if population.group_size:
         return min(population.group_size, agents)
-    group = _even(agents, _GROUP_MB_CPU if device == "cpu" else _GROUP_MB_GPU, block_bytes)
+    group = _even(agents, _GROUP.on(device), block_bytes)
     # The products of an agent by itself, and those of its gradients, are divided one by one.
     return max(group, min(agents, 2))
 
@@ -71,7 +81,7 @@ def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str)
     """
     if population.group_size:
         return min(population.group_size, population.size)
-    return _even(population.size, _PLAYING_MB_CPU if device == "cpu" else _PLAYING_MB_GPU, agent_bytes)
+    return _even(population.size, _PLAYING.on(device), agent_bytes)
 
 
 def encoded_at_once(
@@ -88,7 +98,7 @@ def encoded_at_once(
         days_before: days that are computed before the first, whatever the number of those after it. They are to be a
             small part of the work, as far as that takes little memory.
     """
-    megabytes = _ENCODED_MB_CPU if device == "cpu" else _ENCODED_MB_GPU
+    megabytes = _ENCODED.on(device)
     fewest = max(min(_TIMES_BEFORE * days_before, int(_AFTER_MB * BYTES_PER_MB) // day_bytes), 1)
     days = min(days, max(steps, fewest), max(int(megabytes * BYTES_PER_MB) // day_bytes, fewest))
     return _even(agents, megabytes, days * day_bytes), days
@@ -102,7 +112,7 @@ def noise_at_once(steps: int, step_bytes: int, device: str) -> int:
         step_bytes: of the noise of one.
         device: the kind of device.
     """
-    return _even(steps, _NOISE_MB_CPU if device == "cpu" else _NOISE_MB_GPU, step_bytes)
+    return _even(steps, _NOISE.on(device), step_bytes)
 
 
 def _even(count: int, megabytes: float, each: int) -> int:

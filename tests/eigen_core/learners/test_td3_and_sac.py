@@ -219,7 +219,7 @@ def test_bits_do_not_depend_on_how_much_noise_is_drawn_at_a_time(
     learned = []
     # Of one of five steps, of two, of all.
     for megabytes in (0.0, 4 * AGENTS * BATCH * 4e-6 * 2, 1.0):
-        monkeypatch.setattr(pieces, "_NOISE_MB_CPU", megabytes)
+        monkeypatch.setattr(pieces, "_NOISE", pieces._NOISE._replace(cpu=megabytes))
         case = Case(learner_class)
         plan = replace(case.plan, slots=case.plan.slots.expand(-1, 5, -1, -1), blocks=case.plan.blocks * 5)
         learned.append(

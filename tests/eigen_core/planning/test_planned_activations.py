@@ -172,7 +172,7 @@ def test_products_in_bfloat16_hold_no_more_than_planned(settings: tuple[str, ...
 
 
 def test_days_that_are_encoded_in_pieces_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_ENCODED_MB_CPU", 0.05)
+    monkeypatch.setattr(pieces, "_ENCODED", pieces._ENCODED._replace(cpu=0.05))
     test_each_phase_holds_what_was_planned(("evaluation.shared_slices=false",), _NARROW)
 
 
