@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from eigen_core.config import Config
+from eigen_core.devices import visible_gpus
 from eigen_core.generation import TrainingState, resolve_device
 from eigen_core.planning.workers import local_worker_count
 from eigen_core.task import TaskData
@@ -19,14 +20,15 @@ def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
 
     They start while the block prepares the run.
     """
-    count = local_worker_count(config, "cuda" if resolve_device(config.device).type == "cuda" else "cpu")
+    device = resolve_device(config.device).type
+    count = local_worker_count(config, "cuda" if device == "cuda" else "cpu")
     if not count:
         yield None
         return
     # Imported here: most trainings need none, and it takes as long as a small generation.
     from eigen_core.workers import LocalWorkers
 
-    with LocalWorkers(count) as workers:
+    with LocalWorkers(count, visible_gpus() if device == "cuda" else ()) as workers:
         yield workers
 
 

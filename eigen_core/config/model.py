@@ -48,7 +48,7 @@ class Config(Section):
     steps sooner."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
     """Processes on this machine that compute the agents, one thread each; 0: the run's own process computes them;
-    `auto`: as many as there are processor cores, at most one an agent; 0 with a GPU."""
+    `auto`: as many as there are processor cores, at most one an agent; with GPUs one for each, 0 with one GPU."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"

@@ -9,7 +9,7 @@ from eigen_core.memory import shares_memory
 from eigen_core.needs import SINGLE
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
-from eigen_core.planning.workers import has_workers, local_worker_count, worker_needs
+from eigen_core.planning.workers import has_workers, local_worker_count, most_on_one_gpu, worker_needs
 from eigen_core.reporting.trackers import tracker_bytes
 from eigen_core.store import is_remote
 
@@ -235,7 +235,7 @@ def _working(scale: Scale, tensors: _Tensors) -> list[Part]:
 
 
 def worker_parts(scale: Scale, device: Device, count: int, among: int | None = None) -> list[Part]:
-    """Return what workers on one machine take, all together.
+    """Return what workers on one machine take, all together on its host, and on a GPU those that share it.
 
     Args:
         scale: the run.
@@ -246,11 +246,12 @@ def worker_parts(scale: Scale, device: Device, count: int, among: int | None = N
     if not count:
         return []
     tensors, needs = _Tensors(device), worker_needs(scale, among or count, device)
+    holding = count if device == "cpu" else most_on_one_gpu(count)
     processes = count * needs.process + (0 if device == "cpu" else count * _CUDA_HOST)
     kept = min(needs.evaluate, _KEPT_LIMIT) if device == "cpu" else _CUDA_CONTEXT
 
     def part(name: str, size: int, how: str, *phases: Phase, host_bytes: int = 0) -> Part:
-        made = tensors.part(f"workers' {name}", count * size, how, phases or PHASES, host_bytes)
+        made = tensors.part(f"workers' {name}", holding * size, how, phases or PHASES, host_bytes)
         return replace(made, device_holder="workers")
 
     return [

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from eigen_core.config import Config
+from eigen_core.devices import visible_gpus
 from eigen_core.learners import learner_class
 from eigen_core.memory import shares_memory
 from eigen_core.planning import phases
@@ -38,9 +39,17 @@ def local_worker_count(config: Config, device: Literal["cpu", "cuda"]) -> int:
     """Return how many worker processes a run starts on this machine, where its tensors live on `device`."""
     if config.workers != "auto":
         return config.workers
+    if device == "cuda":
+        gpus = len(visible_gpus())
+        return min(gpus, config.population.size) if gpus > 1 else 0
     # Those that this process may use, where the system can say that.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, config.population.size) if cores > 1 and device == "cpu" else 0
+    return min(cores, config.population.size) if cores > 1 else 0
+
+
+def most_on_one_gpu(count: int) -> int:
+    """Return how many of so many workers of this machine share a GPU, at most; each has one of those there are."""
+    return -(-count // max(len(visible_gpus()), 1))
 
 
 def has_workers(config: Config, device: Literal["cpu", "cuda"]) -> bool:

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count as count_from
@@ -40,10 +41,11 @@ _UNLOCKED_SECONDS = 60
 
 @dataclass
 class _Worker:
-    """A process, the name by which the scheduler knows it, its log, and what ends the shell that watches it."""
+    """A process, the name by which the scheduler knows it, its GPU and log, and what ends the shell that watches it."""
 
     process: subprocess.Popen[bytes]
     name: str
+    gpu: str | None
     log: Path
     release: Callable[[], None]
 
@@ -71,14 +73,17 @@ class LocalWorkers:
 
     Args:
         count: how many.
+        gpus: as `CUDA_VISIBLE_DEVICES` names them; each worker is given one of those that fewest have. Empty: workers
+            see what this process does.
         lost_seconds: time without a heartbeat after which one counts as lost.
 
     Attributes:
         count: how many there are to be.
     """
 
-    def __init__(self, count: int, lost_seconds: int = 60) -> None:
+    def __init__(self, count: int, gpus: Sequence[str] = (), lost_seconds: int = 60) -> None:
         self.count = count
+        self._gpus = gpus
         self._workers: dict[int, _Worker] = {}
         self._dropped = _Dropped()
         self._names = (f"local-{number}" for number in count_from(1))
@@ -122,9 +127,15 @@ class LocalWorkers:
         while len(self._workers) < self.count:
             name = next(self._names)
             log = Path(self._folder.name) / f"{name}.log"
-            process = self._started(name, log)
+            gpu = self._free_gpu()
+            process = self._started(name, gpu, log)
             release = stop_with_this_process(process.pid, _ENDING_SECONDS)
-            self._workers[process.pid] = _Worker(process, name, log, release)
+            self._workers[process.pid] = _Worker(process, name, gpu, log, release)
+
+    def _free_gpu(self) -> str | None:
+        """Return one of the GPUs that fewest workers have."""
+        taken = Counter(worker.gpu for worker in self._workers.values())
+        return min(self._gpus, key=lambda gpu: taken[gpu], default=None)
 
     def _kill_those_that_hang(self) -> None:
         """Kill those that the scheduler has dropped: it gives them nothing more to compute."""
@@ -136,13 +147,13 @@ class LocalWorkers:
     def _forget(self, pid: int) -> None:
         self._workers.pop(pid).release()
 
-    def _started(self, name: str, log: Path) -> subprocess.Popen[bytes]:
+    def _started(self, name: str, gpu: str | None, log: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", "worker", self.address, "--nthreads", "1", "--no-nanny"]
         command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
         command += ["--death-timeout", _WITHOUT_SCHEDULER, "--name", name]
         # What takes long to import is imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.resident"]
-        environment = {**os.environ, **_ENVIRONMENT}
+        environment = {**os.environ, **_ENVIRONMENT, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
         with log.open("wb") as written:
             # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
             return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Arrays of the host on the device that computes."""
+"""The GPUs that a process sees, and arrays of the host on the device that computes."""
 
 from typing import Any
 
@@ -7,7 +7,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigen_core.devices import on_device
+from eigen_core.devices import on_device, visible_gpus
+
+
+@pytest.mark.parametrize(
+    ("named", "count", "gpus"),
+    [
+        (None, 3, ("0", "1", "2")),
+        (None, 0, ()),
+        ("", 0, ()),
+        ("5,1", 2, ("5", "1")),
+        ("GPU-8932f937,-1,0", 1, ("GPU-8932f937",)),
+    ],
+)
+def test_gpus_are_named_as_the_environment_names_them(
+    named: str | None, count: int, gpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert visible_gpus() == gpus
 
 
 def test_on_the_cpu_it_is_the_same_memory() -> None:

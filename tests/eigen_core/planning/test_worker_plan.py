@@ -5,6 +5,7 @@ import sys
 from typing import Literal
 
 import pytest
+import torch
 from science_cases import random_panel, small_config
 
 from eigen_core.config import Config
@@ -44,6 +45,7 @@ def test_where_memory_is_not_shared_each_has_a_copy_of_the_replay(
 ) -> None:
     shared = sum(part.host_bytes for part in planned(workers=1).parts if part.name == "learning")
     monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     one, three = (
         plan_of(CONFIG.model_copy(update={"workers": count}), FACTS, device=device, server=False) for count in (1, 3)
     )
@@ -89,3 +91,23 @@ def test_auto_takes_the_cores_and_at_most_one_an_agent(cores: int, count: int, m
     assert local_worker_count(config, "cpu") == count
     assert local_worker_count(config, "cuda") == 0
     assert local_worker_count(CONFIG, "cpu") == 0
+
+
+@pytest.mark.parametrize(("gpus", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
+def test_auto_takes_all_gpus_where_there_are_several(gpus: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), "cuda") == count
+
+
+def test_a_gpu_is_planned_for_the_workers_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(workers: int, gpus: int) -> dict[str, int]:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        config = CONFIG.model_copy(update={"workers": workers})
+        parts = plan_of(config, FACTS, device="cuda", server=False).parts
+        return {part.name: part.device_bytes for part in parts if part.name.startswith("workers")}
+
+    one_gpu = held(4, 1)
+    for name, size in one_gpu.items():
+        assert held(4, 2)[name] * 2 == held(4, 4)[name] * 4 == size
+        assert held(4, 3)[name] == held(4, 2)[name]
+    assert one_gpu["workers' replays"] > 0
