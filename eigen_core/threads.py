@@ -1,15 +1,36 @@
 """How many threads compute: measured by gradient steps that are needed anyway; small ones gain nothing by more."""
 
 import logging
+import math
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+
+from eigen_core.control_groups import control_groups
 
 logger = logging.getLogger(__name__)
 
 # Of each count; the first one only warms up its threads.
 _STEPS = 6
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return how many processor cores this process may use: one of a container often has fewer than the machine.
+
+    Args:
+        root: folder that stands for the root of the file system.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = (group.cores() for group in control_groups(root, "cpu"))
+    return min([cores, *(math.ceil(share) for share in given if share is not None)])
+
+
+def set_threads(chosen: int) -> None:
+    """Let torch compute with so many threads; 0: as many as it has, at most one for each usable core."""
+    torch.set_num_threads(chosen or min(torch.get_num_threads(), usable_cores()))
 
 
 class ThreadTrial:

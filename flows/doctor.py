@@ -102,6 +102,7 @@ class Doctor:
 
         from eigen_core.generation import resolve_device
         from eigen_core.memory import device_limit
+        from eigen_core.threads import usable_cores
 
         device = resolve_device(self._config.device)
         limit = device_limit(device)
@@ -109,7 +110,7 @@ class Doctor:
             free, _ = torch.cuda.mem_get_info(device)
             found = f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now"
             return Finding("device", "ok", f"{found}; {_driver()}")
-        found = f"cpu (device={self._config.device}), {torch.get_num_threads()} threads, {os.cpu_count()} cores"
+        found = f"cpu (device={self._config.device}), {usable_cores()} of {os.cpu_count()} cores"
         if self._config.device == "cpu":
             return Finding("device", "ok", found)
         if _DRIVER.exists() and torch.version.cuda is None:

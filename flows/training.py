@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import torch
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
@@ -31,6 +30,7 @@ from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.task import TaskData, open_data
+from eigen_core.threads import set_threads
 from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_store_of_environment
 from flows.cockpit import Cockpit
 from flows.goodput import work_recorded
@@ -134,8 +134,7 @@ def _end_at_once() -> None:
 
 def _train(run: ChosenRun) -> State[None] | None:
     """Prepare a run, train its generations and end it, under the memory guard; return how that ended."""
-    if run.config.threads > 0:
-        torch.set_num_threads(run.config.threads)
+    set_threads(run.config.threads)
     with (
         run.attempt(),
         MemoryWatch(run.config, run.location) as watch,

@@ -44,11 +44,12 @@ class Config(Section):
     """Whether a GPU is given a gradient step, and a day of all episodes, in one call each, as CUDA graphs, instead of
     operator after operator; of no effect on a CPU."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
-    """Processor threads of a computation; 0: all that torch would use or one, whichever computes the first gradient
-    steps sooner."""
+    """Processor threads of a computation; 0: all that torch would use on the cores that there are for this process, or
+    one, whichever computes the first gradient steps sooner."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
     """Processes on this machine that compute the agents, one thread each; 0: the run's own process computes them;
-    `auto`: as many as there are processor cores, at most one an agent; with GPUs one for each, 0 with one GPU."""
+    `auto`: as many as there are processor cores for this process, at most one an agent; with GPUs one for each, 0 with
+    one GPU."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"

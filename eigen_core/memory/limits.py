@@ -11,8 +11,8 @@ import psutil
 import torch
 
 from eigen_core.config.running import MemoryConfig
+from eigen_core.control_groups import ControlGroup, control_groups
 from eigen_core.errors import InputError
-from eigen_core.memory.control_groups import ControlGroup, control_groups
 from eigen_core.memory.process import proc_entries
 from eigen_core.units import BYTES_PER_GB, size
 

@@ -1,6 +1,5 @@
 """The worker processes that a run starts on its own machine, and what each of them takes."""
 
-import os
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,6 +9,7 @@ from eigen_core.learners import learner_class
 from eigen_core.memory import shares_memory
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
+from eigen_core.threads import usable_cores
 
 # Measured on Linux with glibc and torch 2.13 (CPU), without the parts of the run.
 _PROCESS = 265_000_000
@@ -42,8 +42,7 @@ def local_worker_count(config: Config, device: Literal["cpu", "cuda"]) -> int:
     if device == "cuda":
         gpus = len(visible_gpus())
         return min(gpus, config.population.size) if gpus > 1 else 0
-    # Those that this process may use, where the system can say that.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return min(cores, config.population.size) if cores > 1 else 0
 
 

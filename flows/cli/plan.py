@@ -93,10 +93,9 @@ def planned_run(
     with display_on(console) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            import torch
-
             from eigen_core.planning import calibrate, worker_plans
             from eigen_core.task import open_data, task_class
+            from eigen_core.threads import set_threads
             from flows.run_plan import plan_run
 
             task = task_class(config)
@@ -106,8 +105,7 @@ def planned_run(
             calibration = None
             if run_plan.fits:
                 display.waiting_for("timing a piece")
-                if config.threads > 0:
-                    torch.set_num_threads(config.threads)
+                set_threads(config.threads)
                 calibration = calibrate(config, facts, whole_group=whole_group)
     return PlannedRun(config, run_plan, calibration, worker_plans(config, facts))
 

@@ -11,10 +11,10 @@ import flows.memory_watch
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
+from eigen_core.control_groups import ControlGroup
 from eigen_core.errors import InputError
 from eigen_core.market import PanelFacts
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
-from eigen_core.memory.control_groups import ControlGroup
 from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import host_bytes
 from eigen_core.planning import PHASES, plan_of

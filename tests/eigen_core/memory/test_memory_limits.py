@@ -2,36 +2,20 @@
 
 import logging
 import resource
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from control_group_cases import VERSION_1, VERSION_2, system
 
 from eigen_core.config.running import MemoryConfig
+from eigen_core.control_groups import control_groups
 from eigen_core.errors import InputError
 from eigen_core.memory import HostLimit, device_limit, host_limits
-from eigen_core.memory.control_groups import control_groups
 
 GB = 1_000_000_000
 FREE = resource.RLIM_INFINITY
-_V1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
-_V2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 _UNLIMITED_V1 = "9223372036854771712\n"
-
-
-def _system(root: Path, groups: str, mounts: str, files: Mapping[str, str], total_kb: int = 16_000_000) -> Path:
-    """A file system with /proc and control groups; `files` are relative to /sys/fs/cgroup."""
-    own = root / "proc/self"
-    own.mkdir(parents=True)
-    own.joinpath("cgroup").write_text(groups)
-    own.joinpath("mountinfo").write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n{mounts}")
-    root.joinpath("proc/meminfo").write_text(f"MemTotal: {total_kb} kB\nMemFree: 5 kB\nMemAvailable: 9000000 kB\n")
-    for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 def _found(root: Path, limit_gb: float | None = None, address_space: int = FREE) -> tuple[HostLimit, ...]:
@@ -43,7 +27,7 @@ def test_version_2_the_tightest_group_on_the_way_up_counts(tmp_path: Path, tight
     groups = ["/user.slice/job", "/user.slice", "/"]
     limits = {f"{group.strip('/')}/memory.max".lstrip("/"): "max\n" for group in groups}
     limits[f"{tightest.strip('/')}/memory.max".lstrip("/")] = f"{3 * GB}\n"
-    root = _system(tmp_path, "0::/user.slice/job\n", _V2, limits)
+    root = system(tmp_path, "0::/user.slice/job\n", VERSION_2, limits)
     smallest = _found(root)[0]
     assert smallest.bytes == 3 * GB
     assert smallest.origin == f"control group {tightest}, memory.max"
@@ -51,10 +35,10 @@ def test_version_2_the_tightest_group_on_the_way_up_counts(tmp_path: Path, tight
 
 
 def test_version_1_walks_up_and_ignores_no_limit(tmp_path: Path) -> None:
-    root = _system(
+    root = system(
         tmp_path,
         "5:devices:/\n4:memory:/docker/1f\n1:cpu:/docker/1f\n0::/\n",
-        _V1,
+        VERSION_1,
         {
             "memory/memory.limit_in_bytes": _UNLIMITED_V1,
             "memory/docker/memory.limit_in_bytes": f"{2 * GB}",
@@ -69,10 +53,10 @@ def test_version_1_walks_up_and_ignores_no_limit(tmp_path: Path) -> None:
 
 
 def test_version_1_groups_that_keep_apart_do_not_bound_their_children(tmp_path: Path) -> None:
-    root = _system(
+    root = system(
         tmp_path,
         "4:memory:/a/b\n",
-        _V1,
+        VERSION_1,
         {
             "memory/a/memory.limit_in_bytes": f"{GB}",
             "memory/a/memory.use_hierarchy": "0\n",
@@ -87,20 +71,20 @@ def test_version_1_groups_that_keep_apart_do_not_bound_their_children(tmp_path: 
     [
         ("4:memory:/docker/1f\n", "35 31 0:32 /docker/1f /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"),
         ("4:memory:/docker/1f\n", "35 31 0:32 /../.. /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"),
-        ("4:memory:/../x\n", _V1),
+        ("4:memory:/../x\n", VERSION_1),
     ],
     ids=["mounted from its own group", "mount outside of the namespace", "group outside of the namespace"],
 )
 def test_a_container_sees_its_group_as_the_root_of_the_mount(tmp_path: Path, groups: str, mounts: str) -> None:
     # What lies beside the mount is no limit of this process.
     beside = {"memory.limit_in_bytes": f"{GB}", "x/memory.limit_in_bytes": f"{GB}"}
-    root = _system(tmp_path, groups, mounts, {"memory/memory.limit_in_bytes": f"{5 * GB}"} | beside)
+    root = system(tmp_path, groups, mounts, {"memory/memory.limit_in_bytes": f"{5 * GB}"} | beside)
     assert _found(root)[0].bytes == 5 * GB
 
 
 def test_both_versions_at_once_and_an_escaped_mount_point(tmp_path: Path) -> None:
-    mounts = _V1 + "41 31 0:38 / /sys/fs/cgroup/with\\040space rw - cgroup2 cgroup2 rw\n"
-    root = _system(
+    mounts = VERSION_1 + "41 31 0:38 / /sys/fs/cgroup/with\\040space rw - cgroup2 cgroup2 rw\n"
+    root = system(
         tmp_path,
         "4:memory:/a\n0::/b\n",
         mounts,
@@ -110,21 +94,21 @@ def test_both_versions_at_once_and_an_escaped_mount_point(tmp_path: Path) -> Non
 
 
 def test_without_control_groups_physical_memory_is_the_limit(tmp_path: Path) -> None:
-    root = _system(tmp_path, "", "", {})
+    root = system(tmp_path, "", "", {})
     assert [limit.origin for limit in _found(root)] == ["physical memory"]
     tmp_path.joinpath("proc/self/cgroup").unlink()
     assert [limit.origin for limit in _found(root)] == ["physical memory"]
 
 
 def test_the_own_limit_and_the_address_space_are_sorted_in(tmp_path: Path) -> None:
-    root = _system(tmp_path, "", "", {})
+    root = system(tmp_path, "", "", {})
     found = _found(root, limit_gb=2.5, address_space=2 * GB)
     assert [(limit.bytes, limit.kind) for limit in found[:2]] == [(2 * GB, "address_space"), (2_500_000_000, "run")]
     assert str(found[1]) == "2.50 GB (memory.limit_gb)"
 
 
 def test_an_own_limit_above_the_machine_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    root = _system(tmp_path, "", "", {})
+    root = system(tmp_path, "", "", {})
     with caplog.at_level(logging.WARNING):
         assert _found(root, limit_gb=99)[0].origin == "physical memory"
     assert caplog.messages == [
@@ -136,7 +120,7 @@ def test_an_own_limit_above_the_machine_is_a_warning(tmp_path: Path, caplog: pyt
 def test_a_group_whose_limit_is_no_number_is_refused_unless_there_is_an_own_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    root = _system(tmp_path, "0::/\n", _V2, {"memory.max": text})
+    root = system(tmp_path, "0::/\n", VERSION_2, {"memory.max": text})
     with pytest.raises(InputError, match=r"control group / is no number: .*memory\.max.*Set memory\.limit_gb"):
         _found(root)
     with caplog.at_level(logging.WARNING):
@@ -145,7 +129,7 @@ def test_a_group_whose_limit_is_no_number_is_refused_unless_there_is_an_own_one(
 
 
 def test_a_group_whose_limit_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    root = _system(tmp_path, "0::/\n", _V2, {})
+    root = system(tmp_path, "0::/\n", VERSION_2, {})
     # A folder in its place fails for everybody; root may read whatever its mode says.
     root.joinpath("sys/fs/cgroup/memory.max").mkdir(parents=True)
     with pytest.raises(InputError, match=r"cannot be read from .*memory\.max: .*Make it readable, or set memory"):
@@ -154,11 +138,11 @@ def test_a_group_whose_limit_cannot_be_read_is_refused_in_a_sentence(tmp_path: P
 
 @pytest.mark.parametrize("value", [0, -5])
 def test_limits_under_which_nothing_runs_are_refused(tmp_path: Path, value: int) -> None:
-    root = _system(tmp_path, "0::/\n", _V2, {"memory.max": f"{value}"})
+    root = system(tmp_path, "0::/\n", VERSION_2, {"memory.max": f"{value}"})
     with pytest.raises(InputError, match=rf"control group /, memory.max is {value} bytes: nothing can run"):
         _found(root)
     with pytest.raises(InputError, match=r"RLIMIT_AS.* is 0 bytes"):
-        _found(_system(tmp_path / "other", "", "", {}), address_space=0)
+        _found(system(tmp_path / "other", "", "", {}), address_space=0)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
@@ -184,8 +168,8 @@ def test_what_a_group_holds_leaves_out_what_the_kernel_can_drop(tmp_path: Path) 
         "two/memory.current": "1000\n",
         "two/memory.stat": statistics,
     }
-    mounts = _V1 + "41 31 0:38 / /sys/fs/cgroup/two rw - cgroup2 cgroup2 rw\n"
-    root = _system(tmp_path, "4:memory:/\n0::/\n", mounts, files)
+    mounts = VERSION_1 + "41 31 0:38 / /sys/fs/cgroup/two rw - cgroup2 cgroup2 rw\n"
+    root = system(tmp_path, "4:memory:/\n0::/\n", mounts, files)
     first, second = control_groups(root)
     assert (first.version, first.taken()) == (1, 1_500)
     assert (second.version, second.taken()) == (2, 952)

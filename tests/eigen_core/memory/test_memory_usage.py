@@ -11,8 +11,8 @@ import pytest
 import torch
 from memory_cases import HandClock
 
+from eigen_core.control_groups import ControlGroup
 from eigen_core.memory import DeviceUsage, HostLimit, device_bytes, host_bytes
-from eigen_core.memory.control_groups import ControlGroup
 from eigen_core.memory.process import address_space_bytes, own_resident_bytes, resident_part
 from eigen_core.memory.usage import SystemMeter
 

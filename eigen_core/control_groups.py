@@ -24,7 +24,7 @@ _RECLAIMABLE = {
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """A control group with a memory limit.
+    """A control group that may limit memory or processor time.
 
     Attributes:
         version: of the interface.
@@ -68,6 +68,20 @@ class ControlGroup:
         # -1 sets no limit in version 1.
         return None if value == -1 or value >= _UNLIMITED else value
 
+    def cores(self) -> float | None:
+        """Return how many processor cores the group has the time of; None if it has no limit of its own.
+
+        A limit that cannot be read or understood is none: it would cost time, and nothing else.
+        """
+        if self.version == 2:
+            words = " ".join(_lines(self.folder / "cpu.max")).split()
+        else:
+            words = [*_lines(self.folder / "cpu.cfs_quota_us"), *_lines(self.folder / "cpu.cfs_period_us")]
+        # Version 2 writes max where there is no limit, version 1 a quota of -1.
+        if len(words) != 2 or not all(word.isdecimal() and int(word) > 0 for word in words):
+            return None
+        return int(words[0]) / int(words[1])
+
     def taken(self) -> int | None:
         """Return what the group holds that the kernel cannot simply drop (bytes); None where that is not known."""
         try:
@@ -82,32 +96,33 @@ class ControlGroup:
         return max(usage - reclaimable, 0)
 
 
-def control_groups(root: Path = Path("/")) -> Iterator[ControlGroup]:
-    """Find the memory groups of this process, the innermost first, each followed by those above it.
+def control_groups(root: Path = Path("/"), controller: Literal["memory", "cpu"] = "memory") -> Iterator[ControlGroup]:
+    """Find the groups of this process that have a controller, the innermost first, each followed by those above it.
 
     A container sees its own group as the root of the mount; the path in `/proc/self/cgroup` then leads outside and the
     mount's root stands for it.
 
     Args:
         root: folder that stands for the root of the file system.
+        controller: of what is limited.
     """
-    mounts = _mounts(root)
-    for version, name in _memberships(root):
+    mounts = _mounts(root, controller)
+    for version, name in _memberships(root, controller):
         if version in mounts:
             point, mount_root = mounts[version]
             yield from _upwards(version, PurePosixPath(name), mount_root, root / point.lstrip("/"))
 
 
-def _memberships(root: Path) -> Iterator[tuple[Literal[1, 2], str]]:
+def _memberships(root: Path, controller: str) -> Iterator[tuple[Literal[1, 2], str]]:
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, name = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
         if number == "0" and not controllers:
             yield 2, name
-        elif "memory" in controllers.split(","):
+        elif controller in controllers.split(","):
             yield 1, name
 
 
-def _mounts(root: Path) -> dict[int, tuple[str, str]]:
+def _mounts(root: Path, controller: str) -> dict[int, tuple[str, str]]:
     """Where each version is mounted, and which part of its hierarchy: `{version: (mount point, root)}`."""
     found: dict[int, tuple[str, str]] = {}
     for line in _lines(root / "proc/self/mountinfo"):
@@ -119,7 +134,7 @@ def _mounts(root: Path) -> dict[int, tuple[str, str]]:
         mount_root, point = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text) for text in fields[3:5])
         if kind[0] == "cgroup2":
             found.setdefault(2, (point, mount_root))
-        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+        elif kind[0] == "cgroup" and controller in kind[2].split(","):
             found.setdefault(1, (point, mount_root))
     return found
 
