@@ -53,7 +53,7 @@ def retry(attempt: Callable[[float], _Result], seconds: float) -> _Result:
     return attempt(max(end - clock(), _MIN_ATTEMPT_SECONDS))
 
 
-def within(seconds: float, action: Callable[[], None], late: str) -> None:
+def within(seconds: float, action: Callable[[], object], late: str) -> None:
     """Run `action` in a thread and wait for it no longer than `seconds`.
 
     A thread that does not end in time is abandoned: a call into a dead network file system cannot be interrupted.
