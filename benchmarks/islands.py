@@ -1,6 +1,5 @@
 """Whether islands find more of a known edge than one population of as many agents."""
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from benchmarks.learning.trial import trial_config
 from benchmarks.results import Section
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.threads import usable_cores
 from flows.migration import source_of
 
 _ISLANDS, _AGENTS, _MIGRATION = 4, 8, 2
@@ -84,7 +84,7 @@ def _give_immigrant(state: TrainingState, run: str, generation: int, champions: 
 def run() -> Section:
     """Train islands, one population of as many agents, and islands that exchange nothing, on markets with an edge."""
     trials = [_Trial(*case, form, seed) for case in _CASES for seed in _SEEDS for form in _FORMS]
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         shares = dict(zip(trials, pool.map(_Trial.share, trials), strict=True))
     return Section(
         title="Islands",

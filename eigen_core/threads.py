@@ -4,7 +4,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -28,9 +29,18 @@ def usable_cores(root: Path = Path("/")) -> int:
     return min([cores, *(math.ceil(share) for share in given if share is not None)])
 
 
-def set_threads(chosen: int) -> None:
-    """Let torch compute with so many threads; 0: as many as it has, at most one for each usable core."""
-    torch.set_num_threads(chosen or min(torch.get_num_threads(), usable_cores()))
+@contextmanager
+def computing_threads(chosen: int) -> Iterator[None]:
+    """Let torch compute with so many threads inside the block; 0: as many as before, at most one for each usable core.
+
+    Whatever the block sets, afterwards it is as before.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(chosen or min(before, usable_cores()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class ThreadTrial:

@@ -17,6 +17,7 @@ from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
 from eigen_core.market.fresh import TrainingDays, fresh_panel
+from eigen_core.threads import computing_threads
 from flows.act_ledger import ActLedger, read_ledger, write_ledger
 from flows.act_reconciliation import Reconciliation, prices_of, reconciled
 from flows.backtests import agents_on_market, newest_of_run, require_prices
@@ -137,5 +138,6 @@ def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path
         raise InputError(f"The prices end on {dates[-1]}, but {path} has orders up to {kept.last}: give newer prices.")
     if kept.began not in dates:
         raise InputError(f"{path} begins on {kept.began}, of which there are no prices: give prices of that day too.")
-    backtest = task_backtest(config, panel, resolve_device(config.device))
-    return backtest.next_orders(weights, dates.index(kept.began))
+    with computing_threads(config.threads):
+        backtest = task_backtest(config, panel, resolve_device(config.device))
+        return backtest.next_orders(weights, dates.index(kept.began))

@@ -23,6 +23,7 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel, build_panel
 from eigen_core.records import history_in
 from eigen_core.store import open_store
+from eigen_core.threads import computing_threads
 from eigen_core.units import count
 from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
@@ -119,12 +120,14 @@ def backtest(
     weights, population = (_weights_of(contents, manifest, named) for named in (agent, "population"))
     panel, generation = _panel_of(contents, manifest, config), manifest.generation
     days = days_of(panel, config, span)
-    market = task_backtest(config, panel, resolve_device(config.device))
-    played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
+    with computing_threads(config.threads):
+        market = task_backtest(config, panel, resolve_device(config.device))
+        played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
+        candidates = market.returns_of(population, panel.splits.validation)
     chosen = Chosen(
         training_days=len(set(days) & set(panel.splits.train)),
         choices=generation * config.population.size if set(days) & set(panel.splits.validation) else 0,
-        candidates=market.returns_of(population, panel.splits.validation),
+        candidates=candidates,
     )
     looks, verdict = counted_verdict(open_store(store), run, config, panel, weights, played, chosen)
     return Backtest(

@@ -12,6 +12,7 @@ from eigen_core.checkpoint import CHAMPION, DamagedGenerationError, stored_weigh
 from eigen_core.evaluation import spread_starts
 from eigen_core.generation.importance import Importance, importance
 from eigen_core.generation.state import resolve_device
+from eigen_core.threads import computing_threads
 from flows.backtests import agents_on_market
 from flows.runs import config_to_resume, configured_location, newest_first
 
@@ -82,7 +83,8 @@ def run_importance(
     validation = panel.splits.validation
     starts = spread_starts(panel.validation_starts(config), config.evaluation.validation_slices).tolist()
     days = range(max(validation.start - config.market.window + 1, 0), validation.stop)
-    found = importance(config, panel, weights, starts, days, draws)
+    with computing_threads(config.threads):
+        found = importance(config, panel, weights, starts, days, draws)
     by_feature, by_column = [of_features for of_features, _ in found], [of_columns for _, of_columns in found]
     columns = over_agents(by_column)
     return RunImportance(

@@ -30,7 +30,7 @@ from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.task import TaskData, open_data
-from eigen_core.threads import set_threads
+from eigen_core.threads import computing_threads
 from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_store_of_environment
 from flows.cockpit import Cockpit
 from flows.goodput import work_recorded
@@ -134,8 +134,8 @@ def _end_at_once() -> None:
 
 def _train(run: ChosenRun) -> State[None] | None:
     """Prepare a run, train its generations and end it, under the memory guard; return how that ended."""
-    set_threads(run.config.threads)
     with (
+        computing_threads(run.config.threads),
         run.attempt(),
         MemoryWatch(run.config, run.location) as watch,
         Reporter(run.name) as reporter,
@@ -226,9 +226,9 @@ def _run_generations(training: Training) -> None:
         session.location.store.url,
     )
     written = None if run.newest is None else datetime.fromisoformat(run.newest.created)
-    with work_recorded(session.location, written, (*STOP_REQUESTS, KeyboardInterrupt)) as starts:
-        training.send(lambda listener: listener.begun(training, starts))
-        try:
+    try:
+        with work_recorded(session.location, written, (*STOP_REQUESTS, KeyboardInterrupt)) as starts:
+            training.send(lambda listener: listener.begun(training, starts))
             with asked_twice(), stop_requests_unmasked(STOP_REQUESTS):
                 for generation in left:
                     _run_generation(training, generation)
@@ -236,14 +236,14 @@ def _run_generations(training: Training) -> None:
                 training.plotting.prepare(training, state.generation)
                 training.plotting.begin(training, state.generation)
             result = _hold_out(training)
-        except MemoryGuardError:
-            _upload_before_end(training)
-            raise
-        except STOP_REQUESTS:
-            _upload_before_end(training, _GRACE_SECONDS)
-            raise
-        _upload(training)
-        training.send(lambda listener: listener.completed(training, result))
+    except MemoryGuardError:
+        _upload_before_end(training)
+        raise
+    except STOP_REQUESTS:
+        _upload_before_end(training, _GRACE_SECONDS)
+        raise
+    _upload(training)
+    training.send(lambda listener: listener.completed(training, result))
 
 
 def _run_generation(training: Training, generation: int) -> None:

@@ -29,6 +29,7 @@ from eigen_core.market.resampled import prices_fingerprint, unpredictable_prices
 from eigen_core.progress import report_progress
 from eigen_core.records import Record
 from eigen_core.store.files import explained, replacing
+from eigen_core.threads import computing_threads
 from eigen_core.trading.planted import with_planted_edge
 from eigen_core.units import percent
 from eigen_core.verdict.claim import POWER, SIGNIFICANCE, Claim
@@ -161,7 +162,8 @@ class TrustTrials:
             path = self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
             trial = _read(path)
             if trial is None:
-                trial = self._made(edge, seed)
+                with computing_threads(self._config.threads):
+                    trial = self._made(edge, seed)
                 _write(path, trial.model_dump(mode="json"))
                 made(trial, done, len(wanted))
             found.append(trial)

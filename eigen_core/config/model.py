@@ -48,8 +48,8 @@ class Config(Section):
     one, whichever computes the first gradient steps sooner."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
     """Processes on this machine that compute the agents, one thread each; 0: the run's own process computes them;
-    `auto`: as many as there are processor cores for this process, at most one an agent; with GPUs one for each, 0 with
-    one GPU."""
+    `auto`: as many as there are processor cores for this process, at most one an agent; 0 with a GPU, and one for each
+    of several GPUs."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"

@@ -95,7 +95,7 @@ def planned_run(
         with progress_to(display):
             from eigen_core.planning import calibrate, worker_plans
             from eigen_core.task import open_data, task_class
-            from eigen_core.threads import set_threads
+            from eigen_core.threads import computing_threads
             from flows.run_plan import plan_run
 
             task = task_class(config)
@@ -105,8 +105,8 @@ def planned_run(
             calibration = None
             if run_plan.fits:
                 display.waiting_for("timing a piece")
-                set_threads(config.threads)
-                calibration = calibrate(config, facts, whole_group=whole_group)
+                with computing_threads(config.threads):
+                    calibration = calibrate(config, facts, whole_group=whole_group)
     return PlannedRun(config, run_plan, calibration, worker_plans(config, facts))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from control_group_cases import VERSION_2, system
 
-from eigen_core.threads import set_threads, usable_cores
+from eigen_core.threads import computing_threads, usable_cores
 
 _CPU_1 = "36 31 0:33 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
 
@@ -52,9 +52,18 @@ def test_torch_takes_no_more_threads_than_there_are_cores_unless_that_is_asked_f
 ) -> None:
     monkeypatch.setattr("eigen_core.threads.usable_cores", lambda: cores)
     before = torch.get_num_threads()
+
+    def compute() -> None:
+        with computing_threads(chosen):
+            assert torch.get_num_threads() == threads
+            # What a trial chooses is for its own run.
+            torch.set_num_threads(1)
+            raise MemoryError
+
     try:
         torch.set_num_threads(torchs)
-        set_threads(chosen)
-        assert torch.get_num_threads() == threads
+        with pytest.raises(MemoryError):
+            compute()
+        assert torch.get_num_threads() == torchs
     finally:
         torch.set_num_threads(before)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+import torch
 from flow_cases import NoDrawing, small_flow_config
 from prefect import State
 
@@ -335,3 +336,21 @@ def test_an_observer_hears_of_every_phase_and_can_stop_between_two(tmp_path: Pat
     ]
     status = status_of(str(tmp_path), "run")
     assert (status.state, status.generation) == ("unfinished", 1)
+
+
+def test_no_more_threads_compute_than_there_are_cores_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, before = list[int](), torch.get_num_threads()
+
+    class Observer(Listener):
+        def phase_started(self, generation: int, phase: str) -> None:  # noqa: ARG002
+            seen.append(torch.get_num_threads())
+
+    monkeypatch.setattr("eigen_core.threads.usable_cores", lambda: 2)
+    try:
+        torch.set_num_threads(3)
+        with observed_by(Observer()):
+            assert train(small_flow_config(tmp_path, generations=1, threads=0)).is_completed()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen[0] == 2
