@@ -14,6 +14,7 @@ from eigen_core.generation import TrainingState, evaluate, evolve, start_trainin
 from eigen_core.needs import Facts
 from eigen_core.planning.scale import Scale
 from eigen_core.progress import progress_to
+from eigen_core.threads import computing_threads
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,18 @@ def calibrate(config: Config, facts: Facts, *, whole_group: bool = False) -> Cal
     sample = scale.task.sample(whole_group=whole_group)
     piece = Scale.of(sample.config, sample.facts)
     began = time.perf_counter()
-    state = start_training(sample.config, sample.content)
-    for _ in range(2):
-        # The first time pays for what is made once.
-        evaluating = sum(_seconds(evaluate, state))
-        learning = _learning_seconds(state)
-        evolving = sum(_seconds(evolve, state))
+    threads = sample.config.threads or torch.get_num_threads()
+    # With a number of them none are tried meanwhile.
+    state = start_training(sample.config.model_copy(update={"threads": threads}), sample.content)
+    # The first time pays for what is made once.
+    _timed_generation(state)
+    evaluating, learning, evolving = _timed_generation(state)
+    if sample.config.threads == 0 and threads > 1:
+        # The run will take one if that is faster.
+        with computing_threads(1):
+            with_one = _timed_generation(state)
+        if with_one.learning.steps < learning.steps:
+            evaluating, learning, evolving = with_one
     other = learning.other * scale.rows_per_generation / piece.rows_per_generation
     steps = learning.steps * sample.learned * scale.learner.batches / max(piece.learner.batches, 1)
     share = scale.learning_share / piece.learning_share if scale.learns else 0.0
@@ -71,6 +78,18 @@ class _Learning(NamedTuple):
 
     other: float
     steps: float
+
+
+class _Timed(NamedTuple):
+    """Seconds of the phases of a generation."""
+
+    evaluating: float
+    learning: _Learning
+    evolving: float
+
+
+def _timed_generation(state: TrainingState) -> _Timed:
+    return _Timed(sum(_seconds(evaluate, state)), _learning_seconds(state), sum(_seconds(evolve, state)))
 
 
 def _learning_seconds(state: TrainingState) -> _Learning:
