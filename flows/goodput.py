@@ -5,7 +5,7 @@ Goodput is the time whose work checkpoints hold, as a share of all time in which
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,7 +128,9 @@ def work_recorded(
         sign.unlink(missing_ok=True)
         raise
     except BaseException:
-        sign.touch()
+        # The disk may be what failed: the time of the last step remains.
+        with suppress(OSError):
+            sign.touch()
         raise
     sign.unlink(missing_ok=True)
 

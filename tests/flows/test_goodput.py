@@ -1,6 +1,7 @@
 """What the time of a run was used for: kept, lost and waiting add up, whatever ended its processes."""
 
 import os
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from flow_cases import small_flow_config
 
 import flows.goodput
 import flows.training
-from eigen_core.checkpoint import RunDirectory, RunLocation
+from eigen_core.checkpoint import RunLocation
 from eigen_core.progress import report_progress
 from flows.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
 from flows.runs import open_or_create, status_of
@@ -79,6 +80,15 @@ def test_work_before_an_exception_is_lost_up_to_the_exception(location: RunLocat
     assert sign.stat().st_mtime > at(0).timestamp()
 
 
+def test_what_failed_is_said_where_its_time_cannot_be_kept(location: RunLocation) -> None:
+    def lose_the_disk() -> None:
+        shutil.rmtree(location.root / location.name)
+        raise MemoryError
+
+    with pytest.raises(MemoryError), work_recorded(location, None, (AskedToEndError,)):
+        lose_the_disk()
+
+
 def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
     with pytest.raises(AskedToEndError), work_recorded(location, None, (AskedToEndError,)):
         raise AskedToEndError
@@ -103,8 +113,13 @@ def test_every_step_of_a_loop_is_a_sign_of_life(location: RunLocation, monkeypat
 @pytest.mark.usefixtures("prefect_api")
 @pytest.mark.thorough
 def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = small_flow_config(tmp_path, generations=2)
-    assert train_flow(config, "run", return_state=True).is_completed()
+    config, ended = small_flow_config(tmp_path, generations=2), list[bool]()
+    sign = tmp_path / "run" / SIGN_OF_LIFE
+    with monkeypatch.context() as patch:
+        # Waiting for a store is no work that an interruption could lose.
+        patch.setattr(flows.training, "_upload", lambda _: ended.append(not sign.exists()))
+        assert train_flow(config, "run", return_state=True).is_completed()
+    assert ended == [True]
     untouched = status_of(str(tmp_path), "run").goodput
     assert untouched is not None
     assert untouched.interruptions == 0
@@ -124,4 +139,4 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
     assert status.goodput.interruptions == 1
     assert status.goodput.lost_seconds > 0
     assert 0 < status.goodput.share < 1
-    assert not (RunDirectory.open(tmp_path, "run").path / SIGN_OF_LIFE).exists()
+    assert not sign.exists()
