@@ -28,7 +28,9 @@ def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
     # Imported here: most trainings need none, and it takes as long as a small generation.
     from eigen_core.workers import LocalWorkers
 
-    with LocalWorkers(count, visible_gpus() if device == "cuda" else ()) as workers:
+    gpus = visible_gpus() if device == "cuda" else ()
+    # This process computes on the first.
+    with LocalWorkers(count, (*gpus[1:], *gpus[:1])) as workers:
         yield workers
 
 

@@ -246,7 +246,10 @@ def worker_parts(scale: Scale, device: Device, count: int, among: int | None = N
     if not count:
         return []
     tensors, needs = _Tensors(device), worker_needs(scale, among or count, device)
-    holding = count if device == "cpu" else most_on_one_gpu(count)
+    holding, each = count, f"each of {count}"
+    if device == "cuda":
+        holding = most_on_one_gpu(count)
+        each = f"each of the {holding} that share a GPU, of {count} in all"
     processes = count * needs.process + (0 if device == "cpu" else count * _CUDA_HOST)
     kept = min(needs.evaluate, _KEPT_LIMIT) if device == "cpu" else _CUDA_CONTEXT
 
@@ -256,11 +259,11 @@ def worker_parts(scale: Scale, device: Device, count: int, among: int | None = N
 
     return [
         Part("workers", processes, 0, f"{count} processes of Python with torch and Dask: measured."),
-        part("data", needs.kept, f"What is played on, once in each of {count}."),
+        part("data", needs.kept, f"What is played on, once in {each}."),
         part(
             "replays",
             needs.replay,
-            f"A copy of the replay in each of {count}, and with GPUs one on the host that all of them read.",
+            f"A copy of the replay in {each}, and with GPUs one on the host that all of them read.",
             *_GENERATION,
             host_bytes=0 if device == "cpu" else needs.replay,
         ),

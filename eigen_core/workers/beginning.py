@@ -206,7 +206,7 @@ class Beginners:
         if worker.gpu is not None and worker.gpu in [other.gpu for other in self._begun.values()]:
             logger.warning(
                 "Worker %s computes on the same GPU as another one: each has only a part of its time and memory. Start "
-                "one a GPU, each with CUDA_VISIBLE_DEVICES set to its own.",
+                "one a GPU: on this machine by workers=auto, else each with CUDA_VISIBLE_DEVICES set to its own.",
                 worker.address,
             )
 

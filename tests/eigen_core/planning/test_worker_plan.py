@@ -1,6 +1,5 @@
 """What the plan of a run says of its workers."""
 
-import os
 import sys
 from typing import Literal
 
@@ -11,6 +10,7 @@ from science_cases import random_panel, small_config
 from eigen_core.config import Config
 from eigen_core.market import PanelFacts
 from eigen_core.planning import Plan, plan_of
+from eigen_core.planning.parts import Part
 from eigen_core.planning.scale import Scale
 from eigen_core.planning.workers import has_workers, local_worker_count, worker_needs
 
@@ -86,10 +86,9 @@ def test_workers_of_a_scheduler_take_nothing_here() -> None:
 
 @pytest.mark.parametrize(("cores", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
 def test_auto_takes_the_cores_and_at_most_one_an_agent(cores: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("eigen_core.planning.workers.usable_cores", lambda: cores)
     config: Config = CONFIG.model_copy(update={"workers": "auto"})
     assert local_worker_count(config, "cpu") == count
-    assert local_worker_count(config, "cuda") == 0
     assert local_worker_count(CONFIG, "cpu") == 0
 
 
@@ -100,14 +99,19 @@ def test_auto_takes_all_gpus_where_there_are_several(gpus: int, count: int, monk
 
 
 def test_a_gpu_is_planned_for_the_workers_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def held(workers: int, gpus: int) -> dict[str, int]:
+    def parts(workers: int, gpus: int) -> list[Part]:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         config = CONFIG.model_copy(update={"workers": workers})
-        parts = plan_of(config, FACTS, device="cuda", server=False).parts
-        return {part.name: part.device_bytes for part in parts if part.name.startswith("workers")}
+        plan = plan_of(config, FACTS, device="cuda", server=False)
+        return [part for part in plan.parts if part.name.startswith("workers")]
+
+    def held(workers: int, gpus: int) -> dict[str, int]:
+        return {part.name: part.device_bytes for part in parts(workers, gpus)}
 
     one_gpu = held(4, 1)
     for name, size in one_gpu.items():
         assert held(4, 2)[name] * 2 == held(4, 4)[name] * 4 == size
         assert held(4, 3)[name] == held(4, 2)[name]
     assert one_gpu["workers' replays"] > 0
+    [replays] = [part for part in parts(4, 2) if part.name == "workers' replays"]
+    assert replays.how.startswith("A copy of the replay in each of the 2 that share a GPU, of 4 in all")
