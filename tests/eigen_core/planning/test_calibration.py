@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import torch
 from science_cases import small_config
 
 from eigen_core import planning
@@ -13,6 +14,7 @@ from eigen_core.market import PanelFacts
 from eigen_core.planning.scale import Scale
 from eigen_core.task import market_sample
 from eigen_core.task.market_needs import MarketNeeds
+from eigen_core.threads import computing_threads
 
 FACTS = PanelFacts(days=160, columns=8, assets=6, features=4)
 LARGE = PanelFacts(days=3_700, columns=669, assets=108, features=13)
@@ -46,6 +48,26 @@ def test_a_group_is_scaled_to_the_whole_population_and_all_steps() -> None:
     # One of two groups; what learning begins with in one second, each of eight steps in another.
     assert (found.evaluate, found.train) == (2 * 2, 2 * (1 + 8))
     assert found.seconds == found.evaluate + found.train + found.evolve
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize(("with_three", "with_one"), [(4, 1), (1, 4)])
+def test_what_is_timed_is_what_the_run_will_choose(
+    threads: int, with_three: int, with_one: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(_Clock):
+        def __call__(self) -> float:
+            self.now += with_one if torch.get_num_threads() == 1 else with_three
+            return self.now
+
+    monkeypatch.setattr(time, "perf_counter", Clock())
+    monkeypatch.setattr(time, "process_time", Clock())
+    config = small_config(population={"size": 6, "group_size": 3}, learner={"gradient_steps": 8}, threads=threads)
+    with computing_threads(3):
+        found = planning.calibrate(config, FACTS, whole_group=True)
+        assert torch.get_num_threads() == 3
+    each = min(with_three, with_one) if threads == 0 else with_three
+    assert (found.evaluate, found.train) == (2 * 2 * each, 2 * (1 + 8) * each)
 
 
 @pytest.mark.usefixtures("one_second_each")
