@@ -44,7 +44,7 @@ def calibrate(config: Config, facts: Facts, *, whole_group: bool = False) -> Cal
         config: the run.
         facts: of the data that it is trained on.
         whole_group: the piece is a group of agents with everything that it computes. More certain; it needs the memory
-            of the run with one group, and up to minutes. Else it takes about a second.
+            of the run with one group, and up to minutes. Else it takes one to three seconds.
     """
     scale = Scale.of(config, facts)
     sample = scale.task.sample(whole_group=whole_group)

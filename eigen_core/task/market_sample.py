@@ -15,8 +15,8 @@ from eigen_core.task.needs import Sample
 EvaluatedDays = Callable[[Config, PanelFacts], int]
 """Days that an agent of a run encodes for the episodes of a generation."""
 
-# Days of a column that agents encode, together: a fraction of a second on one core.
-_MOST_EVALUATED = 400_000
+# Days of a column that agents encode, together: half a second on one core. Of few, each costs more than in the run.
+_MOST_EVALUATED = 1_000_000
 _MOST_LEARNED = 25_000
 # As many after the first with an actor that moves in each second step as without.
 _TIMED_STEPS = 3

@@ -116,7 +116,7 @@ class TaskNeeds(Protocol):
         """Return a piece of the run.
 
         Args:
-            whole_group: a group of agents with everything that it computes, for up to minutes; else about a second.
+            whole_group: a group of agents with everything that it computes, for up to minutes; else some seconds.
         """
 
 
