@@ -17,10 +17,10 @@ EvaluatedDays = Callable[[Config, PanelFacts], int]
 
 # Days of a column that agents encode, together: half a second on one core. Of few, each costs more than in the run.
 _MOST_EVALUATED = 1_000_000
-_MOST_LEARNED = 25_000
+_MOST_LEARNED = 100_000
 # As many after the first with an actor that moves in each second step as without.
 _TIMED_STEPS = 3
-_FEWEST_AGENTS = 2
+_FEWEST_AGENTS, _ENOUGH_AGENTS = 2, 8
 _ONE_VALIDATION = {
     "fitness_slices": 0,
     "validation_slices": 1,
@@ -125,7 +125,9 @@ def _piece(
         and _evaluated(*piece, evaluated_days) > _MOST_EVALUATED
         and not (one_validation and slices == 1)
     ):
-        if slices > 1:
+        if agents > _ENOUGH_AGENTS:
+            agents = max(agents // 2, _ENOUGH_AGENTS)
+        elif slices > 1:
             slices //= 2
         else:
             one_validation = True

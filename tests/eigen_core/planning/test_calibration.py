@@ -132,6 +132,14 @@ def test_a_piece_is_small_whatever_the_run(preset: str, settings: list[str]) -> 
     assert Scale.of(piece, panel).parameters == Scale.of(config, LARGE).parameters
 
 
+def test_of_many_agents_some_are_timed_with_all_their_episodes() -> None:
+    config = load_config("quickstart", ["population.size=256"])
+    facts = PanelFacts(days=8_313, columns=20, assets=20, features=13)
+    piece, _ = market_sample._piece(config, facts, 256, _days, whole_group=False)
+    assert piece.population.size < 256
+    assert piece.evaluation == config.evaluation
+
+
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_it_is_about_a_piece_that_can_be_trained(whole_group: bool) -> None:
     for config in (small_config(), small_config(network={"encoder": "tcn"}, evaluation={"shared_slices": False})):
