@@ -56,7 +56,7 @@ def calibrate(config: Config, facts: Facts, *, whole_group: bool = False) -> Cal
     # The first time pays for what is made once.
     _timed_generation(state)
     evaluating, learning, evolving = _timed_generation(state)
-    if sample.config.threads == 0 and threads > 1:
+    if state.device.type == "cpu" and sample.config.threads == 0 and threads > 1:
         # The run will take one if that is faster.
         with computing_threads(1):
             with_one = _timed_generation(state)
