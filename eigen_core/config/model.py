@@ -40,9 +40,9 @@ class Config(Section):
     """Generations to train."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device that computes; `auto` takes a GPU if there is one."""
-    cuda_graphs: bool = False
-    """Whether a GPU is given a gradient step, and a day of all episodes, in one call each, as CUDA graphs, instead of
-    operator after operator; of no effect on a CPU."""
+    cuda_graphs: bool = True
+    """Whether a GPU receives a gradient step, and a day of all episodes, in one call each, as CUDA graphs, instead of
+    operator after operator: the bits are the same, the time is up to four times shorter; of no effect on a CPU."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """Processor threads of a computation; 0: all that torch would use on the cores that there are for this process, or
     one, whichever computes the first gradient steps sooner."""

@@ -133,7 +133,7 @@ def test_each_phase_holds_what_was_planned(settings: tuple[str, ...], columns: t
 
 
 def test_noise_that_is_sent_to_a_gpu_is_planned_there_and_on_the_host() -> None:
-    settings = ("learner.algorithm=sac", "learner.gradient_steps=30", "device=cuda")
+    settings = ("learner.algorithm=sac", "learner.gradient_steps=30", "device=cuda", "cuda_graphs=false")
     with stand_in_gpu():
         config, panel, scale = _case(settings, _NARROW)
         with LiveTensors() as tensors:
