@@ -190,7 +190,7 @@ def _kernels(device: torch.device, compute: Callable[[], object]) -> int:
     if device.type != "cuda":
         compute()
         return 0
-    with profile(activities=[ProfilerActivity.CUDA]) as taken:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as taken:
         compute()
         _wait(device)
     return sum(event.device_type.name == "CUDA" for event in taken.events() or ())

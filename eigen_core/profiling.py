@@ -106,6 +106,7 @@ def profiled(phase: str, generation: int) -> Iterator[None]:
         yield
         return
     gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    with profile(activities=[ProfilerActivity.CPU, *gpu]) as taken:
+    # On a GPU torch warns of events that it clears unless it accumulates them.
+    with profile(activities=[ProfilerActivity.CPU, *gpu], acc_events=True) as taken:
         yield
     wanted.write(phase, taken)

@@ -168,8 +168,9 @@ def test_another_panel_is_refused() -> None:
     assert random_panel(config).fingerprint[:12] in str(refusal.value)
 
 
+@pytest.mark.cpu
 def test_groups_may_change_at_a_resume() -> None:
-    """They are no part of what a run computes."""
+    """They are no part of the result of a run, but on a GPU, where products round by the agents that share them."""
     other = small_config(population={"group_size": 2})
     state = advance(small_state(), 1)
     restored = restored_from(saved_of(state), other)

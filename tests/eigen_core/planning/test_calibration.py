@@ -51,6 +51,7 @@ def test_a_group_is_scaled_to_the_whole_population_and_all_steps() -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.cpu  # a GPU has no threads to choose
 @pytest.mark.parametrize(("with_three", "with_one"), [(4, 1), (1, 4)])
 def test_what_is_timed_is_what_the_run_will_choose(
     threads: int, with_three: int, with_one: int, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.market import PanelFacts
@@ -72,6 +74,7 @@ def test_many_agents_fit_on_a_gpu_in_groups_chosen_by_bytes() -> None:
     assert plan_of(config, _FACTS, device="cuda", limits={"device": Limit(int(22e9), "here")}).fits
 
 
+@pytest.mark.cpu  # a torch built for CUDA takes more of the 1.4 GB
 def test_where_no_setting_is_enough_they_are_combined() -> None:
     settings = ("network.column_chunk=669", "population.group_size=64", "population.size=64")
     plan, found = _judged(load_config("eigen2", settings), 1.4)
