@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
+from eigen_core.distribution import DISTRIBUTION
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
 from eigen_core.store.retries import within
@@ -277,7 +278,7 @@ def _versioned(check: str, package: str, found: str, have: str) -> Finding:
 
 def _pinned(package: str) -> str | None:
     try:
-        needed = requires("eigen") or []
+        needed = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         return None
     return next((line.removeprefix(f"{package}==") for line in needed if line.startswith(f"{package}==")), None)

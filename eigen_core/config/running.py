@@ -68,7 +68,7 @@ class ReportingConfig(Section):
     """Generations between two pages of plots; the last generation always has one. 0: only the last."""
     trackers: Annotated[tuple[TrackerName, ...], Field(max_length=100, strict=False)] = ()
     """Experiment trackers that also receive the metrics of each generation after its checkpoint; each needs the extra
-    of its name, for example `pip install eigen[tensorboard]`."""
+    of its name, for example `pip install 'eigen-trader[tensorboard]'`."""
     tensorboard_folder: Text | None = None
     """Folder in which each run has a folder of event files for TensorBoard. Empty: `tensorboard` in the run's own."""
     mlflow_uri: Text | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from eigen_core.distribution import install_command
 from eigen_core.errors import InputError
 from eigen_core.store import check_run_name, is_remote, run_root
 from flows.cli.run_trainers import refuse_two_schedulers, whole_runs
@@ -110,7 +111,7 @@ def _definition(sweep: Sweep) -> "Definition":
         from flows.sweeps import Definition, space_of
     except ModuleNotFoundError as error:
         raise InputError(
-            f"eigen sweep needs the package {error.name}, which is not installed: `pip install 'eigen[sweep]'`."
+            f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
         ) from error
     space = space_of(sweep.varied, sweep.preset, sweep.settings)
     return Definition(config, space, sweep.seeds, sweep.prunes)

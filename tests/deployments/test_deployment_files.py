@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from command_lines import check_command
+from wheel_cases import built_wheel
 
 from flows.operations.environment import POOL
 
@@ -77,17 +78,7 @@ def test_what_resumes_says_so_and_one_trains_at_a_time(document: dict[str, Any])
 
 
 def test_a_wheel_brings_the_file_along(tmp_path: Path, document: dict[str, Any]) -> None:
-    source = tmp_path / "source"
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("eigen_core", "tasks", "flows", "deployments"):
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, source / name)
-    code = "from setuptools.build_meta import build_wheel; print(build_wheel('..'))"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(built_wheel(tmp_path)) as archive:
         assert yaml.safe_load(archive.read("deployments/prefect.yaml")) == document
         assert "flows/operations/up.py" in archive.namelist()
 

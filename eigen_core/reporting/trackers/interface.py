@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol, cast
 
 from eigen_core.config import Config
 from eigen_core.config.choices import TRACKERS, chosen
+from eigen_core.distribution import install_command
 from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord, Record, Telemetry
 
@@ -79,7 +80,7 @@ def _tracker_class(name: str) -> type[Tracker]:
     except ModuleNotFoundError as error:
         raise InputError(
             f"reporting.trackers: {name} needs the package {error.name}, which is not installed: "
-            f"`pip install 'eigen[{name}]'`, or leave {name} out."
+            f"`{install_command(name)}`, or leave {name} out."
         ) from error
 
 

@@ -83,7 +83,7 @@ def test_bad_input_is_refused_in_a_sentence(environment: dict[str, str], tmp_pat
     without = {**environment, "PYTHONPATH": str(hiding)}
     for arguments, settings, sentence in (
         (["--vary", "learner.gamma=0.9:1.5"], environment, "learner.gamma"),
-        (["--trials", "1"], without, "pip install 'eigen[sweep]'"),
+        (["--trials", "1"], without, "pip install 'eigen-trader[sweep]'"),
     ):
         ended = run_eigen(["sweep", "mine", *arguments], environment=settings, folder=tmp_path)
         assert ended.returncode == 2

@@ -111,6 +111,6 @@ def test_a_package_that_is_missing_is_refused_before_the_run_is_made(
     without = {**environment, "PYTHONPATH": str(tmp_path)}
     ended = run_eigen(arguments("refused", trackers="tensorboard"), environment=without, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 2
-    assert "pip install 'eigen[tensorboard]'" in ended.stderr
+    assert "pip install 'eigen-trader[tensorboard]'" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert not (tmp_path / "runs" / "refused").exists()

@@ -49,7 +49,9 @@ def test_a_package_that_is_missing_is_refused_with_its_extra(
 
     monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
     config = Config(reporting={"trackers": [tracker]})
-    with pytest.raises(InputError, match=rf"{tracker} needs the package {package}.*pip install 'eigen\[{tracker}\]'"):
+    with pytest.raises(
+        InputError, match=rf"{tracker} needs the package {package}.*pip install 'eigen-trader\[{tracker}\]'"
+    ):
         require_packages(config)
 
 

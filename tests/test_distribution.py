@@ -1,0 +1,121 @@
+"""What is installed is ours: install lines name our distribution and extras that it has; its metadata has a licence."""
+
+import re
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from wheel_cases import ROOT, built_wheel, project_table
+
+from eigen_core import __version__
+from eigen_core.config.choices import TRACKERS
+from eigen_core.distribution import DISTRIBUTION, install_command
+
+EXTRAS = set(project_table()["optional-dependencies"])
+FOLDERS = ("benchmarks", "deployments", "docs", "eigen_core", "flows", "tasks", "tests", ".ci")
+# In the sources of tests the brackets of a pattern have a backslash before them.
+_WITH_EXTRAS = re.compile(r"(?<![\w/-])(eigen[\w.-]*|\.)\\?\[([\w\s,{}-]+)\\?\]")
+_INSTALLED = re.compile(r"\bpip3? install\b((?:[^`\n\\]|\\\n)*)")
+_NAME = re.compile(r"(?<![\w./-])eigen[\w-]*")
+_COMMAND = re.compile(r"install_command\(['\"](\w+)['\"]\)")
+
+
+def wrong_installs(text: str) -> list[str]:
+    """The requirements in a text that name another distribution than ours, or an extra that ours lacks."""
+    found = [
+        requirement[0]
+        for requirement in _WITH_EXTRAS.finditer(text)
+        if requirement[1] not in (DISTRIBUTION, ".") or not _are_extras(requirement[2])
+    ]
+    found += [name for line in _INSTALLED.findall(text) for name in _NAME.findall(line) if name != DISTRIBUTION]
+    return found + [extra for extra in _COMMAND.findall(text) if extra not in EXTRAS]
+
+
+def _are_extras(named: str) -> bool:
+    """Whether all of them are; what is filled in when a message is made is another test's."""
+    return all(extra.strip() in EXTRAS or extra.strip().startswith("{") for extra in named.split(","))
+
+
+def test_every_advice_to_install_names_what_we_distribute() -> None:
+    files = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
+    files += [
+        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ]
+    texts = {path: path.read_text(encoding="utf-8", errors="ignore") for path in files if path != Path(__file__)}
+    assert sum(DISTRIBUTION in text for text in texts.values()) > 5
+    wrong = {str(path.relative_to(ROOT)): found for path, text in texts.items() if (found := wrong_installs(text))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install 'eigen[sweep]'",
+        "needs: pip install eigen",
+        "`pip install --upgrade\\\n eigen`",
+        'uv pip install "eigen-trader[sweeps]"',
+        "pip install -e '.[dev,document]'",
+        r"match=r'eigen\[{tracker}\]'",
+        "install_command('tensorbord')",
+    ],
+)
+def test_the_search_finds(text: str) -> None:
+    assert wrong_installs(text) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install 'eigen-trader[tensorboard,mlflow]'",
+        "pip install eigen-trader",
+        "uv pip install --python /opt/eigen/bin/python --constraint /src/constraints.txt /src",
+        "`pip install numpy` and then `eigen train`",
+        'services["eigen"]["ports"]',
+        "install_command('sweep')",
+    ],
+)
+def test_the_search_lets_pass(text: str) -> None:
+    assert wrong_installs(text) == []
+
+
+def test_a_message_names_the_distribution_and_the_extra() -> None:
+    assert project_table()["name"] == DISTRIBUTION
+    assert set(TRACKERS) <= EXTRAS
+    assert wrong_installs(install_command("sweep")) == []
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    """What an index shows of the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(archive.read(path))
+
+
+def test_who_installs_the_wheel_gets_its_licence_and_those_of_the_bundled_prices(
+    wheel: Path, metadata: Message
+) -> None:
+    assert metadata["Name"] == DISTRIBUTION
+    assert metadata["License-Expression"] == "Apache-2.0"
+    with zipfile.ZipFile(wheel) as archive:
+        folder = f"{wheel.name.rpartition('-py3')[0]}.dist-info/licenses"
+        texts = [archive.read(f"{folder}/{path}").decode() for path in metadata.get_all("License-File", [])]
+    assert any("Apache License" in text and "END OF TERMS AND CONDITIONS" in text for text in texts)
+    assert any("BSD-3-Clause" in text and "Redistribution and use" in text for text in texts)
+
+
+def test_the_metadata_says_who_and_for_which_pythons(metadata: Message) -> None:
+    assert metadata["Author"]
+    assert metadata["Version"] == __version__
+    classifiers = metadata.get_all("Classifier", [])
+    minors = {int(found[1]) for entry in classifiers if (found := re.search(r"Python :: 3\.(\d+)$", entry))}
+    first, end = map(int, re.findall(r"3\.(\d+)", project_table()["requires-python"]))
+    assert minors == set(range(first, end))
