@@ -119,7 +119,6 @@ class Killer:
         self._context.set_forkserver_preload(["benchmarks.kill_training"])
         os.environ["EIGEN_CACHE"] = str(folder / "cache")
         os.environ["OMP_NUM_THREADS"] = "1"
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     def config(self, store: str) -> dict[str, Any]:
         """The training's configuration, with its run directories in this object's folder."""

@@ -1,8 +1,9 @@
 """The science and the state of Eigen: market, trading, population, learning, evolution, checkpoints."""
 
-from eigen_core.instructions import compute_strictly
+from eigen_core.instructions import compute_strictly, wait_passively
 
 __version__ = "0.1.0"
 
 # Here, because every process that trains imports this first.
 compute_strictly()
+wait_passively()

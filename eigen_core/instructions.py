@@ -1,6 +1,6 @@
 """How the libraries compute, as their environment tells them: instructions of the processor, the same bits each time.
 
-MKL, torch and cuBLAS read it when they first compute, not when they are imported. Nothing here imports them.
+MKL, torch and cuBLAS read it when they first compute, OpenMP when torch is imported. Nothing here imports them.
 """
 
 import os
@@ -28,6 +28,15 @@ def compute_strictly() -> None:
     for name, value in ((MKL_MODE, STRICT), (CUBLAS_WORKSPACE, _FIXED_WORKSPACE)):
         if name not in os.environ:
             _set(name, value)
+
+
+def wait_passively() -> None:
+    """Let threads of OpenMP sleep while they wait, unless the user has set how they wait.
+
+    Threads that spin while they wait stall each other where other processes compute. It has no effect on a process
+    that has imported torch already.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def compute_with(instructions: Instructions) -> None:

@@ -46,8 +46,6 @@ _FLOW_DEFAULTS = {
     "PREFECT_TASKS_DEFAULT_NO_CACHE": "true",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "eigen_core",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    # Threads that spin while they wait stall each other on a shared machine.
-    "OMP_WAIT_POLICY": "PASSIVE",
     # A tracker's server that does not answer is reported while it can be seen why: MLflow itself waits for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -68,7 +66,7 @@ _ENDING_SECONDS = 5.0
 
 
 def prepare_environment() -> None:
-    """Set the environment of Prefect, OpenMP and the C library where the user has not set it."""
+    """Set the environment of Prefect and the C library where the user has not set it."""
     # What the C library reads as a process starts concerns those that this one starts.
     os.environ.update({**_EMBEDDED_DEFAULTS, **flow_environment(os.environ)})
 

@@ -52,7 +52,6 @@ if os.environ.get(VARIABLE) != "cuda":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 for name in (
     "LOGGING_TO_API",
     "SERVER_SERVICES_TASK_RUN_RECORDER",

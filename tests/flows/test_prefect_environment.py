@@ -16,7 +16,6 @@ from flows.prefect_environment import prepare_environment
 
 
 def test_only_what_the_user_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.delenv("PREFECT_TASKS_DEFAULT_NO_CACHE", raising=False)
     monkeypatch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "7")
     monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "true")
@@ -25,7 +24,6 @@ def test_only_what_the_user_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) 
     assert os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] == "7"
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "true"
     assert os.environ["PREFECT_TASKS_DEFAULT_NO_CACHE"] == "true"
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
     assert "PREFECT_API_URL" not in os.environ
     for name in set(os.environ) - set(before):
         monkeypatch.delenv(name)
