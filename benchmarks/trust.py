@@ -5,6 +5,7 @@ draws trust.png beside this file; it can be interrupted.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
 from eigen_core.units import percent
 from eigen_core.verdict.claim import POWER, SIGNIFICANCE
 from flows.cli.display import display_on
-from flows.cli.trust import COLUMNS, rows_of
+from flows.cli.trust import COLUMNS, rows_of, show_trial
 from flows.trust import EDGES, TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
 
 _PLOT = Path(__file__).with_suffix(".png")
@@ -70,9 +71,10 @@ def main() -> None:
     torch.set_num_threads(1)
     trials = TrustTrials(load_config(TRIAL_PRESET, with_trial_settings(["device=cpu"])), arguments.out)
     console = Console()
-    with display_on(Console(stderr=True)) as display, progress_to(display):
-        noise = trials.run(arguments.trials, ())
-        trust = Trust(noise.false_alarms, trials.run(arguments.edge_trials, EDGES).power)
+    with display_on(Console(stderr=True), "trials") as display, progress_to(display):
+        shown = partial(show_trial, display)
+        noise = trials.run(arguments.trials, (), shown)
+        trust = Trust(noise.false_alarms, trials.run(arguments.edge_trials, EDGES, shown).power)
     draw(trust, _PLOT)
     section = section_of(trust)
     section.show(console)

@@ -26,7 +26,6 @@ from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.resampled import prices_fingerprint, unpredictable_prices
-from eigen_core.progress import report_progress
 from eigen_core.records import Record
 from eigen_core.store.files import explained, replacing
 from eigen_core.threads import computing_threads
@@ -145,30 +144,40 @@ class TrustTrials:
         self._require_same_definition()
 
     def run(
-        self, trials: int, edges: Sequence[float], made: Callable[[Trial, int, int], None] = lambda *_: None
+        self,
+        trials: int,
+        edges: Sequence[float],
+        begun: Callable[[int, int], None] = lambda *_: None,
+        made: Callable[[Trial, int, int], None] = lambda *_: None,
     ) -> Trust:
         """Make the trials that are missing and return what all of them found.
 
         Args:
             trials: on noise, and as many for each edge.
             edges: information coefficients.
-            made: called with each trial that was not kept before, its number, and the number of all.
+            begun: called before each trial that was not kept before, with its number and that of all; those that were
+                kept come first.
+            made: called after it, with what it found too.
         """
         edges = sorted(set(edges))
-        wanted = [(edge, index) for index in range(trials) for edge in (None, *edges)]
-        found: list[Trial] = []
-        for done, (edge, index) in enumerate(wanted, 1):
-            seed = self._config.seed + index
-            path = self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
-            trial = _read(path)
-            if trial is None:
-                with computing_threads(self._config.threads):
-                    trial = self._made(edge, seed)
-                _write(path, trial.model_dump(mode="json"))
-                made(trial, done, len(wanted))
+        seeds = range(self._config.seed, self._config.seed + trials)
+        wanted = [(edge, seed, self._path(edge, seed)) for seed in seeds for edge in (None, *edges)]
+        kept = {path: _read(path) for *_, path in wanted}
+        found = [trial for trial in kept.values() if trial is not None]
+        for edge, seed, path in wanted:
+            if kept[path] is not None:
+                continue
+            number = len(found) + 1
+            begun(number, len(wanted))
+            with computing_threads(self._config.threads):
+                trial = self._made(edge, seed)
+            _write(path, trial.model_dump(mode="json"))
+            made(trial, number, len(wanted))
             found.append(trial)
-            report_progress("trials", done, len(wanted))
         return trust_of(found, edges)
+
+    def _path(self, edge: float | None, seed: int) -> Path:
+        return self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
 
     def _made(self, edge: float | None, seed: int) -> Trial:
         config = self._config.model_copy(update={"seed": seed})

@@ -1,4 +1,4 @@
-"""How a training looks while it runs: progress bars on a terminal, one line a generation elsewhere."""
+"""How a training, or another long loop, looks while it runs: bars on a terminal, one line a generation elsewhere."""
 
 import logging
 import time
@@ -46,10 +46,13 @@ class Display(Listener):
     def started(self, generation: int, generations: int) -> None:
         """Show the training's start after `generation`."""
 
+    def progressed(self, done: int, total: int) -> None:
+        """Show that `done` of `total` steps are finished, in a loop that is no training."""
 
-def display_on(console: Console) -> Display:
-    """Return progress bars if `console` is a terminal, else lines."""
-    return BarDisplay(console) if console.is_terminal else LineDisplay(console)
+
+def display_on(console: Console, steps: str = "generations") -> Display:
+    """Return progress bars if `console` is a terminal, else lines; `steps`: name of those of the outermost loop."""
+    return BarDisplay(console, steps) if console.is_terminal else LineDisplay(console)
 
 
 def figures(record: "GenerationRecord", telemetry: "Telemetry") -> str:
@@ -78,13 +81,13 @@ class LineDisplay(Display):
 
 
 class BarDisplay(Display):
-    """A bar for the generations, one for the current phase, and the latest figures."""
+    """A bar for the generations, or other steps, one for the current phase, and the latest figures."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, steps: str = "generations") -> None:
         super().__init__(console)
         clock = Column(no_wrap=True, min_width=_CLOCK_WIDTH)
         self._overall = Progress(
-            TextColumn("generations", table_column=Column(width=22)),
+            TextColumn(steps, table_column=Column(width=22)),
             BarColumn(bar_width=40),
             MofNCompleteColumn(table_column=clock.copy()),
             TimeElapsedColumn(table_column=clock.copy()),
@@ -104,7 +107,7 @@ class BarDisplay(Display):
         self._live = Live(self._group(), console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True)
         self._current = ""
         self._first = 0
-        self._generations = 0
+        self._steps = 0
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -122,18 +125,23 @@ class BarDisplay(Display):
         self._phase.update(self._phase_task, completed=done, total=total, count=f"{done:,}/{total:,}{kind}")
 
     def started(self, generation: int, generations: int) -> None:
-        self._first, self._generations, self._started = generation, generations, time.monotonic()
+        self._first, self._steps, self._started = generation, generations, time.monotonic()
         self._overall.reset(self._overall_task, total=generations, completed=generation, left="", visible=True)
+
+    def progressed(self, done: int, total: int) -> None:
+        if total != self._steps:
+            self.started(done, total)
+        elif done > self._first:
+            seconds = (time.monotonic() - self._started) / (done - self._first) * (total - done)
+            left = timedelta(seconds=round(seconds))
+            self._overall.update(self._overall_task, completed=done, left=f", {left} left")
 
     def phase_started(self, generation: int, phase: str) -> None:
         self._current = phase
         self.waiting_for(f"{generation}: {phase}")
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
-        done = record.generation - self._first
-        seconds = (time.monotonic() - self._started) / done * (self._generations - record.generation)
-        left = timedelta(seconds=round(seconds))
-        self._overall.update(self._overall_task, completed=record.generation, left=f", {left} left")
+        self.progressed(record.generation, self._steps)
         self._figures = Text(f"generation {record.generation}: {figures(record, telemetry)}", style="dim")
         self._live.update(self._group())
 

@@ -82,7 +82,10 @@ def print_memory(console: Console, memory: RunMemory) -> None:
     """
     if memory.reports:
         text = _content(memory.reports[0])
-        console.print(Markdown(text) if console.is_terminal else text, highlight=False, markup=False, soft_wrap=True)
+        if console.is_terminal:
+            console.print(Markdown(text))
+        else:
+            print_line(console, text)
         for index, path in enumerate(memory.files):
             print_fact(console, "" if index else "files", str(path), width=8)
         older = len(memory.reports) - 1

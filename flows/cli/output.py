@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
@@ -23,6 +24,8 @@ Styled = str | tuple[str, str]
 """Text, or text with its style; no markup."""
 
 _PIPE_WIDTH = 120
+# Of the text after a label, on a terminal that is narrower than anyone's.
+_LEAST_WIDTH = 20
 # What `rich` puts around and between columns with this box and this padding.
 _BETWEEN = 3
 _AROUND = 2
@@ -42,12 +45,12 @@ def excess_document(excess: "Excess | None") -> dict[str, dict[str, float] | Non
 
 
 def print_line(console: Console, *parts: Styled, style: str | None = None) -> None:
-    """Print a line, however long, without a break."""
-    console.print(Text.assemble(*parts), style=style, soft_wrap=True)
+    """Print a line: on a terminal wrapped between words, never in one; elsewhere, however long, without a break."""
+    _print_wrapped(console, "", Text.assemble(*parts), style)
 
 
 def print_fact(console: Console, label: str, *parts: Styled, width: int = 12) -> None:
-    """Print a labelled line; an empty label continues the one before.
+    """Print a labelled line as `print_line` does, with what is wrapped below the fact.
 
     Args:
         console: where to.
@@ -55,7 +58,38 @@ def print_fact(console: Console, label: str, *parts: Styled, width: int = 12) ->
         parts: the fact.
         width: of the column of labels.
     """
-    print_line(console, f"  {label:<{width}}", *parts)
+    _print_wrapped(console, f"  {label:<{width}}", Text.assemble(*parts))
+
+
+def _print_wrapped(console: Console, label: str, text: Text, style: str | None = None) -> None:
+    """Print text after a label; the lines that follow the first one are indented by as much."""
+    indent = cell_len(label)
+    lines = list(text.split("\n", allow_blank=True))
+    if console.is_terminal:
+        width = max(console.width - indent, _LEAST_WIDTH)
+        lines = [part for line in lines for part in _wrapped(line, width)]
+    for number, line in enumerate(lines):
+        console.print(Text.assemble(" " * indent if number else label, line), style=style, soft_wrap=True)
+
+
+def _wrapped(line: Text, width: int) -> list[Text]:
+    """Divide a line between words; its indent is that of all its parts.
+
+    `Text.wrap` would break, or cut off, a word that is longer than `width`.
+    """
+    indent = len(line) - len(line.plain.lstrip())
+    starts, used, end = [], 0, 0
+    for word in re.finditer(r"\S+", line.plain):
+        used += cell_len(line.plain[end : word.end()])
+        if end and used > width:
+            starts.append(word.start())
+            used = indent + cell_len(word[0])
+        end = word.end()
+    first, *others = line.divide(starts)
+    parts = [first, *(Text.assemble(" " * indent, part) for part in others)]
+    for part in parts[:-1]:
+        part.rstrip()
+    return parts
 
 
 def print_json(document: object) -> None:
@@ -79,7 +113,7 @@ def print_result(
 
 def say(sentence: str) -> None:
     """Print a sentence on standard error."""
-    typer.echo(f"eigen: {sentence}", err=True)
+    print_line(Console(stderr=True), f"eigen: {sentence}")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The command `eigen trust`: how often the verdict claims skill on noise, and which edges it finds."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from flows.cli.common import Assignments, DataArgument, Generations, Json, Prese
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
+    from flows.cli.display import Display
     from flows.trust import Claims, Trial, Trust
 
 TRUST_EXAMPLES = """[bold]Examples[/]
@@ -60,11 +62,17 @@ def trust(
         if not console.is_terminal:
             print_line(console, f"trial {done}/{of}  {_market(trial.edge)}, seed {trial.seed}: {trial.claim}")
 
-    with display_on(console) as display:
+    with display_on(console, "trials") as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            measured = TrustTrials(config, out).run(trials, wanted, made)
+            measured = TrustTrials(config, out).run(trials, wanted, partial(show_trial, display), made)
     print_result(as_json, trust_document, print_trust, measured)
+
+
+def show_trial(display: "Display", number: int, of: int) -> None:
+    """Show which trial is made now."""
+    display.progressed(number - 1, of)
+    display.waiting_for(f"trial {number} of {of}")
 
 
 def edges_in(text: str) -> tuple[float, ...]:

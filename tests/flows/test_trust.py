@@ -1,12 +1,16 @@
 """Trials of the verdict: what is counted, what is kept, what is refused."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from eigen_core.progress import report_progress
 from flows.cli.app import app
+from flows.cli.display import BarDisplay
 from flows.cli.trust import edges_in
 from flows.trust import Claims, Trial, Trust, TrustTrials, trust_of
 
@@ -74,6 +78,36 @@ def test_a_run_without_a_holdout_or_market_is_refused(tmp_path: Path) -> None:
         ended = eigen("--out", str(tmp_path), "--set", setting)
         assert ended.exit_code == 2, ended.output
         assert "Trials need a market with holdout days" in ended.stderr
+
+
+def test_a_terminal_is_told_which_trial_is_made_and_how_long_the_others_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screens: list[str] = []
+    displays: list[BarDisplay] = []
+
+    def made(_: TrustTrials, edge: float | None, seed: int) -> Trial:
+        report_progress("evaluate", 48, 48)
+        output = io.StringIO()
+        if displays:
+            Console(file=output, width=100).print(displays[-1]._group())
+        screens.append(output.getvalue())
+        found = {"edge": edge, "seed": seed, "claim": "none", "matched_pvalue": 0.5, "trades": 3}
+        return Trial.model_validate({**found, "excess": None, "excess_pvalue": None})
+
+    def display(_: Console, steps: str) -> BarDisplay:
+        displays.append(BarDisplay(Console(file=io.StringIO(), force_terminal=True), steps))
+        return displays[-1]
+
+    monkeypatch.setattr(TrustTrials, "_made", made)
+    assert eigen("--edges", "", "--out", str(tmp_path)).exit_code == 0
+    monkeypatch.setattr("flows.cli.display.display_on", display)
+    assert eigen("--edges", "0.1,0.2", "--out", str(tmp_path)).exit_code == 0
+    for number, screen in zip((2, 3), screens[1:], strict=True):
+        assert f"trial {number} of 3" in screen
+        assert f"{number - 1}/3" in screen
+        assert "48/48" in screen
+    assert "left" in screens[-1]
 
 
 @pytest.mark.thorough

@@ -1,0 +1,90 @@
+"""Sentences and facts are wrapped between words on a terminal, and are one line each in a pipe."""
+
+import io
+import os
+import pty
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+from flow_cases import eigen_command, eigen_environment, run_eigen
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from flows.cli.output import print_fact, print_line
+
+WORDS = st.lists(st.text("abc.=/`界", min_size=1, max_size=30), min_size=1, max_size=12)
+LABEL = "a label"
+REFUSED = ["trust", "--edges", "none-that-is-an-information-coefficient"]
+
+
+def console(width: int, *, terminal: bool) -> tuple[Console, io.StringIO]:
+    """A console that writes into memory."""
+    output = io.StringIO()
+    return Console(file=output, force_terminal=terminal, width=width, color_system=None), output
+
+
+@given(WORDS, st.integers(20, 120))
+def test_no_word_is_broken_on_a_terminal_and_none_is_lost(words: list[str], width: int) -> None:
+    screen, output = console(width, terminal=True)
+    half = len(words) // 2
+    print_line(screen, "".join(f"{word} " for word in words[:half]), (" ".join(words[half:]), "bold"))
+    lines = output.getvalue().splitlines()
+    assert [word for line in lines for word in line.split()] == words
+    assert all(screen.measure(line).maximum <= width for line in lines if len(line.split()) > 1)
+
+
+@given(WORDS, st.integers(40, 120))
+def test_what_is_wrapped_stays_below_its_fact(words: list[str], width: int) -> None:
+    screen, output = console(width, terminal=True)
+    print_fact(screen, LABEL, " ".join(words), width=10)
+    first, *others = output.getvalue().splitlines()
+    assert first.startswith(f"  {LABEL:<10}{words[0]}")
+    assert all(line[:12] == " " * 12 and line[12] != " " for line in others)
+
+
+@given(WORDS, st.integers(20, 120))
+def test_a_pipe_gets_a_sentence_as_one_line(words: list[str], width: int) -> None:
+    pipe, output = console(width, terminal=False)
+    print_line(pipe, " ".join(words))
+    assert output.getvalue() == " ".join(words) + "\n"
+
+
+def test_lines_and_their_indents_stay() -> None:
+    screen, output = console(30, terminal=True)
+    print_line(screen, "first\n\n  second, which is longer than that")
+    assert output.getvalue().splitlines() == ["first", "", "  second, which is longer than", "  that"]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_the_sentence_of_a_refused_command_is_wrapped_between_words(columns: int, tmp_path: Path) -> None:
+    environment = eigen_environment(tmp_path / "prefect")
+    piped = run_eigen(REFUSED, environment=environment, folder=tmp_path)
+    (sentence,) = piped.stderr.splitlines()
+    lines = on_a_terminal(REFUSED, columns, environment, tmp_path)
+    assert " ".join(lines) == sentence
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= columns
+
+
+def on_a_terminal(arguments: list[str], columns: int, environment: dict[str, str], folder: Path) -> list[str]:
+    """The lines that a command writes on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    environment = {name: value for name, value in environment.items() if name != "COLUMNS"}
+    process = subprocess.Popen(
+        eigen_command(arguments), env={**environment, "TERM": "xterm"}, cwd=folder, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    written = b""
+    # The end of a terminal that nobody writes to any more is an error.
+    try:
+        while part := os.read(ours, 4096):
+            written += part
+    except OSError:
+        pass
+    os.close(ours)
+    assert process.wait(60) == 2
+    return written.decode().splitlines()
