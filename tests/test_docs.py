@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from command_lines import check_command, check_mention, commands_in
 from training_cases import advance, market_of, small_state
 
@@ -79,6 +80,21 @@ def test_the_site_has_every_file_that_its_pages_link_to(page: Path) -> None:
         return path
 
     with_links(text_of(page), check)
+
+
+def test_the_site_publishes_no_code_and_can_be_searched_without_a_network() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    # mypy needs it, and mkdocs matches by it.
+    excluded = pytest.importorskip("pathspec").GitIgnoreSpec.from_lines(site["exclude_docs"].splitlines())
+    paths = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*") if path.is_file()]
+    # Loading the hooks of the site compiles them.
+    paths.append("__pycache__/site_hooks.cpython-311.pyc")
+    assert {Path(path).suffix for path in paths if not excluded.match_file(path)} == {".md", ".css", ".js", ".png"}
+    assert {"search", "offline"} <= {plugin for plugin in site["plugins"] if isinstance(plugin, str)}
+    scripts = site["extra"]["polyfills"]
+    # The plugin `offline` adds one from another host where none is given.
+    assert ["iframe-worker" in script for script in scripts] == [True]
+    assert all((DOCS / script).exists() for script in scripts)
 
 
 @each_page

@@ -76,8 +76,9 @@ def print_launched(console: Console, launched: "Launched", lines: Sequence[str])
     for line in lines:
         print_line(console, line, style="dim")
     _print_fact(console, "run", (launched.run, "bold"))
-    _print_fact(console, "flow run", launched.page)
-    _print_fact(console, "run's page", f"{launched.run_page} (once it has begun)")
+    _print_fact(console, "page", launched.page)
+    # That page has no address before the run has begun.
+    _print_fact(console, "plots", "on the run's own page: once the run has begun, eigen status prints its address")
     _print_fact(console, "how far", "eigen status")
 
 

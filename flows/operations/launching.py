@@ -34,13 +34,11 @@ class Launched:
         id: its number in Prefect.
         run: the run that it trains.
         page: address of its page.
-        run_page: address that leads to the run's page once that is there.
     """
 
     id: str
     run: str
     page: str
-    run_page: str
 
 
 def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> Launched:
@@ -64,7 +62,7 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
         flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)
-    return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)), future_page_of(api, run))
+    return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)))
 
 
 def resume(api: str, *, always: bool = True) -> str | None:
@@ -111,13 +109,6 @@ def require_same_run_here(config: Config, run: str) -> None:
 def page_of(api: str, flow_run_id: str) -> str:
     """Return the address of a flow run's page."""
     return f"{ui_of(api)}/runs/flow-run/{flow_run_id}"
-
-
-def future_page_of(api: str, run: str) -> str:
-    """Return the address that leads to a run's page once the run has begun."""
-    from tasks.artifacts import artifact_key
-
-    return f"{ui_of(api)}/artifacts/key/{artifact_key(run)}"
 
 
 def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:

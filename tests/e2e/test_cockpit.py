@@ -9,7 +9,7 @@ from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES
 from flows.operations.deploying import client_of
-from flows.operations.launching import future_page_of, run_page_of
+from flows.operations.launching import run_page_of
 from tasks.artifacts import artifact_key
 from tasks.phases import run_name
 
@@ -79,10 +79,6 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     assert min(widths) >= _SMALLEST_PLOT
     pages.keep("run", height=1_000)
     pages.keep("run-whole", height=4_800)
-
-
-def test_the_address_that_a_launch_prints_leads_to_the_page(operated: Operated, pages: Browser) -> None:
-    pages.open(future_page_of(operated.api, _RUN), "Artifacts", _RUN, f"{GENERATIONS} of {GENERATIONS}, finished ")
 
 
 def test_the_population_is_a_table(operated: Operated, pages: Browser) -> None:
