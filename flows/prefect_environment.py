@@ -4,6 +4,7 @@
 """
 
 import atexit
+import json
 import os
 import re
 import signal
@@ -33,6 +34,12 @@ _EMBEDDED_DEFAULTS = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
 }
 
+# Each state of a task run is recorded from an event, which Prefect would keep for a week beside it: three quarters of
+# what a training adds to the database. Events of tasks that fail, of flow runs and of workers stay for that week.
+_ROUTINE_EVENTS = tuple(f"prefect.task-run.{state}" for state in ("Pending", "Running", "Completed"))
+_ROUTINE_SECONDS = 60
+_VACUUM = "PREFECT_SERVER_SERVICES_DB_VACUUM"
+
 _RECORDER = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER"
 _FLOW_DEFAULTS = {
     # A server records states of task runs that come within a second in one transaction, not each in one of its own,
@@ -40,6 +47,8 @@ _FLOW_DEFAULTS = {
     f"{_RECORDER}_BATCH_SIZE": "100",
     f"{_RECORDER}_READ_BATCH_SIZE": "100",
     f"{_RECORDER}_FLUSH_INTERVAL": "1",
+    f"{_VACUUM}_EVENT_RETENTION_OVERRIDES": json.dumps(dict.fromkeys(_ROUTINE_EVENTS, _ROUTINE_SECONDS)),
+    f"{_VACUUM}_LOOP_SECONDS": f"{_ROUTINE_SECONDS}",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     # A cache key would be computed by pickling gigabytes of training state.

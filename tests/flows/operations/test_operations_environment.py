@@ -61,6 +61,8 @@ def test_the_settings_are_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert server.ui.api_url == "http://127.0.0.1:4300/api"
     assert not server.analytics_enabled
     services = server.services
+    assert all(kept.total_seconds() <= 60 for kept in services.db_vacuum.event_retention_overrides.values())
+    assert services.db_vacuum.enabled_vacuum_types == {"events"}
     assert all(
         service.enabled
         for service in (
