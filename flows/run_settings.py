@@ -7,11 +7,12 @@ from pathlib import PurePath
 
 from eigen_core.config import Config
 from eigen_core.config.explain import explain
+from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.reporting.report import Setting
 
 # Reports are sent to others, whom folders of this machine do not concern.
-_PATHS = frozenset({"market.data", "checkpoint.store", "checkpoint.local"})
-_HERE = ("checkpoint.store", "checkpoint.local", "device", "cuda_graphs", "threads", "workers", "scheduler")
+_PATHS = frozenset({"market.data", *MACHINE_SETTINGS})
+_HERE = (*MACHINE_SETTINGS, "device", "cuda_graphs", "threads", "workers")
 
 
 def settings_of(config: Config) -> list[Setting]:

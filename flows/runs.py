@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -27,10 +27,12 @@ from eigen_core.checkpoint import (
 )
 from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
 from eigen_core.config import Config, merge
-from eigen_core.config.loading import config_from_values, differing_keys
+from eigen_core.config.explain import flatten
+from eigen_core.config.loading import config_from_values, differing_keys, values_of_environment
+from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values, names_module
 from eigen_core.config.plain import shown
 from eigen_core.config.running import CheckpointConfig
-from eigen_core.config.stored import config_from_stored, stored_values
+from eigen_core.config.stored import config_from_stored, current_values, stored_values
 from eigen_core.errors import InputError
 from eigen_core.records import (
     GenerationRecord,
@@ -70,6 +72,7 @@ _CHANGEABLE_KEYS = frozenset(
 )
 _CHANGEABLE_SECTIONS = ("account.", "checkpoint.", "memory.", "reporting.")
 _LOCAL = CheckpointConfig().local
+_LONGEST_TASK = 200
 
 
 @dataclass(frozen=True)
@@ -200,37 +203,52 @@ def require_same_run(location: RunLocation, config: Config) -> None:
         )
 
 
-def latest_config(location: RunLocation) -> Config:
-    """Return the configuration with which the run was last trained, or requested.
+def latest_config(location: RunLocation, own: Mapping[str, Any] | None = None) -> Config:
+    """Return the configuration with which the run was last trained, or requested, here: it is opened where it is.
+
+    Args:
+        location: the run.
+        own: nested values that this machine gives for its own settings; None: its environment alone gives some.
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
     """
+    return _config_of(location, _latest_values(location), own)
+
+
+def _latest_values(location: RunLocation) -> Mapping[str, Any]:
+    """Return what a store holds of a run's latest configuration: nothing of it can be trusted."""
     begun = _begun(location).config()
     newest = newest_generation(location)
     generation, trained = (0, begun) if newest is None else (newest[1].generation, newest[1].config)
-    return _config_of(location, requested_config(location, generation) or trained)
+    return requested_config(location, generation) or trained
 
 
-def configured_location(store: str, name: str, local: str = _LOCAL) -> tuple[RunLocation, Config]:
+def configured_location(
+    store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None
+) -> tuple[RunLocation, Config]:
     """Return the location of a run that exists and its latest configuration, with `store` as its store.
 
-    A store may have been moved since the run was trained. If it is elsewhere, data and local folder are those with
-    which this machine has trained the run.
+    A store may have been moved since the run was trained, or come from somebody else. Settings that are this machine's
+    own are those that it gives now; data and local folder, if the store is elsewhere, those with which it has trained
+    the run.
 
     Args:
         store: where the run is kept.
         name: the run.
         local: `checkpoint.local` as it is given now.
+        own: nested values that this machine gives for its own settings, beside its environment.
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
     """
-    given = CheckpointConfig(store=store, local=local)
-    return _configured(RunLocation.of(given, name), given)[:2]
+    given = _given(store, local)
+    return _configured(RunLocation.of(given, name), given, own)[:2]
 
 
-def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCAL) -> Config:
+def config_to_resume(
+    store: str, name: str, data: str | None, local: str = _LOCAL, own: Mapping[str, Any] | None = None
+) -> Config:
     """Return the configuration with which this machine continues a run.
 
     Args:
@@ -239,17 +257,21 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
         data: where its prices are on this machine, as it is given now; None: in `EIGEN_DATA`, else where they were when
             the run was trained here.
         local: as in `configured_location`.
+        own: as in `configured_location`; the task too, if this machine names one.
 
     Raises:
-        InputError: there is no such run, its configuration cannot be read, or its prices are not known here.
+        InputError: there is no such run, its configuration cannot be read, its prices are not known here, or it plays
+            a task of a module that this machine does not name.
     """
-    settings = CheckpointConfig(store=store, local=local)
-    location, config, own = _configured(RunLocation.of(settings, name), settings)
+    settings = _given(store, local)
+    location, config, known = _configured(RunLocation.of(settings, name), settings, own)
+    _require_named_task(config, name, own)
+    _say_left_out(location, config)
     before = own_path(config.market.data)
     given = data or (before and os.environ.get("EIGEN_DATA"))
     if given:
         return _changed(config, market={"data": absolute_data(given)})
-    unknown = location.remote and own is None
+    unknown = location.remote and known is None
     if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
         why = "this machine does not know where it is" if unknown else "it is not there any more"
         raise InputError(
@@ -258,29 +280,91 @@ def config_to_resume(store: str, name: str, data: str | None, local: str = _LOCA
     return config
 
 
+def _require_named_task(config: Config, name: str, own: Mapping[str, Any] | None) -> None:
+    """Refuse a stored task that imports a module, unless this machine names the same task."""
+    require_named(config.task, f"Run '{name}' plays", [dict(own or {}).get("task"), os.environ.get(TASK_VARIABLE)])
+
+
+def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
+    """Refuse a task that imports a module, unless this machine itself names the same task.
+
+    Args:
+        task: that a store, or a flow run's parameters, name.
+        who: begins the sentence, for example `Run 'long' plays`.
+        named: the tasks that this machine names.
+
+    Raises:
+        InputError: it is not among them.
+    """
+    if not names_module(task) or task in named:
+        return
+    text = task if task.isprintable() and len(task) <= _LONGEST_TASK else shown(task)
+    raise InputError(
+        f"{who} {text}, which imports a module, and neither a store nor a flow run's parameters choose what is "
+        f"imported here. If you trust that module, name the task again: --set task={text}, or {TASK_VARIABLE}={text} "
+        "in the environment."
+    )
+
+
+def _say_left_out(location: RunLocation, config: Config) -> None:
+    """Say which settings of this machine a run was trained with and is not continued with."""
+    stored = flatten(machine_values(current_values(_latest_values(location))))
+    now, usual = (flatten(one.model_dump(mode="json")) for one in (config, Config()))
+    places = ("checkpoint.store", "checkpoint.local")
+    left_out = [
+        f"{key} ({setting.variable})"
+        for key, setting in MACHINE_SETTINGS.items()
+        if key not in places and now[key] == usual[key] and stored.get(key, usual[key]) != usual[key]
+    ]
+    if left_out:
+        logger.warning(
+            "Run '%s' was trained with settings that a store does not give, since they are a machine's own: %s. Give "
+            "them again with --set, or in the environment.",
+            location.name,
+            ", ".join(left_out),
+        )
+
+
 def keep_request(config: Config, name: str) -> None:
     """Let `config` be the latest configuration of a run, which this process holds, before a checkpoint has it."""
-    location, latest = configured_location(config.checkpoint.store, name, config.checkpoint.local)
+    location, latest = configured_location(
+        config.checkpoint.store, name, config.checkpoint.local, machine_values(config.model_dump())
+    )
     if latest != config:
         newest = newest_generation(location)
         remember_request(location, 0 if newest is None else newest[1].generation, stored_values(config))
 
 
-def _configured(location: RunLocation, given: CheckpointConfig) -> tuple[RunLocation, Config, OwnSettings | None]:
-    """Return a run's location, its latest configuration, and this machine's own settings of it, which are in both.
+def _given(store: str, local: str) -> CheckpointConfig:
+    """Return where this machine keeps what it keeps, by what is given now and by its environment."""
+    of_environment = values_of_environment(os.environ).get("checkpoint", {}) if local == _LOCAL else {}
+    return CheckpointConfig(**{"store": store, "local": local, **of_environment})
+
+
+def _configured(
+    location: RunLocation, given: CheckpointConfig, own: Mapping[str, Any] | None = None
+) -> tuple[RunLocation, Config, OwnSettings | None]:
+    """Return a run's location, its latest configuration, and what this machine remembers of it, which is in both.
 
     `location` is where the run is by the settings that are given now.
     """
     store, local = given.store, given.local
-    config = latest_config(location)
-    own = own_settings(location, local)
-    named = config.checkpoint.local
-    if own is None and (own := own_settings(location, named)) is not None:
+    values, known = _latest_values(location), own_settings(location, local)
+    named = _stored_local(values)
+    if known is None and named is not None and (known := own_settings(location, named)) is not None:
         # The store names this folder, and this machine has remembered its settings in it.
         location, local = replace(location, root=run_root(store, named)), named
-        config = latest_config(location)
+        values = _latest_values(location)
+    config = _config_of(location, values, own)
     config = _changed(config, checkpoint={"store": store} | ({"local": local} if is_remote(store) else {}))
-    return location, config if own is None else _changed(config, market={"data": own.data}), own
+    return location, config if known is None else _changed(config, market={"data": known.data}), known
+
+
+def _stored_local(values: Mapping[str, Any]) -> str | None:
+    """Return the folder that a stored configuration names for this machine; None if it names none that can be used."""
+    section = values.get("checkpoint")
+    named = section.get("local") if isinstance(section, Mapping) else None
+    return named if isinstance(named, str) and named.isprintable() else None
 
 
 def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
@@ -313,7 +397,7 @@ def status_of(store: str, name: str) -> RunStatus:
         InputError: there is no such run, or its configuration cannot be read.
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
-    given = CheckpointConfig(store=store)
+    given = _given(store, _LOCAL)
     location, config, _ = _configured(_reachable(RunLocation.of(given, name)), given)
     manifest, history, telemetry = _records_of(location)
     generation = history[-1].generation if history else 0
@@ -379,9 +463,16 @@ def newest_first(location: RunLocation) -> Iterator[tuple[RunContents, Manifest]
     return ((contents, found) for contents, found in newest_of(location.contents()) if isinstance(found, Manifest))
 
 
-def _config_of(location: RunLocation, values: Mapping[str, Any]) -> Config:
+def _config_of(
+    location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None
+) -> Config:
+    """Return a stored configuration as it counts here: this machine's own settings are not taken from it."""
+    own = merge(values_of_environment(os.environ), {} if own is None else own)
+    # It names itself the place where it was found.
+    own = merge({"checkpoint": {"store": location.store.url}}, own)
+    own.pop("task", None)
     try:
-        return config_from_stored(values)
+        return config_from_stored(values, own)
     except InputError as error:
         raise InputError(
             f"The configuration of run '{location.name}' in {location.store.url} cannot be used. {error}"

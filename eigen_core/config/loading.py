@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from eigen_core.config.explain import Setting, flatten, section_names, settings
+from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import Config
 from eigen_core.config.plain import plain_value, shown
 from eigen_core.config.presets import merge
@@ -17,18 +18,21 @@ _NAMED_CHARACTERS = 60
 _BRACKETS_AND_QUOTES = frozenset("[]{}\"'")
 
 
-def load_config(preset: str | None = None, assignments: Iterable[str] = ()) -> Config:
+def load_config(
+    preset: str | None = None, assignments: Iterable[str] = (), environ: Mapping[str, str] | None = None
+) -> Config:
     """Return the configuration of `preset` with `assignments` laid over it.
 
     Args:
         preset: one of `eigen_core.config.PRESET_NAMES`; None: the model's default.
         assignments: settings as `key=value`, for example `learner.batch_size=64`: numbers, truth values and lists of
             numbers as JSON has them, text and lists of names as they stand.
+        environ: gives this machine's own settings where no assignment does; None: nothing.
 
     Raises:
-        InputError: an assignment or the configuration they make together cannot be used.
+        InputError: an assignment, a variable or the configuration they make together cannot be used.
     """
-    values = parse_assignments(assignments)
+    values = merge(values_of_environment(environ or {}), parse_assignments(assignments))
     if preset is not None:
         if values.get("preset", preset) != preset:
             raise InputError(
@@ -72,6 +76,29 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         for name in reversed(key.split(".")):
             value = {name: value}
         values = merge(values, value)
+    return values
+
+
+def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of this machine that its environment gives, nested.
+
+    The store is not among them (`store_from_environment`). MLflow itself reads `MLFLOW_TRACKING_URI`, which may hold a
+    password.
+
+    Raises:
+        InputError: a variable has a value that its setting cannot have.
+    """
+    values: dict[str, Any] = {}
+    for key, setting in MACHINE_SETTINGS.items():
+        text = environ.get(setting.variable, "").strip()
+        if not text or key in ("checkpoint.store", "reporting.mlflow_uri"):
+            continue
+        given = parse_assignments([f"{key}={text}"])
+        try:
+            config_from_values(given)
+        except InputError as error:
+            raise InputError(f"{setting.variable} in the environment gives a setting. {error}") from error
+        values = merge(values, given)
     return values
 
 

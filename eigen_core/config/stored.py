@@ -6,8 +6,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from eigen_core.config.loading import config_from_values
+from eigen_core.config.machine import run_values
 from eigen_core.config.model import Config
 from eigen_core.config.plain import shown
+from eigen_core.config.presets import merge
 from eigen_core.errors import InputError
 
 FORMAT_KEY = "format_version"
@@ -56,13 +58,24 @@ def stored_values(config: Config) -> dict[str, JsonValue]:
     return {FORMAT_KEY: len(MIGRATIONS) + 1, **config.model_dump(mode="json")}
 
 
-def config_from_stored(stored: Mapping[str, Any]) -> Config:
+def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
     """Return the configuration that was stored by this version of Eigen or an older one.
+
+    A store is foreign: of what it holds the settings of a run count, and not those that are this machine's own
+    (`MACHINE_SETTINGS`).
+
+    Args:
+        stored: the values that a store holds.
+        own: nested values that this machine gives for its own settings; those that it does not give are the defaults.
 
     Raises:
         InputError: a newer version stored it, or it cannot be used.
     """
-    return config_from_values(current_values(stored))
+    values = merge(run_values(current_values(stored)), {} if own is None else own)
+    if values.get("scheduler") is not None:
+        # The workers of this machine's scheduler take the place of those that the run was trained with.
+        values["workers"] = 0
+    return config_from_values(values)
 
 
 def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from distributed import Client, KilledWorker
 
 from eigen_core.arithmetic import arithmetic_of
 from eigen_core.config import Config
-from eigen_core.config.stored import stored_values
 from eigen_core.errors import InputError, WorkerLostError
 from eigen_core.memory import SharedTensor, shared_probe, shares_memory
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
@@ -85,7 +84,7 @@ class Beginners:
         calls: Calls,
     ) -> None:
         self._run, self._content, self._fingerprint = run, content, fingerprint
-        self._stored = stored_values(config)
+        self._values = config.model_dump(mode="json")
         self._device = device
         self._client = client
         self._calls = calls
@@ -125,7 +124,7 @@ class Beginners:
             if address not in self._asked:
                 actor = self._client.submit(
                     ResidentAgents,
-                    self._stored,
+                    self._values,
                     self._fingerprint,
                     CODE,
                     workers=[address],

@@ -12,7 +12,7 @@ from distributed import get_worker
 from eigen_core.arithmetic import Arithmetic, arithmetic_of
 from eigen_core.checkpoint import Ring
 from eigen_core.code_digest import code_digest
-from eigen_core.config.stored import config_from_stored
+from eigen_core.config.loading import config_from_values
 from eigen_core.errors import InputError, WorkerLostError
 from eigen_core.generation.groups import AgentComputer, Episodes, Played
 from eigen_core.generation.state import resolve_device
@@ -41,14 +41,14 @@ class ResidentAgents:
     """Computes agents of one run in a worker, with one thread. Dask calls it an actor.
 
     Args:
-        stored: the run's configuration, as it is stored.
+        values: the run's configuration: all settings, as the process that leads has them.
         fingerprint: hash of the data that the run plays on.
         code: hash of the code of the process that leads (`CODE`).
     """
 
-    def __init__(self, stored: Mapping[str, Any], fingerprint: str, code: str) -> None:
+    def __init__(self, values: Mapping[str, Any], fingerprint: str, code: str) -> None:
         # All that may fail is left to `open`: what is raised here reaches the process that leads as Dask gives it.
-        self._stored = stored
+        self._values = values
         self._fingerprint = fingerprint
         self._code = code
         self._worker = get_worker()
@@ -99,7 +99,7 @@ class ResidentAgents:
         # What the libraries have made is not looked through for each report of the guard.
         gc.collect()
         gc.freeze()
-        self._config = config_from_stored(self._stored)
+        self._config = config_from_values(self._values)
         self._device = resolve_device(self._config.device)
         self._kept: dict[str, Population] = {}
         self._mapped: Mapping[str, SharedTensor] = {}

@@ -111,11 +111,11 @@ def config_of(
     store: str | None,
     device: str | None,
 ) -> "Config":
-    """Return the configuration of a run from what was given, with the environment's store if none was."""
+    """Return the configuration of a run from what was given, and this machine's own settings from its environment."""
     from eigen_core.config.loading import load_config
 
     named = given_store(store, assignments or ())
-    return load_config(preset, given_settings(generations, seed, assignments, data, named, device))
+    return load_config(preset, given_settings(generations, seed, assignments, data, named, device), os.environ)
 
 
 def given_settings(

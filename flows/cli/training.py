@@ -124,13 +124,16 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
     """
     from eigen_core.config import merge
     from eigen_core.config.loading import config_from_values, parse_assignments
+    from eigen_core.config.machine import machine_values
     from eigen_core.config.running import CheckpointConfig
 
     with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals, server):
         from flows.runs import config_to_resume
 
         given = parse_assignments(assignments)
-        config = config_to_resume(store, name, given.get("market", {}).get("data"))
+        own = machine_values(given)
+        local = own.get("checkpoint", {}).get("local", CheckpointConfig().local)
+        config = config_to_resume(store, name, given.get("market", {}).get("data"), local, own)
         _train(config_from_values(merge(config.model_dump(), given)), name, display, signals, server)
 
 
