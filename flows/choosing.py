@@ -5,26 +5,32 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import Completed
 
 from eigen_core.checkpoint import LeaseHeldError, Manifest, RunLocation, RunLockedError
-from eigen_core.config import Config
+from eigen_core.config import Config, merge
+from eigen_core.config.explain import flatten
+from eigen_core.config.loading import config_from_values, values_of_environment
+from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
 from flows.journals import count_attempt, forget_attempts, withdraw_attempt
 from flows.names import NOTHING_NAME, SUSPENDED_NAME, default_run_name
+from flows.operations.home import Home
 from flows.own_flow_run import name_flow_run
-from flows.resuming import suspension_of
+from flows.resuming import own_deployment, suspension_of
 from flows.runs import (
     config_to_resume,
     configured_location,
     holdout_of,
     is_complete,
     newest_generation,
+    require_named,
     require_store,
     runs_in,
 )
@@ -119,7 +125,8 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
 
 
 def _resumed_config(given: Config, run: str) -> Config:
-    return config_to_resume(given.checkpoint.store, run, given.market.data, given.checkpoint.local)
+    own = merge(machine_values(given.model_dump()), _launched(run))
+    return config_to_resume(given.checkpoint.store, run, given.market.data, given.checkpoint.local, own)
 
 
 def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
@@ -147,12 +154,49 @@ def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> Chos
     return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
-def with_store_of_environment(config: Config) -> Config:
-    """Return the configuration with the store that the environment names, if its own is the default.
+def with_own_settings(config: Config, run: str | None) -> Config:
+    """Return the configuration of a flow run with this machine's own settings.
+
+    The parameters of a flow run that a worker was given are foreign: anyone who reaches the server gives them. Its own
+    settings are those of the worker's environment, and those with which `eigen launch` named the run on this machine.
+
+    Args:
+        config: as the flow was given it.
+        run: the run's name; None: it is not known yet.
 
     Raises:
-        InputError: the environment's variables are at odds with each other.
+        InputError: a parameter gives a setting of this machine, or a task of a module that it does not name; or the
+            environment's variables are at odds with each other.
     """
+    if own_deployment() is not None:
+        launched = {} if run is None else _launched(run)
+        _require_parameters_of_a_run(config)
+        require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
+        own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
+        workers = {} if own.get("scheduler") is None else {"workers": 0}
+        config = config_from_values(merge(config.model_dump(), {**own, **workers}))
+    return _with_store_of_environment(config)
+
+
+def _require_parameters_of_a_run(config: Config) -> None:
+    """Refuse parameters that give a setting of this machine."""
+    given, usual = (flatten(machine_values(one.model_dump(mode="json"))) for one in (config, Config()))
+    foreign = [key for key, value in given.items() if key != "task" and value != usual[key]]
+    if foreign:
+        raise InputError(
+            f"The parameters of this flow run give {' and '.join(foreign)}. These settings are the worker's own, and "
+            "no parameter chooses them: leave them out, and set "
+            f"{' and '.join(MACHINE_SETTINGS[key].variable for key in foreign)} in the worker's environment, or use "
+            "`eigen launch` there."
+        )
+
+
+def _launched(run: str) -> dict[str, Any]:
+    """Return what `eigen launch` was given of this machine's own settings for a run that this flow run trains."""
+    return Home.of(os.environ).launched(run) if own_deployment() is not None else {}
+
+
+def _with_store_of_environment(config: Config) -> Config:
     found = store_from_environment(os.environ)
     if found is None or config.checkpoint.store != CheckpointConfig().store:
         return config

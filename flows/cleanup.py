@@ -1,11 +1,15 @@
 """The flow that removes from a store what need not stay."""
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
+from eigen_core.config.running import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.store import store_from_environment
 from eigen_core.units import size
 
 if TYPE_CHECKING:
@@ -14,9 +18,9 @@ if TYPE_CHECKING:
 _GRACE_HOURS = 24.0
 
 
-@flow(name="cleanup", flow_run_name="cleanup of {store}", persist_result=False)
+@flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
 def cleanup_flow(
-    store: Annotated[str, Field(description="Where runs are kept: a folder, or gs://bucket/prefix.")] = "runs",
+    store: Annotated[str | None, Field(description="Leave empty: the store of the worker's environment.")] = None,
     grace_hours: Annotated[
         float, Field(ge=0, description="Age from which files of no generation are removed (hours).")
     ] = _GRACE_HOURS,
@@ -24,14 +28,26 @@ def cleanup_flow(
 ) -> int:
     """Apply the retention of every run of a store and return the bytes freed. Runs in use are left alone.
 
+    Args:
+        store: where runs are kept; None: the store of the environment, else `runs`. A worker is given none.
+        grace_hours: age from which files of no generation are removed (hours).
+        dry_run: only list what would be removed.
+
     Raises:
-        InputError: the store cannot be used.
+        InputError: the store cannot be used, or the parameters of a deployed flow run name one.
         StoreUnavailableError: the store does not answer.
     """
     # As in `train_flow`: this file is rarely read to clean something.
     from flows.housekeeping import clean_runs
+    from flows.resuming import own_deployment
     from tasks.artifacts import publish_cleaning
 
+    if store is not None and own_deployment() is not None:
+        raise InputError(
+            "The parameters of this flow run name a store, which is the worker's own: leave it out, and set "
+            "EIGEN_STORE in the worker's environment."
+        )
+    store = store or store_from_environment(os.environ) or CheckpointConfig().store
     cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
     freed = sum(run.bytes_freed for run in cleaned)
     get_run_logger().info("%d runs in %s, %s freed", len(cleaned), store, size(freed))

@@ -9,6 +9,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from eigen_core.config import PRESET_NAMES, Config, preset_values
+from eigen_core.config.machine import MACHINE_SETTINGS
 
 
 class _Form:
@@ -16,21 +17,33 @@ class _Form:
 
     A form sends every value that it shows. Were the defaults shown, a user who chose another preset would get them
     under that preset's name; so descriptions say what a setting is that is left alone.
+
+    It has no settings that are a machine's own: a worker takes them from its own environment alone, and the server
+    refuses parameters that its form does not have.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         reference = handler(core_schema)
         presets = {name: preset_values(name) for name in PRESET_NAMES}
-        for name, setting in handler.resolve_ref_schema(reference)["properties"].items():
+        properties = handler.resolve_ref_schema(reference)["properties"]
+        _remove_machine_settings(properties, "")
+        for name, setting in properties.items():
             if "$ref" in setting:
                 setting.pop("default", None)
-                for inner_name, inner in handler.resolve_ref_schema(setting)["properties"].items():
+                inner_properties = handler.resolve_ref_schema(setting)["properties"]
+                _remove_machine_settings(inner_properties, f"{name}.")
+                for inner_name, inner in inner_properties.items():
                     _without_value(inner, (name, inner_name), presets)
             else:
                 _without_value(setting, (name,), presets)
             if name == "preset":
                 setting["enum"] = list(PRESET_NAMES)
         return reference
+
+
+def _remove_machine_settings(properties: dict[str, Any], prefix: str) -> None:
+    for name in [name for name in properties if f"{prefix}{name}" in MACHINE_SETTINGS]:
+        del properties[name]
 
 
 FormConfig = Annotated[Config, _Form()]

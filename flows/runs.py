@@ -463,9 +463,7 @@ def newest_first(location: RunLocation) -> Iterator[tuple[RunContents, Manifest]
     return ((contents, found) for contents, found in newest_of(location.contents()) if isinstance(found, Manifest))
 
 
-def _config_of(
-    location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None
-) -> Config:
+def _config_of(location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
     """Return a stored configuration as it counts here: this machine's own settings are not taken from it."""
     own = merge(values_of_environment(os.environ), {} if own is None else own)
     # It names itself the place where it was found.

@@ -31,7 +31,7 @@ from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.task import TaskData, open_data
 from eigen_core.threads import computing_threads
-from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_store_of_environment
+from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_own_settings
 from flows.cockpit import Cockpit
 from flows.goodput import work_recorded
 from flows.journals import BlockedError, remember_own_settings
@@ -97,10 +97,9 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     """Train as `train_flow` describes, and return the end state; None: all generations are trained."""
     tune_allocator()
     set_umask(os.environ)
-    config = with_store_of_environment(config)
     resume = resume or (run is None and is_scheduled())
     try:
-        chosen = choose_run(config, run, resume=resume)
+        chosen = choose_run(with_own_settings(config, run), run, resume=resume)
         ended = _train(chosen) if isinstance(chosen, ChosenRun) else chosen
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))

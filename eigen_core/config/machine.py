@@ -70,8 +70,7 @@ _OF_A_RUN = {
     ),
     "account": "capital sizing fixed_amount shares interest periods_per_year risk_free",
     "checkpoint": (
-        "keep_last keep_every keep_local queue_generations queue_mb upload_mb_per_second finish_seconds "
-        "lease_seconds"
+        "keep_last keep_every keep_local queue_generations queue_mb upload_mb_per_second finish_seconds lease_seconds"
     ),
     "memory": "limit_gb soft hard sample_seconds trace",
     "reporting": "plot_every",

@@ -5,8 +5,9 @@ Each sets the environment of Prefect before it imports what needs Prefect.
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -204,6 +205,7 @@ def launch(
 ) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
+    from eigen_core.config.machine import machine_values, run_values
     from flows.operations.home import Home
 
     _environment()
@@ -225,20 +227,30 @@ def launch(
     require_free(api, _Progress())
     worker = home.running("worker")
     goes_on = False
-    if worker is not None:
+    values = parse_assignments(settings)
+    own = machine_values(values)
+    if worker is None:
+        _require_no_settings_of_worker(own)
+    else:
         # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
         config = as_worker_sees(config, worker)
         require_store(config.checkpoint)
         nothing_given = not any((preset, generations, seed, assignments, device))
         goes_on = nothing_given and run_exists(config.checkpoint, name)
         if goes_on:
-            config = config_to_resume(config.checkpoint.store, name, config.market.data, config.checkpoint.local)
+            config = config_to_resume(
+                config.checkpoint.store, name, config.market.data, config.checkpoint.local, home.launched(name)
+            )
         with refused_with_its_plan(config, output_console()):
             found, run_plan = require_trainable(config)
         require_same_run_here(config, name)
-    values = parse_assignments(settings)
-    values = values if preset is None else {"preset": preset, **values}
-    launched = launch_run(api, values, name, _Progress(), as_configured=goes_on)
+    values = run_values(values if preset is None else {"preset": preset, **values})
+
+    def remember() -> None:
+        if worker is not None and (own or not goes_on):
+            home.remember_launched(name, own)
+
+    launched = launch_run(api, values, name, _Progress(), as_configured=goes_on, before=remember)
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:
@@ -352,6 +364,20 @@ def _environment() -> dict[str, str]:
     given = dict(os.environ)
     os.environ.update(own_environment(given))
     return given
+
+
+def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
+    """Refuse to launch with settings that only the machine of a worker elsewhere can give."""
+    from eigen_core.config.explain import flatten
+    from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE
+
+    given = {key: MACHINE_SETTINGS[key].variable if key != "task" else TASK_VARIABLE for key in flatten(own)}
+    if given:
+        raise InputError(
+            f"The worker is on another machine, and {' and '.join(given)} would be settings of that machine, which a "
+            f"launch from here cannot give: set {' and '.join(given.values())} in the worker's environment and leave "
+            "them out here."
+        )
 
 
 def _absolute(store: str | None) -> str | None:

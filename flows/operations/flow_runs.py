@@ -94,14 +94,6 @@ def is_choosing(flow_run: FlowRun) -> bool:
     return trained_run(flow_run) is None and (bool(flow_run.parameters.get("resume")) or SCHEDULED_TAG in flow_run.tags)
 
 
-def given_store_of(flow_run: FlowRun) -> str | None:
-    """Return the store that a flow run was given, None if it was given none."""
-    found: object = flow_run.parameters.get("config")
-    for key in ("checkpoint", "store"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) else None
-
-
 def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
     """Return when the server heard of the worker of this name last, None if it never has."""
     try:

@@ -8,11 +8,12 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.errors import InputError
+from eigen_core.store import check_run_name
 from eigen_core.store.files import explained, replacing
 from flows.operations.components import Component
 from flows.operations.processes import ProcessId, Started, start, this_machine, wait_until
@@ -139,6 +140,42 @@ class Home:
             InputError: the folder cannot be written to.
         """
         self._replace(self.path / "port", str(port))
+
+    def launched(self, run: str) -> dict[str, Any]:
+        """Return this machine's own settings with which a run was launched here, nested; empty: there are none.
+
+        Raises:
+            InputError: the file that holds them cannot be read.
+        """
+        path = self._launched(run)
+        if path is None:
+            return {}
+        try:
+            found = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{path} cannot be read: remove it, and launch run '{run}' again.") from error
+        return found if isinstance(found, dict) else {}
+
+    def remember_launched(self, run: str, own: Mapping[str, Any]) -> None:
+        """Remember this machine's own settings of a run, for the flow runs that train it here.
+
+        The parameters of a flow run are foreign and give none of them.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        path = self._launched(run)
+        if path is not None and own != self.launched(run):
+            self._replace(path, json.dumps(own))
+
+    def _launched(self, run: str) -> Path | None:
+        """Return the file with what a run was launched with; None: no run has this name."""
+        try:
+            return self.path / "launched" / f"{check_run_name(run)}.json"
+        except InputError:
+            return None
 
     def use_server(self) -> None:
         """Mark this process, until it ends, as one that asks the server that was started here (`is_server_used`).

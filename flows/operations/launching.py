@@ -41,17 +41,26 @@ class Launched:
     page: str
 
 
-def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> Launched:
+def launch(
+    api: str,
+    values: Mapping[str, Any],
+    run: str,
+    say: Say,
+    *,
+    as_configured: bool = False,
+    before: Callable[[], None] = lambda: None,
+) -> Launched:
     """Let the worker train `run`, and have it resumed until it is finished.
 
     What is being cancelled, or only looks for something to resume, is waited for.
 
     Args:
         api: of the server.
-        values: the settings that were given, nested; the rest is the preset's.
+        values: the settings of the run that were given, nested; the rest is the preset's.
         run: its name.
         say: called with what is being waited for.
-        as_configured: the run exists, and goes on with its own settings; of the given ones, only store and data count.
+        as_configured: the run exists, and goes on with its own settings; of the given ones, only data count.
+        before: called once the run can be trained, before the worker hears of it.
 
     Raises:
         InputError: there is no deployment, a training is under way, or the server refuses the settings.
@@ -59,6 +68,7 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
     with client_of(api) as client:
         deployment = find_deployment(client)
         _wait_until_free(client, api, say)
+        before()
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
         flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)

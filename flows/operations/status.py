@@ -15,7 +15,6 @@ from eigen_core.store import StoreUnavailableError
 from flows.operations.deploying import client_of, resume_schedule
 from flows.operations.environment import ui_of
 from flows.operations.flow_runs import (
-    given_store_of,
     last_flow_run,
     last_heartbeat,
     next_flow_run,
@@ -174,7 +173,7 @@ def status_here(home: Home) -> Status:
     if server is not None and server.answers:
         with client_of(server.api) as client:
             heard_of = last_heartbeat(client, home.worker_name)
-            flow_run = _flow_run(client, server.api)
+            flow_run = _flow_run(client, server.api, home)
             schedule = _schedule(client)
             if flow_run is not None and flow_run.run is not None:
                 run_page = run_page_of(client, server.api, flow_run.run)
@@ -215,17 +214,18 @@ def _server(home: Home, worker: ProcessRecord | None) -> ServerStatus | None:
     )
 
 
-def _flow_run(client: SyncPrefectClient, api: str) -> FlowRunStatus | None:
+def _flow_run(client: SyncPrefectClient, api: str, home: Home) -> FlowRunStatus | None:
     active = running_flow_run(client)
     waiting = None if active is not None else waiting_flow_run(client)
     found = active or waiting or suspended_flow_run(client) or last_flow_run(client)
     if found is None or found.state is None:
         return None
+    run = trained_run(found)
     return FlowRunStatus(
         id=str(found.id),
         name=found.name,
-        run=trained_run(found),
-        store=given_store_of(found),
+        run=run,
+        store=None if run is None else home.launched(run).get("checkpoint", {}).get("store"),
         state=found.state.name or str(found.state.type.value),
         message=found.state.message or None,
         since=found.state.timestamp,

@@ -8,6 +8,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 
 from eigen_core.config import PRESET_NAMES, Config
+from eigen_core.config.machine import run_values
 from flows.train import train_flow
 
 
@@ -61,7 +62,7 @@ def test_the_model_keeps_its_defaults(schema: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("preset", PRESET_NAMES)
 def test_every_preset_is_accepted_whole_and_by_name(schema: dict[str, Any], preset: str) -> None:
-    for config in ({"preset": preset}, Config(preset=preset).model_dump(mode="json")):
+    for config in ({"preset": preset}, run_values(Config(preset=preset).model_dump(mode="json"))):
         jsonschema.validate({"config": config, "run": None, "resume": False}, schema)
 
 

@@ -24,6 +24,8 @@ from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
 
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunLocation, RunSession
+from eigen_core.config import Config
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from flows import choosing, own_flow_run
 from flows.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
@@ -87,9 +89,11 @@ class Deployed:
 
 
 @pytest.fixture
-def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
+    for name in ("CLOUD_PROVIDER", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
+    # The store is the worker's own: parameters do not give it.
+    monkeypatch.setenv("EIGEN_STORE", str(tmp_path))
     with get_client(sync_client=True) as client:
         schedule = DeploymentScheduleCreate(
             schedule=IntervalSchedule(interval=timedelta(minutes=10)), active=False, slug=RESUME, parameters={}
@@ -102,10 +106,15 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
         client.delete_deployment(number)
 
 
+def asked(config: Config, run: str | None = None, **parameters: Any) -> Any:
+    """What a worker does that is asked for this training."""
+    return train_flow(config.model_copy(update={"checkpoint": CheckpointConfig()}), run, **parameters)
+
+
 def scheduled(store: Path) -> State[Any]:
     """What the schedule starts, if its parameters were lost."""
     with tags("auto-scheduled"):
-        return cast("State[Any]", train_flow(small_flow_config(store), return_state=True))
+        return cast("State[Any]", asked(small_flow_config(store), return_state=True))
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -130,10 +139,10 @@ def test_it_is_on_while_a_run_trains_and_off_when_that_is_finished(
 
     monkeypatch.setattr(phases, "evolve", looking)
     config = small_flow_config(tmp_path, generations=1)
-    assert train_flow(config, "mine", return_state=True).is_completed()
+    assert asked(config, "mine", return_state=True).is_completed()
     assert (meanwhile, deployed.is_on) == ([True], False)
     deployed.switch_on()
-    assert train_flow(config, "mine", return_state=True).name == FINISHED_NAME
+    assert asked(config, "mine", return_state=True).name == FINISHED_NAME
     assert not deployed.is_on
 
 
@@ -151,7 +160,7 @@ def test_what_cannot_be_trained_is_not_tried_again(deployed: Deployed, tmp_path:
     deployed.switch_on()
     config = small_flow_config(tmp_path, market={"data": str(tmp_path / "nowhere.csv")})
     with pytest.raises(InputError, match=r"nowhere\.csv"):
-        train_flow(config, "mine")
+        asked(config, "mine")
     assert not deployed.is_on
 
 
@@ -171,7 +180,7 @@ def test_a_failure_leaves_it_on_until_the_run_is_blocked(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-        assert train_flow(small_flow_config(tmp_path), "mine", return_state=True).is_failed()
+        assert asked(small_flow_config(tmp_path), "mine", return_state=True).is_failed()
         assert deployed.is_on
         assert scheduled(tmp_path).is_failed()
         assert deployed.is_on
@@ -189,11 +198,11 @@ def test_who_asks_for_a_blocked_run_by_its_name_has_its_attempts_forgotten(
     config = small_flow_config(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-        assert train_flow(config, "mine", return_state=True).is_failed()
+        assert asked(config, "mine", return_state=True).is_failed()
         location = RunLocation.of(config.checkpoint, "mine")
         for _ in range(MOST_ATTEMPTS):
             count_attempt(location, 1)
-        assert train_flow(config, "mine", return_state=True).is_failed()
+        assert asked(config, "mine", return_state=True).is_failed()
     assert ATTEMPTS.read(location) == []
     assert deployed.is_on
 
@@ -220,7 +229,7 @@ class TestStopped:
         ends: list[dict[str, Any]] = []
         monkeypatch.setattr(own_flow_run, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
         begun: list[tuple[Any, str, Callable[[], object]]] = [
-            (phases, "train", lambda: train_flow(config, "mine", return_state=True)),
+            (phases, "train", lambda: asked(config, "mine", return_state=True)),
             (RunSession, "save", lambda: scheduled(tmp_path)),
         ]
         for generation, (owner, name, begin) in enumerate(begun):
@@ -240,7 +249,7 @@ class TestStopped:
         assert location.stored.verify() == []
         assert scheduled(tmp_path).is_completed()
         whole = status_of(str(tmp_path), "mine")
-        assert train_flow(config, "undisturbed", return_state=True).is_completed()
+        assert asked(config, "undisturbed", return_state=True).is_completed()
         undisturbed = status_of(str(tmp_path), "undisturbed")
         assert [record.weights_sha256 for record in whole.history] == [
             record.weights_sha256 for record in undisturbed.history
@@ -254,7 +263,7 @@ def test_what_is_suspended_is_left_alone_until_it_is_resumed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-        assert train_flow(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_failed()
+        assert asked(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_failed()
     for run in ("mine", "other"):
         number = deployed.asked(Running(), by_schedule=False)
         deployed.client.update_flow_run(number, name=f"{run} gen 1-1", tags=[run_tag(run)])
@@ -293,7 +302,7 @@ def test_resumes_that_are_asked_for_in_vain_are_removed(
         return evaluate(state)
 
     monkeypatch.setattr(phases, "evaluate", asking)
-    assert train_flow(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_completed()
+    assert asked(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_completed()
     assert len(meanwhile) == 1
     assert not any(deployed.knows(number) for number in meanwhile)
     assert all(deployed.knows(number) for number in [*kept, begun])
@@ -303,11 +312,11 @@ def test_resumes_that_are_asked_for_in_vain_are_removed(
 def test_what_was_asked_for_last_is_resumed_though_no_checkpoint_tells_it(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert train_flow(small_flow_config(tmp_path, generations=1, seed=5), "mine", return_state=True).is_completed()
+    assert asked(small_flow_config(tmp_path, generations=1, seed=5), "mine", return_state=True).is_completed()
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
         more = small_flow_config(tmp_path, generations=2, seed=5)
-        assert train_flow(more, "mine", return_state=True).is_failed()
+        assert asked(more, "mine", return_state=True).is_failed()
     assert (status_of(str(tmp_path), "mine").state, deployed.is_on) == ("unfinished", True)
     assert scheduled(tmp_path).is_completed()
     status = status_of(str(tmp_path), "mine")
@@ -316,10 +325,10 @@ def test_what_was_asked_for_last_is_resumed_though_no_checkpoint_tells_it(
 
 def test_a_named_run_is_resumed_as_it_was_configured(deployed: Deployed, tmp_path: Path) -> None:  # noqa: ARG001 - in this environment
     config = small_flow_config(tmp_path, generations=1, seed=5)
-    assert train_flow(config, "mine", return_state=True).is_completed()
-    assert train_flow(small_flow_config(tmp_path), "mine", resume=True, return_state=True).name == FINISHED_NAME
+    assert asked(config, "mine", return_state=True).is_completed()
+    assert asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True).name == FINISHED_NAME
     with pytest.raises(InputError, match="seed"):
-        train_flow(small_flow_config(tmp_path), "mine")
+        asked(small_flow_config(tmp_path), "mine")
 
 
 def test_after_a_cancellation_it_is_off(deployed: Deployed) -> None:

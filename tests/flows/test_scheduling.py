@@ -12,7 +12,7 @@ from store_cases import run_config, save_generations
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
-from flows.choosing import newest_unfinished, with_store_of_environment
+from flows.choosing import newest_unfinished, with_own_settings
 from flows.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from flows.names import BLOCKED_NAME, NOTHING_NAME
 from flows.runs import status_of
@@ -68,10 +68,10 @@ def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: 
 
 
 def test_the_environment_names_the_store_where_the_configuration_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_store_of_environment(Config()).checkpoint.store == "runs"
+    assert with_own_settings(Config(), None).checkpoint.store == "runs"
     monkeypatch.setenv("EIGEN_STORE", "gs://bucket/prefix")
-    assert with_store_of_environment(Config()).checkpoint.store == "gs://bucket/prefix"
-    assert with_store_of_environment(Config(checkpoint={"store": "elsewhere"})).checkpoint.store == "elsewhere"
+    assert with_own_settings(Config(), None).checkpoint.store == "gs://bucket/prefix"
+    assert with_own_settings(Config(checkpoint={"store": "elsewhere"}), None).checkpoint.store == "elsewhere"
 
 
 @pytest.mark.usefixtures("prefect_api")

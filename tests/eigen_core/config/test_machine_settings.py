@@ -101,5 +101,5 @@ def test_the_environment_gives_settings_where_nothing_else_does() -> None:
 
 
 def test_a_variable_that_cannot_be_used_is_named() -> None:
-    with pytest.raises(InputError, match="EIGEN_TRACKERS .* reporting.trackers: .*'nobody'"):
+    with pytest.raises(InputError, match=r"EIGEN_TRACKERS .* reporting\.trackers: .*'nobody'"):
         values_of_environment({"EIGEN_TRACKERS": "nobody"})

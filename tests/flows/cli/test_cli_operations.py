@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -128,7 +129,10 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
 ) -> None:
     launches: list[Any] = []
 
-    def remember(api: str, values: dict[str, Any], run: str, _: Any, *, as_configured: bool) -> Launched:
+    def remember(
+        api: str, values: dict[str, Any], run: str, _: Any, *, as_configured: bool, before: Callable[[], None]
+    ) -> Launched:
+        before()
         launches.append((api, values, run, as_configured))
         return Launched("1", run, f"{api}/1")
 
@@ -136,15 +140,17 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
-        ended = eigen("launch", "--preset", "eigen2", "--store", "mine", "--data", "prices", "--run", "long")
+        ended = eigen("launch", "--preset", "eigen2", "--data", "prices", "--run", "long")
         assert ended.exit_code == 0, ended.output
         assert "The worker is elsewhere" in ended.stdout
-        values = {
-            "preset": "eigen2",
-            "market": {"data": str(folder / "prices")},
-            "checkpoint": {"store": str(folder / "mine")},
-        }
+        values = {"preset": "eigen2", "market": {"data": str(folder / "prices")}}
         assert launches.pop() == (api, values, "long", False)
+        # They are that machine's own, and no parameter gives them.
+        assert "set EIGEN_STORE in the worker's environment" in refused("launch", "--store", "mine")
+        assert "set EIGEN_TASK and EIGEN_SCHEDULER in" in refused(
+            "launch", "--set", "scheduler=tcp://a:1", "--set", "task=gym:module:Class"
+        )
+        assert launches == []
         home.write("worker", record_of(home, process.pid, api))
         ended = eigen("launch", "--store", "gs://bucket/x", "--set", "generations=0")
         assert ended.exit_code == 2
@@ -155,6 +161,13 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         assert (run.startswith("quickstart-"), as_configured) == (True, False)
         assert "checkpoint" not in values
         assert not (folder / "runs").exists()
+        tracked = ("--set", "reporting.trackers=tensorboard")
+        ended = eigen("launch", "--store", "mine", "--run", "kept", *tracked, *small_settings())
+        assert ended.exit_code == 0, ended.output
+        (_, values, _, _) = launches.pop()
+        assert ("checkpoint" in values, values["reporting"]) == (False, {"plot_every": 0})
+        launched = {"checkpoint": {"store": str(folder / "mine")}, "reporting": {"trackers": ["tensorboard"]}}
+        assert home.launched("kept") == launched
         RunDirectory.create(folder / "runs", "mine", small_flow_config(Path("runs"), seed=5).model_dump(mode="json"))
         assert eigen("launch", "--run", "mine").exit_code == 0
         assert launches.pop() == (api, {}, "mine", True)

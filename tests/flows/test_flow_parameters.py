@@ -1,0 +1,117 @@
+"""The parameters of a flow run are foreign: they give no setting that is the worker's own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import jsonschema
+import pytest
+from prefect.context import _deployment_id
+from prefect.utilities.callables import parameter_schema
+
+from eigen_core.config import Config
+from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.errors import InputError
+from flows.choosing import with_own_settings
+from flows.cleanup import cleanup_flow
+from flows.operations.home import Home
+from flows.train import train_flow
+
+HOSTILE: dict[str, Any] = {
+    "scheduler": "tcp://192.0.2.1:8786",
+    "checkpoint.store": "/etc",
+    "checkpoint.local": "/etc",
+    "reporting.trackers": ["mlflow"],
+    "reporting.tensorboard_folder": "/etc",
+    "reporting.mlflow_uri": "http://192.0.2.1",
+    "reporting.mlflow_experiment": "theirs",
+}
+
+
+def nested(key: str, value: object) -> dict[str, Any]:
+    """A setting as nested values."""
+    section, _, name = key.rpartition(".")
+    return {section: {name: value}} if section else {name: value}
+
+
+@pytest.fixture
+def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """This process runs a flow that a worker was given; the worker has this folder."""
+    for variable in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET", "EIGEN_TASK"):
+        monkeypatch.delenv(variable, raising=False)
+    for setting in MACHINE_SETTINGS.values():
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EIGEN_HOME", str(tmp_path / "home"))
+    token = _deployment_id.set(uuid4())
+    yield Home(tmp_path / "home")
+    _deployment_id.reset(token)
+
+
+@pytest.mark.usefixtures("by_worker")
+@pytest.mark.parametrize("key", MACHINE_SETTINGS)
+def test_a_parameter_that_gives_a_setting_of_the_worker_is_refused(key: str) -> None:
+    with pytest.raises(InputError, match=f"parameters of this flow run give {key}.*{MACHINE_SETTINGS[key].variable}"):
+        with_own_settings(Config(**nested(key, HOSTILE[key])), "run")
+
+
+@pytest.mark.parametrize("key", MACHINE_SETTINGS)
+def test_the_server_is_told_of_no_such_parameter(key: str) -> None:
+    schema = parameter_schema(train_flow.fn).model_dump()
+    with pytest.raises(jsonschema.ValidationError, match="Additional properties are not allowed"):
+        jsonschema.validate({"config": nested(key, HOSTILE[key])}, schema)
+    jsonschema.validate({"config": {"seed": 3, "reporting": {"plot_every": 3}}}, schema)
+
+
+@pytest.mark.usefixtures("by_worker")
+def test_a_parameter_imports_no_module_that_the_worker_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(task="gym:module:Class")
+    with pytest.raises(InputError, match="gym:module:Class, which imports a module"):
+        with_own_settings(config, "run")
+    monkeypatch.setenv("EIGEN_TASK", "gym:module:Other")
+    with pytest.raises(InputError, match="EIGEN_TASK=gym:module:Class"):
+        with_own_settings(config, None)
+    monkeypatch.setenv("EIGEN_TASK", "gym:module:Class")
+    assert with_own_settings(config, None) == config
+    assert with_own_settings(Config(task="gym:Pendulum-v1"), None).task == "gym:Pendulum-v1"
+
+
+def test_the_worker_has_its_own_settings(by_worker: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EIGEN_SCHEDULER", "tcp://here:8786")
+    monkeypatch.setenv("EIGEN_STORE", "kept")
+    config = with_own_settings(Config(workers=4, seed=3), "run")
+    assert (config.scheduler, config.workers, config.checkpoint.store, config.seed) == ("tcp://here:8786", 0, "kept", 3)
+    # What `eigen launch` was given here is this machine's own as well, and nearer than the environment.
+    by_worker.remember_launched("run", {"scheduler": None, "task": "gym:module:Class", "checkpoint": {"store": "mine"}})
+    config = with_own_settings(Config(workers=4, task="gym:module:Class"), "run")
+    assert (config.scheduler, config.workers, config.checkpoint.store) == (None, 4, "mine")
+    with pytest.raises(InputError, match="imports a module"):
+        with_own_settings(Config(task="gym:module:Class"), "other")
+
+
+def test_what_was_launched_is_kept_by_name_alone(by_worker: Home, tmp_path: Path) -> None:
+    by_worker.remember_launched("../run", {"scheduler": "tcp://a:1"})
+    assert by_worker.launched("../run") == {}
+    assert list(tmp_path.iterdir()) == []
+    by_worker.remember_launched("run", {"scheduler": "tcp://a:1"})
+    by_worker.remember_launched("run", {})
+    assert by_worker.launched("run") == {}
+    (file,) = (by_worker.path / "launched").iterdir()
+    file.write_text("{")
+    with pytest.raises(InputError, match="remove it, and launch run 'run' again"):
+        by_worker.launched("run")
+
+
+def test_a_command_here_gives_all_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EIGEN_SCHEDULER", "tcp://other:8786")
+    config = Config(task="gym:module:Class", checkpoint={"store": "mine"})
+    assert with_own_settings(config, "run") == config
+
+
+@pytest.mark.usefixtures("by_worker", "prefect_api")
+def test_a_worker_cleans_no_store_that_a_parameter_names(tmp_path: Path) -> None:
+    ended = cleanup_flow(str(tmp_path / "theirs"), return_state=True)
+    with pytest.raises(InputError, match="name a store, which is the worker's own"):
+        ended.result()
+    assert cleanup_flow() == 0
