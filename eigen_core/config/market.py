@@ -172,7 +172,7 @@ class EnvironmentConfig(Section):
     """Most steps of an episode; empty: the limit that the environment is registered with."""
     normalise_observations: bool = False
     """Observations are normalised by the mean and the variance of all that the population has observed in training;
-    updated once a generation."""
+    updated once a generation. The first generation plays without and learns with its own."""
     normalise_rewards: bool = False
     """Rewards are divided by the standard deviation of all discounted returns before learning, then multiplied by
-    `learner.reward_scale`; updated once a generation."""
+    `learner.reward_scale`; updated once a generation, before the first one learns."""

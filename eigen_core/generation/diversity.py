@@ -20,7 +20,7 @@ def policy_distance(state: TrainingState) -> float | None:
     (of 1 where it has none). None while too little is stored.
     """
     task, replay, config = state.task, state.replay, state.config
-    task.state = state.task_state
+    task.state = state.learning_task_state
     sampler = task.sampler(replay, COMPARED)
     if sampler is None or replay.size < COMPARED:
         return None

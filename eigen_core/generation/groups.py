@@ -86,7 +86,12 @@ class Executor(Protocol):
         """Play the episodes of all agents of a population."""
 
     def learn(
-        self, population: Population, groups: Sequence[slice], plan: LearningPlan, replay: Replay
+        self,
+        population: Population,
+        groups: Sequence[slice],
+        plan: LearningPlan,
+        replay: Replay,
+        task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Let agents learn.
 
@@ -95,6 +100,7 @@ class Executor(Protocol):
             groups: consecutive agents, that learn together where they learn in this process.
             plan: of the whole population.
             replay: what they learn from.
+            task_state: the task's, by which observations and rewards are normalised.
 
         Returns:
             Each of the learner's curves, float64 `[agents that learn, gradient steps]` on the host.
@@ -149,9 +155,15 @@ class AgentComputer:
         return Played.joined(parts)
 
     def learn(
-        self, population: Population, groups: Sequence[slice], plan: LearningPlan, replay: Replay
+        self,
+        population: Population,
+        groups: Sequence[slice],
+        plan: LearningPlan,
+        replay: Replay,
+        task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Let the agents in `groups` learn; see `Executor.learn`."""
+        self.task.state = task_state
         total, done = len(groups) * plan.gradient_steps, 0
 
         def count_step() -> None:

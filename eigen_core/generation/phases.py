@@ -144,7 +144,7 @@ def train(state: TrainingState) -> dict[str, float] | None:
         state.commit(learned=(generation, None))
         return None
     with population_to_learn(state) as (population, groups):
-        curves = state.executor.learn(population, groups, plan, state.replay)
+        curves = state.executor.learn(population, groups, plan, state.replay, state.learning_task_state)
         statistics = {"gradient_steps": plan.gradient_steps, **_means(curves)}
         if not bool(population.weights.isfinite().all()):
             raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")

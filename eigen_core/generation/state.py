@@ -123,6 +123,16 @@ class TrainingState:
         vars(self).update(changes)
 
     @property
+    def learning_task_state(self) -> Mapping[str, Tensor]:
+        """The task's state by which the agents of the generation under way learn.
+
+        It is that by which they have played. Before the first generation it holds nothing, and nothing would be
+        normalised: that generation learns by what it has played itself.
+        """
+        first = self.generation == 0 and self.evaluated is not None
+        return self.evaluated.task_state if first else self.task_state
+
+    @property
     def transitions(self) -> int:
         """Transitions in the replay."""
         return self.replay.size

@@ -2,7 +2,8 @@
 
 Schulman et al. 2017 (arXiv:1707.06347), algorithm 1 with the clipped objective (equation 7), advantages by Schulman et
 al. 2016 (arXiv:1506.02438). Weights do not change between playing and learning, so what the policy and the critic said
-then is computed again here, not stored.
+then is computed again here, not stored. Where observations are normalised, the first generation alone plays without
+moments and learns with those of its own episodes: its ratios are to the policy that those moments make of the actor.
 """
 
 import math

@@ -137,7 +137,8 @@ class Task(Protocol[Observed, Encoded]):
         play_bytes: of what one agent holds while it plays the episodes of a generation, by which the groups are chosen
             that play together.
         state: what the task has learned from what was played, which observations are normalised by; tensors that are
-            never written to. It is the same throughout a generation: phases set it from the training state.
+            never written to. Phases set it from the training state. A generation learns by the state that it has played
+            by; the first one, which plays without, learns by what its own episodes give.
     """
 
     def __init__(

@@ -77,7 +77,6 @@ class WorkerExecutor:
         self._scheduler = scheduler
         self._before_phase = before_phase
         self._workers: dict[str, Worker] = {}
-        self._task_state: Arrays = {}
         self._generation = 0
         self._client = connected(scheduler)
         self._calls = Calls(self._client, self.addresses)
@@ -115,7 +114,7 @@ class WorkerExecutor:
     def play(self, population: Population, episodes: Episodes) -> Played:
         """Play the episodes of all agents; see `Executor.play`."""
         digests = agent_digests(population)
-        self._task_state, self._generation = to_arrays(episodes.task_state), episodes.generation
+        task_state, self._generation = to_arrays(episodes.task_state), episodes.generation
         # Its tensors are on the device of this process, which a worker need not have.
         stateless = replace(episodes, task_state={})
         shares = self._shares(slice(0, population.size))
@@ -123,7 +122,7 @@ class WorkerExecutor:
         def calls() -> Iterator[Call]:
             for worker, agents in shares:
                 sent = self._sent_agents(worker, population, agents, digests)
-                arguments = (sent, stateless.rows(agents), self._task_state)
+                arguments = (sent, stateless.rows(agents), task_state)
                 yield self._calls.call(worker, _computing(agents), "play", *arguments)
 
         parts: list[tuple[Played, Arrays]] = self._computed("evaluate", calls())
@@ -135,17 +134,22 @@ class WorkerExecutor:
         )
 
     def learn(
-        self, population: Population, groups: Sequence[slice], plan: LearningPlan, replay: Replay
+        self,
+        population: Population,
+        groups: Sequence[slice],
+        plan: LearningPlan,
+        replay: Replay,
+        task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Let agents learn; see `Executor.learn`."""
-        digests = agent_digests(population)
+        digests, state = agent_digests(population), to_arrays(task_state)
         shares = self._shares(slice(groups[0].start, groups[-1].stop))
         where = self._brought([worker for worker, _ in shares], replay)
 
         def calls() -> Iterator[Call]:
             for worker, agents in shares:
                 sent = self._sent_agents(worker, population, agents, digests)
-                arguments = (sent, plan.rows(agents), where[worker.address], self._task_state, self._generation)
+                arguments = (sent, plan.rows(agents), where[worker.address], state, self._generation)
                 yield self._calls.call(worker, _computing(agents), "learn", *arguments)
 
         learned = self._computed("train", calls())

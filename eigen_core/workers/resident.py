@@ -185,9 +185,9 @@ class ResidentAgents:
     ) -> tuple[Arrays, list[str], Arrays]:
         population = self._received(agents)
         self._use(self._host_replay if where is None else self._mapped_replay(where))
-        self._computer.task.state = to_tensors(task_state, self._device)
         groups = agent_groups(population.size, self._computer.group_size)
-        curves = self._computer.learn(population, groups, plan, self._replay)
+        state = to_tensors(task_state, self._device)
+        curves = self._computer.learn(population, groups, plan, self._replay, state)
         digests = agent_digests(population)
         self._kept = {digest: population.rows(slice(row, row + 1)) for row, digest in enumerate(digests)}
         return to_arrays(population.tensors()), digests, to_arrays(curves)

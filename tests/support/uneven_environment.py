@@ -41,6 +41,17 @@ class UnevenEnvironment(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]])
         return np.stack([self._position, self._move])
 
 
+class OtherUnitsEnvironment(UnevenEnvironment):
+    """The same in other units: what is observed times 64, rewards times 1,024."""
+
+    def _moved(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observed, reward, *rest = super()._moved(action)
+        return observed, 1024.0 * reward, *rest
+
+    def _observed(self) -> NDArray[np.float64]:
+        return 64.0 * super()._observed()
+
+
 class EndlessEnvironment(UnevenEnvironment):
     """Its episodes end by their limit alone."""
 
