@@ -66,6 +66,11 @@ class Population:
         state = {name: torch.cat([part.state[name] for part in parts]) for name in parts[0].state}
         return cls(torch.cat([part.weights for part in parts]), state)
 
+    def heirs(self, weights: Tensor) -> "Population":
+        """Return agents with given weights, float32 `[agents, parameters]`, that all have the state of this one."""
+        repeated = {name: held.repeat(len(weights), *[1] * (held.dim() - 1)) for name, held in self.state.items()}
+        return Population(weights, repeated)
+
     def rows(self, agents: slice) -> "Population":
         """Copies of consecutive agents."""
         return Population(

@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 
 from eigen_core.units import change
 
-Origin = Literal["initial", "elite", "offspring", "mutant", "champion", "learner", "copy", "sample", "immigrant"]
+Origin = Literal[
+    "initial", "elite", "offspring", "mutant", "champion", "learner", "copy", "sample", "mean", "immigrant"
+]
 
 
 @cache

@@ -45,7 +45,8 @@ class EvolutionConfig(Section):
     reinject_champion: bool = True
     """The champion replaces the weakest elite unless it is an elite itself."""
     learning_agents: CountOrZero | None = None
-    """Agents that learn by gradients, CEM and ERL; empty: half of the population with CEM, one agent with ERL."""
+    """Agents that learn by gradients, CEM and ERL; empty: with CEM half of all but one, with ERL one
+    agent."""
     sync_generations: Count = 10
     """Generations after which an agent that learns is copied into the population, ERL; or the weakest copy the fittest,
     PBT."""

@@ -6,8 +6,11 @@ is evaluated as drawn; those that then learn are evaluated once more in the next
 generation so evaluates as many agents that have learned, and as many that were drawn, as in the paper; what has learned
 began with a draw from the distribution of one generation before. Fitness always belongs to the weights that played.
 
-All agents that are drawn have one critic, as in the paper: that of the fittest agent that has learned. Moments and
-targets begin anew. Without importance mixing.
+All agents that are drawn have one critic, as in the paper: that of the fittest agent that has learned. With its
+optimizer and its target it lives on through all generations; actors and their optimizers begin anew. Unlike there, each
+of those that learn in a generation trains a copy of it, so that none depends on which agents are computed beside it. As
+in the authors' code (github.com/apourchot/CEM-RL), agents are drawn in pairs on opposite sides of the mean. The mean
+itself is played and can become the champion; its fitness does not move the distribution. Without importance mixing.
 """
 
 import math
@@ -27,6 +30,9 @@ from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import GenerationRecord, Lineage
 
+_MEAN = 0
+"""The agent that is the mean of the distribution."""
+
 
 def shares(parents: int) -> list[float]:
     """Share of each parent in the distribution, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
@@ -39,7 +45,10 @@ def _mean_deviation(variance: Tensor) -> float:
 
 
 class CemMethod:
-    """Implements `PopulationMethod`. Its state: mean and variance, float32 `[weights of an actor]` each."""
+    """Implements `PopulationMethod`. Its state: mean and variance, float32 `[weights of an actor]` each.
+
+    The first agent is the mean of the distribution. Those that have learned come next, then those that are drawn.
+    """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         self._config = config
@@ -58,54 +67,75 @@ class CemMethod:
                 f"evolution.learning_agents {wanted} is more than half of population.size {size}: of the agents of "
                 "method cem at most half can learn, since as many are evaluated a second time. Lower it."
             )
-        return slice(size - (size // 2 if wanted is None else wanted), size)
+        return slice(size - ((size - 1) // 2 if wanted is None else wanted), size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return actors drawn around the first agent's, with its critic."""
+        """Return the first agent's actor as the mean, and actors drawn around it, all with its critic."""
         mean = weights[0, self._actor].clone()
         state = MethodState(
             tensors={"mean": mean, "variance": torch.full_like(mean, self._evolution.distribution_variance)}
         )
         weights[:] = weights[0].clone()
-        return self._drawn(weights, range(len(weights)), 1, state), state
+        self._draw_into(weights, range(1, len(weights)), 1, state)
+        return self._new_agents(weights), state
 
-    def _drawn(self, weights: Tensor, agents: range, generation: int, state: MethodState) -> Population:
+    def _draw_into(self, weights: Tensor, agents: range, generation: int, state: MethodState) -> None:
         for agent in agents:
             weights[agent, self._actor] = self._draw(generation, agent, state)
-        return self._new_agents(weights)
 
     def _draw(self, generation: int, agent: int, state: MethodState) -> Tensor:
-        """Return the actor that an agent of a generation begins with, given the state at the generation's start."""
+        """Return the actor that an agent of a generation begins with, given the state at the generation's start.
+
+        From the last agent on, every two lie on opposite sides of the mean.
+        """
         mean, variance = state.tensors["mean"], state.tensors["variance"]
-        generator = keyed_generator(self._config.seed, generation, "evolve", agent, "sample")
+        last = self._config.population.size - 1
+        pair, mirrored = divmod(last - agent, 2)
+        generator = keyed_generator(self._config.seed, generation, "evolve", last - 2 * pair, "sample")
         noise = on_device(generator.standard_normal(len(mean), dtype=np.float32), mean.device)
-        return noise.mul_(variance.sqrt()).add_(mean)
+        noise.mul_(variance.sqrt())
+        return mean - noise if mirrored else mean + noise
 
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
         """There are none."""
         return {}
 
     def breed(self, ended: Ended) -> Bred:
-        """Move the distribution, keep the agents that have learned, and draw the others."""
+        """Move the distribution; play its mean, the agents that have learned, and new ones drawn from it.
+
+        Where half of the agents learn, there is no place left for the weakest of them beside the mean.
+        """
         size = ended.population.size
-        parents = ended.ranking[: max(1, round(size * self._evolution.elite_share))]
+        candidates = [agent for agent in ended.ranking if agent != _MEAN]
+        parents = candidates[: max(1, round(len(candidates) * self._evolution.elite_share))]
         state = self._moved(ended, parents)
-        learned = list(self._learning) if ended.learned else []
-        teacher = min(learned, key=ended.ranking.index, default=0)
-        weights = ended.population.weights[[*learned, *[teacher] * (size - len(learned))]]
-        bred = self._drawn(weights, range(len(learned), size), ended.generation + 1, state)
-        kept = [Lineage(index, "learner", (agent,)) for index, agent in enumerate(learned)]
-        drawn = [Lineage(index, "sample", (parents[0],)) for index in range(len(learned), size)]
-        return Bred(bred, (*kept, *drawn), state, {"distribution_std": _mean_deviation(state.tensors["variance"])})
+        learned = [agent for agent in candidates if ended.learned and agent in self._learning]
+        kept = sorted(learned[: size - 1 - len(self._learning)])
+        teacher = learned[0] if learned else _MEAN
+        drawn = range(1 + len(kept), size)
+        weights = ended.population.weights[[teacher, *kept, *[teacher] * len(drawn)]]
+        weights[_MEAN, self._actor] = state.tensors["mean"]
+        self._draw_into(weights, drawn, ended.generation + 1, state)
+        bred = self._new_agents(weights, ended.population.rows(slice(teacher, teacher + 1)))
+        lineages = (
+            Lineage(_MEAN, "mean", (parents[0],)),
+            *(Lineage(agent, "learner", (parent,)) for agent, parent in enumerate(kept, 1)),
+            *(Lineage(agent, "sample", (parents[0],)) for agent in drawn),
+        )
+        return Bred(bred, lineages, state, {"distribution_std": _mean_deviation(state.tensors["variance"])})
 
     def _moved(self, ended: Ended, parents: Sequence[int]) -> MethodState:
-        """Return the distribution after a generation (equations 1 and 2)."""
+        """Return the distribution after a generation (equations 1 and 2).
+
+        The variance has a factor of one over the number of parents, which the paper leaves out and its authors' code
+        has: without it the way that agents have learned is added to the variance, which then grows without end.
+        """
         old = ended.state.tensors["mean"]
         mean, variance = torch.zeros_like(old), torch.zeros_like(old)
         for agent, share in zip(parents, shares(len(parents)), strict=True):
             actor = self._as_evaluated(ended, agent)
             mean.add_(actor * share)
-            variance.add_((actor - old).square_().mul_(share))
+            variance.add_((actor - old).square_().mul_(share / len(parents)))
         variance.add_(self._noise(ended.generation))
         return replace(ended.state, tensors={"mean": mean, "variance": variance})
 

@@ -1,6 +1,6 @@
 """The interface of population methods: what becomes of a population at the end of a generation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -109,8 +109,10 @@ class MethodNeeds:
     kept: int = 0
 
 
-NewAgents = Callable[[Tensor], Population]
-"""Returns agents with given weights, float32 `[agents, parameters]`, that have not learned yet."""
+class NewAgents(Protocol):
+    """Returns agents that have not learned yet; see `Learner.new_agents`."""
+
+    def __call__(self, weights: Tensor, teacher: Population | None = None) -> Population: ...
 
 
 class PopulationMethod(Protocol):

@@ -129,8 +129,9 @@ class TrainingState:
         It is that by which they have played. Before the first generation it holds nothing, and nothing would be
         normalised: that generation learns by what it has played itself.
         """
-        first = self.generation == 0 and self.evaluated is not None
-        return self.evaluated.task_state if first else self.task_state
+        if self.generation == 0 and self.evaluated is not None:
+            return self.evaluated.task_state
+        return self.task_state
 
     @property
     def transitions(self) -> int:

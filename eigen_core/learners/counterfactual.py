@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.learners.adam import clipped_step
+from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.batches import BatchPlan, drawn_batches
 from eigen_core.learners.critics import scaled
 from eigen_core.learners.interface import Learned, LearnerNeeds
@@ -69,14 +69,9 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
             )
         return Heads(critics=0, outcomes=config.learner.target_bins)
 
-    def new_agents(self, weights: Tensor) -> Population:
-        """Return agents without moments."""
-        state = {
-            "first_moment": torch.zeros_like(weights),
-            "second_moment": torch.zeros_like(weights),
-            "steps": torch.zeros(len(weights), dtype=torch.int64, device=weights.device),
-        }
-        return Population(weights, state)
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents without moments, or with those of a teacher."""
+        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         """Return within what moments and counts of steps lie after so many generations."""

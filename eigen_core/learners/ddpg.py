@@ -61,8 +61,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
         """Return critics of actions, one or two, and a deterministic actor."""
         return Heads(critics=2 if config.learner.twin_critics else 1, return_steps=config.learner.n_step)
 
-    def new_agents(self, weights: Tensor) -> Population:
-        """Return agents whose targets are their weights, without moments."""
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents whose targets are their weights, without moments; see `Learner.new_agents`."""
         counts = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
         state = {
             "targets": weights.clone(),
@@ -71,6 +71,10 @@ class DdpgLearner(Generic[Observed, Encoded]):
             "critic_steps": counts,
             "actor_steps": counts.clone(),
         }
+        if teacher is not None:
+            for name in ("targets", "first_moment", "second_moment"):
+                state[name][:, self._critic] = teacher.state[name][:, self._critic]
+            state["critic_steps"][:] = teacher.state["critic_steps"]
         return Population(weights, state)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:

@@ -87,9 +87,9 @@ class DirectLearner:
         """Return a deterministic actor, and no critic."""
         return Heads(critics=0)
 
-    def new_agents(self, weights: Tensor) -> Population:
-        """Return agents without moments."""
-        return Population(weights, adam_state(weights))
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents without moments, or with those of a teacher."""
+        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         """Return within what moments and counts of steps lie after so many generations."""

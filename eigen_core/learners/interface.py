@@ -80,8 +80,12 @@ class Learner(Protocol):
     def heads(config: Config) -> Heads:
         """Return what the task's networks must offer."""
 
-    def new_agents(self, weights: Tensor) -> Population:
-        """Return agents that have not learned yet. Their weights are this tensor, float32 `[agents, parameters]`."""
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents that have not learned yet. Their weights are this tensor, float32 `[agents, parameters]`.
+
+        Their critics go on from the critic of `teacher`, one agent, if it is given: with its optimizer and target. A
+        learner that has one optimizer for critic and actor goes on with both.
+        """
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         """Return within what the values of an agent's state lie after so many generations; all are finite."""

@@ -128,9 +128,9 @@ class PpoLearner(Generic[Observed, Encoded]):
         initial_log_std = config.learner.initial_log_std
         return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)
 
-    def new_agents(self, weights: Tensor) -> Population:
-        """Return agents without moments."""
-        return Population(weights, adam_state(weights))
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents without moments, or with those of a teacher."""
+        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         """Return within what moments and counts of steps lie after so many generations."""

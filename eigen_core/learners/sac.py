@@ -66,8 +66,13 @@ class SacLearner(Generic[Observed, Encoded]):
         """Return two critics of actions and an actor whose spread depends on what it observes."""
         return Heads(critics=2, spread="observed", return_steps=config.learner.n_step)
 
-    def new_agents(self, weights: Tensor) -> Population:
-        """Return agents whose target critics are their critics, without moments and at the initial temperature."""
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents whose target critics are their critics, without moments and at the initial temperature.
+
+        With a teacher they go on with its target critics, moments and temperature.
+        """
+        if teacher is not None:
+            return teacher.heirs(weights)
         alone = torch.zeros(len(weights), 1, device=weights.device)
         state = {
             "targets": weights[:, self._critic].clone(),

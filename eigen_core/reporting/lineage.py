@@ -17,6 +17,7 @@ from eigen_core.reporting.style import (
     ORANGE,
     PURPLE,
     SKY,
+    VERMILLION,
     figure_file,
     footnote,
     generation_axis,
@@ -39,12 +40,14 @@ _COLOURS: Mapping[Origin, str] = {
     "learner": INK,
     "copy": ORANGE,
     "sample": SKY,
+    "mean": VERMILLION,
     "immigrant": "#8A5A2B",
 }
 _WORDS: Mapping[Origin, str] = {
     "offspring": "offspring of two",
     "champion": "champion, re-injected",
     "learner": "learner, kept",
+    "mean": "mean of the distribution",
     "immigrant": "from another island",
 }
 

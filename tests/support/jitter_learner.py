@@ -49,7 +49,7 @@ class JitterLearner:
         """One critic of actions and a deterministic actor."""
         return Heads()
 
-    def new_agents(self, weights: Tensor) -> Population:
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG002
         """Agents that have made no step."""
         return Population(weights, {"steps": torch.zeros(len(weights), dtype=torch.int64)})
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from live_tensors import LiveTensors
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, saved_of
@@ -102,6 +103,20 @@ def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeyp
     first, last = state.history[0], state.history[-1]
     assert max(last.fitness) > 0.75 * max(first.fitness)
     assert sum(last.fitness) > 0.85 * sum(first.fitness)
+
+
+@pytest.mark.parametrize(("learner", "counts"), [("ddpg", "critic_steps"), ("sac", "steps")])
+def test_the_critic_of_cem_and_its_optimizer_have_learned_in_all_generations(learner: str, counts: str) -> None:
+    state = advance(begin(config_with("cem", learner={"algorithm": learner})), 3)
+    learned = sum(record.learning is not None for record in state.history)
+    assert learned > 1
+    drawn = state.population.rows(slice(3, 5))
+    assert drawn.state[counts].tolist() == [learned * state.config.learner.gradient_steps] * 2
+    critic = state.task.critic_layout.size
+    for tensor in (drawn.weights, drawn.state["targets"], drawn.state["second_moment"]):
+        assert torch.equal(tensor[0, :critic], tensor[1, :critic])
+    assert not torch.equal(drawn.state["targets"][:, :critic], drawn.weights[:, :critic])
+    assert not torch.equal(drawn.weights[0, critic:], drawn.weights[1, critic:])
 
 
 def test_a_distribution_that_no_run_can_have_is_refused() -> None:

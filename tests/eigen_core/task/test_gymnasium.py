@@ -304,6 +304,18 @@ def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
 
 
 @pytest.mark.slow
+def test_what_cem_draws_plays_the_pendulum_once_its_learners_do() -> None:
+    """The distribution narrows around what has learned: drawn agents are no worse, but for a few."""
+    config = load_config("pendulum", ["evolution.method=cem", "evolution.elite_share=0.5", "population.size=15"])
+    state = advance(begin(config), 9)
+    evaluate(state)
+    assert state.evaluated is not None
+    assert float(np.median(state.evaluated.validations[8:])) > -250.0
+    assert state.evaluated.validations[0] > -250.0
+    assert state.history[-1].evolution["distribution_std"] < 0.06
+
+
+@pytest.mark.slow
 def test_ddpg_learns_the_pendulum() -> None:
     """The mean reward over 20 episodes: an agent that does nothing gets about -1,200, one that has learned -170.
 
