@@ -36,6 +36,10 @@ class EvolutionConfig(Section):
     """Generations without progress after which mutation grows."""
     plateau_improvement: NonNegative = 0.02
     """Relative improvement of the champion's score that counts as progress."""
+    first_champion_plateau: bool = False
+    """Whether a champion of the first generation makes a plateau, although nothing was learned or bred before it.
+    False: until it is surpassed, progress is that of the agents' median fitness. True in runs begun before this
+    setting."""
     mutation_growth: Annotated[float, Field(ge=1.0, le=1e9)] = 1.5
     """Factor on mutation rate and standard deviation on a plateau."""
     mutation_rate_limit: Fraction = 0.4

@@ -41,11 +41,17 @@ def _settlement_of_version_4(values: dict[str, Any]) -> None:
     section.setdefault(name, True)
 
 
+def _plateau_of_version_5(values: dict[str, Any]) -> None:
+    section, name = _section_of(values, "evolution.first_champion_plateau")
+    section.setdefault(name, True)
+
+
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _bookkeeping_of_version_1,
     _policy_delay_of_version_2,
     _noisy_fitness_of_version_3,
     _settlement_of_version_4,
+    _plateau_of_version_5,
 )
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 

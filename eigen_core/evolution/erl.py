@@ -23,7 +23,7 @@ class ErlMethod(GeneticMethod):
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         super().__init__(config, critic, new_agents)
-        self._evolving = self.learning(config).start
+        self._bred = slice(0, self.learning(config).start)
 
     @staticmethod
     def learning(config: Config) -> slice:
@@ -43,14 +43,14 @@ class ErlMethod(GeneticMethod):
         Every `evolution.sync_generations` generations the fittest of these takes the place of the agent that was bred
         last: no elite, unless all are elites, and then the weakest.
         """
-        evolving, learning = _cut(ended.population, self._evolving)
-        bred = super().breed(replace(ended, population=evolving, fitness=ended.fitness[: self._evolving]))
+        evolving, learning = _cut(ended.population, self._bred.stop)
+        bred = super().breed(replace(ended, population=evolving, fitness=ended.fitness[self._bred]))
         kept = learning.tensors()
         tensors = {name: torch.cat([tensor, kept[name]]) for name, tensor in bred.population.tensors().items()}
-        agents = range(self._evolving, ended.population.size)
+        agents = range(self._bred.stop, ended.population.size)
         lineages = [*bred.lineages, *(Lineage(agent, "learner", (agent,)) for agent in agents)]
         if ended.generation % self._evolution.sync_generations == 0:
-            replaced, learner = self._evolving - 1, min(agents, key=ended.ranking.index)
+            replaced, learner = self._bred.stop - 1, min(agents, key=ended.ranking.index)
             for tensor in tensors.values():
                 tensor[replaced] = tensor[learner]
             lineages[replaced] = Lineage(replaced, "copy", (learner,))

@@ -16,12 +16,12 @@ from eigen_core.records import GenerationRecord, Lineage, Record
 
 
 class MutationState(Record):
-    """How strongly mutants are changed, and how long the champion's score has stood still.
+    """How strongly mutants are changed, and how long nothing has improved.
 
     Attributes:
         rate: share of a mutant's weights that are changed.
         std: standard deviation of the change.
-        reference: the champion's score that the next progress is measured against; None before the first generation.
+        reference: the score that the next progress is measured against; None before the first generation.
         generations_without_progress: since the reference was set, or since mutation last grew.
     """
 
@@ -36,7 +36,7 @@ class MutationState(Record):
         return cls(rate=config.mutation_rate, std=config.mutation_std)
 
     def after(self, score: float, config: EvolutionConfig) -> "MutationState":
-        """Return the state after a generation whose champion has this score.
+        """Return the state after a generation, given its score: the champion's, or what stands for it.
 
         Progress, an improvement of at least `plateau_improvement` of the reference's size, resets the strength;
         `plateau_generations` generations without it let rate and deviation grow up to their limits, and count anew.
@@ -143,6 +143,7 @@ class GeneticMethod:
         self._config = config
         self._evolution = config.evolution
         self._new_agents = new_agents
+        self._bred = slice(0, config.population.size)
         self.bounds: Mapping[str, tuple[float, float]] = {}
 
     @staticmethod
@@ -158,12 +159,25 @@ class GeneticMethod:
         """Return the strength of mutation after these generations."""
         mutation = MutationState.initial(self._evolution)
         for record in history:
-            mutation = mutation.after(record.champion_score, self._evolution)
+            fitness = np.array(record.fitness[self._bred])
+            score = self._score(record.champion_score, record.champion_generation, fitness)
+            mutation = mutation.after(score, self._evolution)
         return mutation.model_dump()
+
+    def _score(self, champion_score: float, champion_generation: int, fitness: NDArray[np.float64]) -> float:
+        """Return by what progress is measured.
+
+        An agent of the first generation that does nothing can be the champion for long, while others still learn what
+        to do; meanwhile it is the agents' median fitness.
+        """
+        if champion_generation > 1 or self._evolution.first_champion_plateau:
+            return champion_score
+        return float(np.median(fitness))
 
     def breed(self, ended: Ended) -> Bred:
         """Breed from all agents; see `breed`."""
-        mutation = MutationState.model_validate(ended.state.numbers).after(ended.champion.score, self._evolution)
+        score = self._score(ended.champion.score, ended.champion.generation, ended.fitness)
+        mutation = MutationState.model_validate(ended.state.numbers).after(score, self._evolution)
         if self._evolution.enabled:
             population, lineages = breed(
                 ended.population,

@@ -116,6 +116,13 @@ def test_a_run_of_version_3_is_judged_as_it_was(preset: str) -> None:
     assert evaluation.champion_standard_errors == 0.0
 
 
+def test_a_run_of_version_5_lets_mutation_grow_as_it_did() -> None:
+    values = Config().model_dump(mode="json")
+    del values["evolution"]["first_champion_plateau"]
+    assert config_from_stored({**values, "format_version": 5}).evolution.first_champion_plateau is True
+    assert config_from_stored({**values, "format_version": 6}).evolution.first_champion_plateau is False
+
+
 def test_a_run_of_version_4_stores_the_days_of_settlement_as_it_did() -> None:
     values = Config().model_dump(mode="json")
     assert config_from_stored({**values, "format_version": 4}).replay.settlement_days is False

@@ -12,7 +12,7 @@ from eigen_core.evolution.interface import Bred, Champion, Ended
 from eigen_core.population import Population
 
 
-def new_agents(weights: torch.Tensor) -> Population:
+def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001
     return Population(weights, {"moment": torch.zeros_like(weights)})
 
 

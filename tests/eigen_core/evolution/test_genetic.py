@@ -1,6 +1,7 @@
 """Breeding: who survives, who is parent, what a child is made of; mutation that grows while nothing improves."""
 
 from collections import Counter
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from science_cases import small_config
 
 from eigen_core.config import EvolutionConfig
-from eigen_core.evolution import Champion
-from eigen_core.evolution.genetic import MutationState, breed
+from eigen_core.evolution import Champion, Ended
+from eigen_core.evolution.genetic import GeneticMethod, MutationState, breed
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Lineage
@@ -33,7 +35,7 @@ def agents_that_have_learned(size: int, parameters: int = 11) -> Population:
     return Population(tensors.pop("weights"), {**tensors, **counts})
 
 
-def new_agents(weights: torch.Tensor) -> Population:
+def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001
     """Agents whose targets are their weights; all else is zero."""
     moments = {name: torch.zeros_like(weights) for name in STATE_FIELDS[:2]}
     counts = {name: torch.zeros(len(weights), dtype=torch.int64) for name in STATE_FIELDS[2:]}
@@ -316,6 +318,32 @@ def test_mutation_grows_on_a_plateau_and_resets_with_progress(
     assert {"rate": state.rate, "std": state.std} == pytest.approx(expected)
     assert state.reference == reference
     assert state.generations_without_progress == waited
+
+
+@pytest.mark.parametrize(
+    ("fitness", "champion_generation", "settings", "grows"),
+    [
+        # All others still learn what to do.
+        ([-1000.0, -500.0, -300.0, -200.0, -150.0, -120.0], 1, {}, False),
+        ([-1000.0, -500.0, -300.0, -200.0, -150.0, -120.0], 1, {"first_champion_plateau": True}, True),
+        # Nothing improves, nor does the champion's score of 0.
+        ([-1000.0] * 6, 1, {}, True),
+        # A champion that was bred or has learned is what the others have to surpass.
+        ([-1000.0, -500.0, -300.0, -200.0, -150.0, -120.0], 2, {}, True),
+    ],
+)
+def test_a_first_agent_that_does_nothing_makes_no_plateau_while_the_others_improve(
+    fitness: list[float], champion_generation: int, settings: dict[str, Any], grows: bool
+) -> None:
+    config = small_config(population={"size": 4}, evolution=settings)
+    method = GeneticMethod(config, 2, new_agents)
+    population, state = method.begin(agents_that_have_learned(4).weights)
+    champion = replace(champion_of(population, champion_generation), score=0.0)
+    for generation, of_most in enumerate(fitness, start=1):
+        ended = Ended(generation, population, np.array([of_most, of_most, 0.0, of_most]), True, champion, state)
+        bred_now = method.breed(ended)
+        population, state = bred_now.population, bred_now.state
+    assert (bred_now.facts["mutation_rate"] > config.evolution.mutation_rate) == grows
 
 
 @pytest.mark.parametrize(("limits", "rate", "std"), [((0.12, 0.05), 0.12, 0.015), ((0.4, 0.012), 0.15, 0.012)])

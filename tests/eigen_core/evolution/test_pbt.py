@@ -20,7 +20,7 @@ from eigen_core.reporting.tables import population_table
 LEARNERS = list(choices.LEARNERS)
 
 
-def new_agents(weights: torch.Tensor) -> Population:
+def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001
     return Population(weights, {"moment": weights + 100.0})
 
 
