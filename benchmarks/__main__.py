@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import torch
 from rich.console import Console
 
-from benchmarks.results import RESULTS, Section, keep, machine
+from benchmarks.results import RESULTS, Section, keep, machine, require_idle
 
 BENCHMARKS = (
     "transitions",
@@ -35,6 +35,7 @@ BENCHMARKS = (
     "learnerplan",
     "claims",
     "portfolio_claims",
+    "populations",
     "watcher",
     "workers",
     "islands",
@@ -68,6 +69,7 @@ def main() -> None:
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}: name one of {', '.join(BENCHMARKS)}")
+    require_idle(names)
     # So that a benchmark that is stopped leaves no server and no worker behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     torch.set_num_threads(1)

@@ -1,7 +1,6 @@
 """A population of 16 beside 16 agents of Stable-Baselines3, and of a plain loop, one after another."""
 
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -229,9 +228,6 @@ def run() -> Section:
             "Agents of Eigen learn from one shared replay buffer; the others each have their own.",
             "Calls of small networks cost more than their products: a bank makes them once for all agents. Networks of "
             "256 on batches of 256 cost their products, which a bank does not save.",
-            "One agent at a time, Eigen learns slower than the plain loop, and with networks of 256 slower than TD3 of "
-            "Stable-Baselines3: it is the bank that is faster.",
-            f"{os.getloadavg()[1]:.0f} processes computed on the machine at the end: wall times include waiting.",
         ),
     )
 

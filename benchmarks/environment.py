@@ -35,10 +35,18 @@ def run() -> Section:
     return Section(
         title="Trading environment",
         method="Days of episodes traded in a second with the same random decisions at 145 days an episode, by turns: "
-        "step by step (portfolio observed before each decision), whole episodes at once (decisions known), and the "
-        f"tests' slow per-day reference in plain Python, {_SLOW_EPISODES} episodes one after the other; rewards are "
-        "checked to be equal to 1e-9.",
-        columns=("", "step by step", "whole episodes", "plain loop", "steps : plain", "whole : plain"),
+        "step by step (portfolio observed before each decision), whole episodes at once (decisions known, nothing "
+        f"observed), and the tests' slow per-day reference in plain Python, {_SLOW_EPISODES} episodes one after the "
+        "other, which observes as much as what it is compared with; rewards are checked to be equal to 1e-9.",
+        columns=(
+            "",
+            "step by step",
+            "whole episodes",
+            "plain loop, observed",
+            "steps : plain",
+            "plain loop, not observed",
+            "whole : plain",
+        ),
         rows=rows,
     )
 
@@ -71,28 +79,36 @@ class _Market:
         actions = self.coefficients[:episodes], self.targets[:episodes]
         return trade_whole_episodes(self.prices, self.trading, self.first_days[:episodes], *actions)[0]
 
-    def plain(self) -> NDArray[np.float64]:
+    def plain(self, *, observed: bool) -> NDArray[np.float64]:
+        """Trade a day at a time; whole episodes know their decisions, and need no portfolio to be observed."""
         coefficients, targets = self.coefficients.numpy(), self.targets.numpy()
         rewards = []
         for index in range(_SLOW_EPISODES):
             episode = self.reference.SlowEpisode(self.panel, self.trading, int(self.first_days[index]))
+            if not observed:
+                episode.observe = _nothing
             rewards.append(episode.run(coefficients[index], targets[index]).rewards)
         return np.array(rewards)
 
 
 def _compare(assets: int) -> list[list[str]]:
     market = _Market(assets)
-    expected = market.plain()
+    expected = market.plain(observed=True)
     for rewards in (market.step_by_step(_SLOW_EPISODES), market.whole(_SLOW_EPISODES)):
         np.testing.assert_allclose(rewards.numpy(), expected, rtol=1e-9, atol=1e-9)
-    works: dict[str, Callable[[], object]] = {"plain": market.plain}
+    np.testing.assert_array_equal(market.plain(observed=False), expected)
+    works: dict[str, Callable[[], object]] = {
+        "plain": partial(market.plain, observed=True),
+        "plain, not observed": partial(market.plain, observed=False),
+    }
     for episodes in _EPISODES:
         works[f"steps {episodes}"] = partial(market.step_by_step, episodes)
         works[f"whole {episodes}"] = partial(market.whole, episodes)
     times = take_turns(works, _ROUNDS)
 
     def row(episodes: int) -> list[str]:
-        steps, whole, plain = times[f"steps {episodes}"], times[f"whole {episodes}"], times["plain"]
+        steps, whole = times[f"steps {episodes}"], times[f"whole {episodes}"]
+        plain, unobserved = times["plain"], times["plain, not observed"]
         share = episodes / _SLOW_EPISODES
         return [
             f"{assets} assets, {episodes:,} episodes",
@@ -100,7 +116,8 @@ def _compare(assets: int) -> list[list[str]]:
             _speed(whole, episodes),
             _speed(plain, _SLOW_EPISODES),
             f"{share * plain.over(steps):,.1f}",
-            f"{share * plain.over(whole):,.1f}",
+            _speed(unobserved, _SLOW_EPISODES),
+            f"{share * unobserved.over(whole):,.1f}",
         ]
 
     return [row(episodes) for episodes in _EPISODES]
@@ -108,6 +125,10 @@ def _compare(assets: int) -> list[list[str]]:
 
 def _speed(times: Times, episodes: int) -> str:
     return f"{episodes * TradingConfig().episode_days / times.median:,.0f}"
+
+
+def _nothing(day: int) -> list[list[float]]:  # noqa: ARG001 - in the place of a method
+    return []
 
 
 def _reference() -> ModuleType:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.operated_training import Operated
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, keep, require_idle
 from eigen_core.checkpoint import RunLocation
 from eigen_core.checkpoint.names import CONFIG_NAME, LOCK_NAME
 from eigen_core.config.running import CheckpointConfig
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+", default=[5.0, 15.0, 60.0])
     parser.add_argument("--kills", type=int, default=2)
     arguments = parser.parse_args()
+    require_idle(["goodput"])
     section = run(arguments.minutes, arguments.kills)
     section.show(Console())
     keep({"goodput": section}, ALL_SECTIONS)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.measure import take_turns
-from benchmarks.population import learn_in_groups, learn_one_by_one, plain_agents
+from benchmarks.population import learn_in_groups, learn_one_by_one, plain_learners
 from benchmarks.results import Section
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
@@ -49,7 +49,7 @@ def run() -> Section:
         method=f"One gradient step of all agents (window 64, batch {_BATCH}, blocks of 256 days, at most {_TRADABLE} "
         "tradable columns, random prices), by turns: `DdpgLearner` in groups of the size that `population.group_size` "
         f"0 chooses, and a loop over `torch.nn` modules, which is measured with {_PLAIN_AGENTS} agents and taken to "
-        "last as long for each further one.",
+        "last as long for each further one. Agents, optimizers and targets of both are made before.",
         columns=("encoder", "agents", "columns", "group", "a step per agent (ms)", "in a loop (ms)", "loop / groups"),
         rows=[_row(encoder, agents, columns) for encoder in _ENCODERS for agents in _AGENTS for columns in _COLUMNS],
         remarks=(),
@@ -76,12 +76,13 @@ def _row(encoder: str, agents: int, columns: int) -> list[str]:
 
 
 def _grouped(state: TrainingState, plan: BatchPlan) -> Callable[[], object]:
-    return lambda: learn_in_groups(state, plan, state.group_size)
+    population = state.population.clone()
+    return lambda: learn_in_groups(state, plan, state.group_size, population)
 
 
 def _looped(state: TrainingState, plan: BatchPlan) -> Callable[[], object]:
-    agents = plain_agents(state)[:_PLAIN_AGENTS]
-    return lambda: learn_one_by_one(state, plan.rows(slice(0, _PLAIN_AGENTS)), agents)
+    learners, part = plain_learners(state, _PLAIN_AGENTS), plan.rows(slice(0, _PLAIN_AGENTS))
+    return lambda: learn_one_by_one(state, part, learners)
 
 
 def random_panel(config: Config, columns: int, days: int = _DAYS) -> Panel:

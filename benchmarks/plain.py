@@ -29,13 +29,13 @@ class PlainFilterBank(nn.Module):
     def __init__(self, panel: Panel, config: Config) -> None:
         super().__init__()
         features = torch.tensor(panel.features)
-        self.bank = FilterBankEncoder(features, len(panel.splits.train), config.market.window, config.network).bank
-        self.hidden = nn.Linear(self.bank.shape[2], config.network.channels)
+        self.market = FilterBankEncoder(features, len(panel.splits.train), config.market.window, config.network).bank
+        self.hidden = nn.Linear(self.market.shape[2], config.network.channels)
         self.output = nn.Linear(config.network.channels, config.network.embedding)
 
     def forward(self, days: Tensor, first_day: int, block_days: int) -> Tensor:  # noqa: ARG002 - any day by itself
         """Embeddings `[batch, columns, embedding]` of `days`."""
-        embeddings: Tensor = self.output(relu(self.hidden(self.bank[days])))
+        embeddings: Tensor = self.output(relu(self.hidden(self.market[days])))
         return embeddings
 
 
@@ -44,10 +44,10 @@ class PlainTcn(nn.Module):
 
     def __init__(self, panel: Panel, config: Config) -> None:
         super().__init__()
-        self.features = torch.tensor(panel.features).permute(1, 2, 0).contiguous()
+        self.market = torch.tensor(panel.features).permute(1, 2, 0).contiguous()
         self.window = config.market.window
         channels = config.network.channels
-        self.input = nn.Conv1d(self.features.shape[1], channels, 1)
+        self.input = nn.Conv1d(self.market.shape[1], channels, 1)
         self.layers = nn.ModuleList(
             nn.Conv1d(channels, channels, 2, dilation=dilation) for dilation in receptive_dilations(self.window)
         )
@@ -56,7 +56,7 @@ class PlainTcn(nn.Module):
     def forward(self, days: Tensor, first_day: int, block_days: int) -> Tensor:
         """Embeddings `[batch, columns, embedding]` of `days` inside the block."""
         start = first_day - (self.window - 1)
-        hidden = self.features[:, :, max(start, 0) : first_day + block_days]
+        hidden = self.market[:, :, max(start, 0) : first_day + block_days]
         hidden = relu(self.input(nn.functional.pad(hidden, (max(-start, 0), 0))))
         for layer in self.layers:
             seen = relu(layer(hidden))
@@ -149,9 +149,13 @@ class PlainAgent(nn.Module):
             else:
                 parameter.data.copy_(values.T if values.dim() == 2 else values)
 
+    def copy(self) -> "PlainAgent":
+        """Return a copy with parameters of its own; what is known of the market is shared."""
+        return copy.deepcopy(self, {id(shared): shared for shared in (self.encoder.market, self.valid)})
+
     def largest_difference(self, network: AgentNetwork, row: Tensor) -> float:
         """Largest difference between these weights and a row of the bank."""
-        other = copy.deepcopy(self)
+        other = self.copy()
         other.load(network, row)
         mine, its = (torch.cat([p.detach().flatten() for p in agent.parameters()]) for agent in (self, other))
         return float((mine - its).abs().max())
@@ -170,7 +174,7 @@ class PlainDdpg:
 
     def __init__(self, agent: PlainAgent, config: Config, replay: Replay) -> None:
         self.agent, self.config, self.replay = agent, config, replay
-        self.target = copy.deepcopy(agent)
+        self.target = agent.copy()
         learner = config.learner
 
         def adamw(parameters: list[nn.Parameter], rate: float) -> torch.optim.AdamW:

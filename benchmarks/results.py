@@ -1,8 +1,10 @@
 """What a benchmark found: shown as a table, kept as a section of `RESULTS.md`."""
 
+import os
 import platform
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +15,29 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
+LOAD = os.getloadavg()[0]
+"""Processes that computed in the minute before this one began: what is measured adds to it."""
+MOST_LOAD = 1.0
+COUNTS = frozenset(
+    {
+        "claims",
+        "control",
+        "fuzz",
+        "kill",
+        "learnerplan",
+        "learning",
+        "learningportfolio",
+        "limits",
+        "memoryplan",
+        "populations",
+        "portfolio_claims",
+        "replayplan",
+        "trust",
+    }
+)
+"""Sections of counts, bytes and scores, which a busy machine does not change; beside them CPU seconds."""
 
-_MARK = re.compile(r"^<!-- benchmark: ([a-z]+) -->\n", re.MULTILINE)
+_MARK = re.compile(r"^<!-- benchmark: ([a-z_]+) -->\n", re.MULTILINE)
 _HEADER = """\
 # What was measured
 
@@ -22,7 +45,8 @@ _HEADER = """\
 (`make kill`), on runs under limits (`make limits`), on inputs drawn at random (`make fuzz`), on verdicts (`make
 bench-trust`), on a GPU (`make bench-gpu`) and on markets whose edge is known (`make bench-learning`); `python -m
 benchmarks NAME` measures one section alone. Ratios come from one process in which both sides took turns, after a
-warm-up, unless the section says otherwise; times are medians.
+warm-up, unless the section says otherwise; times are medians. Sections of times are written only
+where the load average was at most 1 when the process began.
 """
 
 
@@ -73,7 +97,8 @@ def machine() -> str:
     return (
         f"{psutil.cpu_count()} cores of {_processor()}, torch {torch.__version__} with "
         f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}, Python {platform.python_version()}, "
-        f"{platform.system()} {platform.release()}; {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        f"{platform.system()} {platform.release()}, load average {LOAD:.1f} at the start; "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     )
 
 
@@ -87,6 +112,16 @@ def _processor() -> str:
     return platform.machine()
 
 
+def require_idle(names: Iterable[str]) -> None:
+    """End the process with a sentence if the machine was busy when it began and a section to be kept is of times."""
+    timed = [name for name in names if name not in COUNTS]
+    if timed and LOAD > MOST_LOAD:
+        sys.exit(
+            f"The load average was {LOAD:.1f} at the start: times of {', '.join(timed)} would be those of what else "
+            f"computes. Wait until it is at most {MOST_LOAD:g}, or measure only {', '.join(sorted(COUNTS))}."
+        )
+
+
 def keep(sections: dict[str, Section], order: Sequence[str], path: Path = RESULTS) -> None:
     """Write sections into the file of results; those that were not measured now stay as they are.
 
@@ -95,6 +130,8 @@ def keep(sections: dict[str, Section], order: Sequence[str], path: Path = RESULT
         order: names of all benchmarks, in the order of the file.
         path: the file; it is made if it is missing.
     """
+    if path == RESULTS:
+        require_idle(sections)
     kept = _sections_of(path.read_text(encoding="utf-8")) if path.exists() else {}
     kept |= {name: section.markdown() for name, section in sections.items()}
     parts = [_HEADER, *(f"<!-- benchmark: {name} -->\n{kept[name].rstrip()}\n" for name in order if name in kept)]

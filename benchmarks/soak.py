@@ -31,7 +31,7 @@ from rich.progress import Progress
 
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.isolated_prefect import isolated_prefect
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, keep, require_idle
 from eigen_core.checkpoint import LoadedGeneration, RunLocation
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
@@ -223,6 +223,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--generations", type=int, default=300, help="generations to train (300)")
     options = parser.parse_args()
+    require_idle(["soak"])
     if options.generations < _FEWEST_GENERATIONS:
         parser.error(f"a line needs at least {_FEWEST_GENERATIONS} generations")
     console = Console()

@@ -18,7 +18,7 @@ from rich.progress import Progress
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.kill import CONFIG
 from benchmarks.operated_training import own_environment
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, keep, require_idle
 from eigen_core.randomness import keyed_generator
 from flows.housekeeping import verify_run
 from flows.runs import run_exists, status_of
@@ -151,6 +151,7 @@ def main() -> int:
     parser.add_argument("--stops", type=int, default=50, help="processes that are told to stop (50)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the instants (1)")
     options = parser.parse_args()
+    require_idle(["stop"])
     console = Console()
     with tempfile.TemporaryDirectory(prefix="eigen-stop-") as folder, Progress(console=console) as progress:
         outcome = stop_at_random_instants(Path(folder), options.stops, options.seed, progress)
