@@ -27,6 +27,7 @@ from eigen_core.config import Config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
+from eigen_core.verdict.ledger import ledger_damages
 from flows.runs import configured_location, is_running, newest_generation, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -158,6 +159,8 @@ def _clean(
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     """Look for damage in a run: presence and sizes of all its files, with `deep` their SHA-256 too.
 
+    And in the store's ledger of looks, by which the run is judged.
+
     Raises:
         InputError: there is no such run, or the store cannot be used.
         StoreUnavailableError: the store does not answer.
@@ -174,6 +177,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     damages += unusable
     if rules:
         damages += contents.missing_generations(rules)
+    damages += ledger_damages(location.store)
     return Verification(
         name,
         deep,

@@ -86,7 +86,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         span=played.span,
         claim=verdict.claim,
         sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
-        warnings=[_CHOSEN] if played.span == "validation" else [],
+        warnings=[*([_CHOSEN] if played.span == "validation" else []), *played.looks.warnings],
         facts=(),
         curve=played.curve,
         baselines=played.baselines,

@@ -94,6 +94,7 @@ def report_of_walk(result: WalkResult) -> Report:
         span=_WALK,
         claim=verdict.claim,
         sentence=verdict.sentence[:1].upper() + verdict.sentence[1:],
+        warnings=result.warnings,
         facts=(),
         curve=result.curve,
         baselines=result.baselines,

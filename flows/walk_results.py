@@ -157,6 +157,11 @@ class WalkResult:
             )
         )
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the ledger of looks, in sentences; it is the same for all folds."""
+        return self.played[-1].played.looks.warnings
+
 
 def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
     """Return the excess of all trades, or days, together; None without any.

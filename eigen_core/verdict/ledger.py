@@ -1,26 +1,41 @@
 """The ledger of looks: which days of which prices were looked at with which agents, kept in the store of the runs.
 
 A look stays when its run is removed. It is a small object that is created once, so several machines can look at once.
+
+Each look is in an entry of a chain, too: numbered objects that are created once, each with the SHA-256 of the entry
+before it. A look that is changed or deleted is found by its entry, which still counts; an entry is found by the number
+and the SHA-256 in the next one. The first entry names the looks that were kept before there was a chain.
 """
 
 import hashlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import ValidationError
 
+from eigen_core.checkpoint.damage import Damage, in_words
 from eigen_core.records import Record
-from eigen_core.store import Store, created
-from eigen_core.store.location import LOOKS
+from eigen_core.store import MissingObjectError, Store, StoreUnavailableError, created
+from eigen_core.store.location import LOOKS, LOOKS_CHAIN
 
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(rf"{LOOKS}(\d{{4}}-\d{{2}}-\d{{2}})_(\d{{4}}-\d{{2}}-\d{{2}})_[0-9a-f]{{16}}\.json")
+_ENTRY = re.compile(rf"{LOOKS_CHAIN}\d{{8}}\.json")
 _LIMIT = 2**20
+# The first entry names all looks from before it.
+_ENTRY_LIMIT = 2**24
 _DIGITS = 16
+_READERS = 16
+# Of several processes that add an entry at once, one succeeds each time.
+_ATTEMPTS = 1_000
+
+_Kind = TypeVar("_Kind", bound=Record)
 
 
 class Look(Record):
@@ -48,17 +63,40 @@ class Look(Record):
         return f"{LOOKS}{self.first}_{self.last}_{hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS]}.json"
 
 
+class _Entry(Record):
+    """An entry of the chain."""
+
+    number: int
+    previous: str
+    """SHA-256 of the entry before this one; empty in the first."""
+    look: Look
+    before: Mapping[str, str] = {}
+    """SHA-256 of the looks that were kept before the first entry, by name."""
+
+
 @dataclass(frozen=True)
 class Looks:
     """How often days were looked at.
 
     Attributes:
         known: one look of each agent with its settings, in the order of their names.
-        unreadable: looks that cannot be read.
+        unreadable: looks that cannot be read any more.
+        damages: what of the ledger is not as it was written.
     """
 
     known: tuple[Look, ...]
     unreadable: int
+    damages: tuple[Damage, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the ledger, in sentences for users, and what to do about it."""
+        if not self.damages:
+            return ()
+        return (
+            f"The ledger of looks is not as it was written: {in_words([*self.damages])}. What is missing counts as a "
+            "look, so that the verdict is rather too strict; to end this, put the files back from a copy of the store.",
+        )
 
     @property
     def count(self) -> int:
@@ -82,33 +120,161 @@ def record_look(store: Store, look: Look) -> None:
     Raises:
         InputError, StoreUnavailableError: see `Store`.
     """
-    if store.stat(look.name) is None:
-        created(store, look.name, look.model_dump_json().encode())
+    content = look.model_dump_json().encode()
+    if store.stat(look.name) is not None or not created(store, look.name, content):
+        return
+    for _ in range(_ATTEMPTS):
+        newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
+        if newest is None:
+            earlier = _contents(store, [name for name in _names(store, LOOKS, _NAME) if name != look.name], _LIMIT)
+            before = {name: _sha256(earlier[name]) for name in sorted(earlier)}
+            entry = _Entry(number=1, previous="", look=look, before=before)
+        else:
+            previous = _sha256(_contents(store, [newest], _ENTRY_LIMIT).get(newest, b""))
+            entry = _Entry(number=_number(newest) + 1, previous=previous, look=look)
+        if created(store, _entry_name(entry.number), entry.model_dump_json().encode()):
+            return
+    raise StoreUnavailableError(f"{store.url}: other processes keep adding looks to its ledger.")
 
 
 def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
-    """Return the looks at any day from `first` to `last` at any of the symbols.
+    """Return the looks at any day from `first` to `last` at any of the symbols, with what was found damaged.
+
+    A look counts though it was changed or deleted, by what the chain has of it. Where nothing says which days it was
+    at, it counts for all days. That the ledger is damaged is logged.
 
     Raises:
         InputError, StoreUnavailableError: see `Store`.
     """
+    ledger = _Ledger.read(store)
     known: dict[tuple[str, str], Look] = {}
-    unreadable = 0
-    for found in store.objects(LOOKS):
-        dates = _NAME.fullmatch(found.name)
-        if dates and (dates[1] > last or dates[2] < first):
-            continue
-        look = _read(store, found.name)
-        if look is None:
-            unreadable += 1
-        elif not set(symbols).isdisjoint(look.symbols) and look.first <= last and look.last >= first:
+    for _, look in sorted(ledger.looks.items()):
+        if not set(symbols).isdisjoint(look.symbols) and look.first <= last and look.last >= first:
             known.setdefault((look.agent, look.settings), look)
-    return Looks(tuple(known.values()), unreadable)
+    unreadable = ledger.unknown
+    for name in ledger.unreadable:
+        dates = _NAME.fullmatch(name)
+        unreadable += not (dates and (dates[1] > last or dates[2] < first))
+    looks = Looks(tuple(known.values()), unreadable, ledger.damages)
+    for warning in looks.warnings:
+        logger.warning("%s: %s", store.url, warning)
+    return looks
 
 
-def _read(store: Store, name: str) -> Look | None:
+def ledger_damages(store: Store) -> tuple[Damage, ...]:
+    """Return what of a store's ledger is not as it was written; paths are relative to the store.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    return _Ledger.read(store).damages
+
+
+@dataclass(frozen=True)
+class _Ledger:
+    """What a store's ledger holds.
+
+    Attributes:
+        looks: by name, as they were written.
+        unreadable: names of looks of which nothing else is known.
+        unknown: looks of which not even the name is known.
+        damages: see `Looks`.
+    """
+
+    looks: Mapping[str, Look]
+    unreadable: Sequence[str]
+    unknown: int
+    damages: tuple[Damage, ...]
+
+    @classmethod
+    def read(cls, store: Store) -> "_Ledger":
+        entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY), _ENTRY_LIMIT))
+        chained = {entry.look.name: entry.look for entry in entries}
+        before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
+        # A look is kept before its entry: those of all entries that were listed are there by now.
+        names = {*(found.name for found in store.objects(LOOKS)), *chained, *before}
+        contents = _contents(store, sorted(names), _LIMIT)
+        looks, alone = dict(chained), 0
+        unreadable: list[str] = []
+        damages: list[Damage] = []
+        for name in sorted(names):
+            content = contents.get(name)
+            if content is not None and before.get(name, _sha256(content)) == _sha256(content):
+                look = _parsed(Look, content)
+                if look is not None and look.name == name and chained.get(name, look) == look:
+                    looks[name] = look
+                    alone += name not in chained and name not in before
+                    continue
+            if name not in chained:
+                unreadable.append(name)
+            changed = "was deleted" if content is None else "is not as it was written"
+            damages.append(Damage(None, name, f"{changed} and counts as a look", name))
+        for numbers in lost:
+            first, last = _entry_name(numbers[0]), _entry_name(numbers[-1])
+            name = first if first == last else f"{first} to {last}"
+            damages.append(Damage(None, name, "was changed or deleted", first))
+        # The look of an entry that is lost is most likely one that no entry names.
+        unknown = max(0, sum(map(len, lost)) - alone)
+        return cls(looks, unreadable, unknown, tuple(damages))
+
+
+def _chain(contents: Mapping[str, bytes]) -> tuple[list[_Entry], list[range]]:
+    """Return the entries that are as they were written, in their order, and the numbers of those that are not."""
+    entries: list[_Entry] = []
+    lost: list[range] = []
+    numbers = sorted(map(_number, contents))
+    following: str | None = None
+    for place in range(len(numbers) - 1, -1, -1):
+        number, before = numbers[place], numbers[place - 1] if place else 0
+        content = contents[_entry_name(number)]
+        entry = _parsed(_Entry, content)
+        # A foreign look names no file.
+        if entry is not None and not _NAME.fullmatch(entry.look.name):
+            entry = None
+        if entry is not None and entry.number == number and following in (None, _sha256(content)):
+            entries.append(entry)
+            following = entry.previous
+        else:
+            lost.append(range(number, number + 1))
+            following = None
+        if before < number - 1:
+            lost.append(range(before + 1, number))
+            following = None
+    return entries[::-1], lost[::-1]
+
+
+def _names(store: Store, folder: str, form: re.Pattern[str]) -> list[str]:
+    return [found.name for found in store.objects(folder) if form.fullmatch(found.name)]
+
+
+def _entry_name(number: int) -> str:
+    return f"{LOOKS_CHAIN}{number:08d}.json"
+
+
+def _number(entry: str) -> int:
+    return int(entry.removeprefix(LOOKS_CHAIN).removesuffix(".json"))
+
+
+def _contents(store: Store, names: Sequence[str], limit: int) -> dict[str, bytes]:
+    """Return the contents of those of the objects that exist, by name."""
+
+    def content(name: str) -> bytes | None:
+        try:
+            return store.read(name, limit)
+        except MissingObjectError:
+            return None
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        read = dict(zip(names, readers.map(content, names), strict=True))
+    return {name: found for name, found in read.items() if found is not None}
+
+
+def _parsed(kind: type[_Kind], content: bytes) -> _Kind | None:
     try:
-        return Look.model_validate_json(store.read(name, _LIMIT))
+        return kind.model_validate_json(content)
     except ValidationError:
-        logger.warning("%s in %s cannot be read: it counts as a look.", name, store.url)
         return None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -85,6 +85,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "costs": float(found.curve.costs.sum()),
         **excess_document(excess),
         "looks": verdict.looks,
+        "warnings": list(found.looks.warnings),
         "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
             **{name: _compared(found.figures_of_baselines[name]) for name in _BASELINES},

@@ -87,6 +87,7 @@ def report_document(written: "WrittenReport") -> dict[str, Any]:
         "figures": asdict(report.figures),
         "baselines": {name: asdict(figures) for name, figures in report.baseline_figures.items()},
         "verdict": {"claim": report.claim, "sentence": report.sentence},
+        "warnings": list(report.warnings),
     }
 
 

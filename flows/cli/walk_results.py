@@ -41,6 +41,7 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "sharpe_interval": None if verdict.sharpe_interval is None else list(verdict.sharpe_interval),
         **excess_document(excess),
         "looks": verdict.looks,
+        "warnings": list(result.warnings),
         "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
             **{name: _compared(result.figures_of(curve)) for name, curve in result.baselines.items()},

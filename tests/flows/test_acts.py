@@ -57,6 +57,12 @@ def date_of(day: int) -> str:
     return str(closes(_DAYS + 20).index[day].date())
 
 
+def keep(kept: dict[str, Any], path: Path) -> None:
+    """Write a ledger as the command would."""
+    values = {name: value for name, value in kept.items() if name != "checksum"}
+    act_ledger.write_ledger(act_ledger.ActLedger.model_validate(values), path)
+
+
 @pytest.mark.thorough
 def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tmp_path: Path) -> None:
     first, days = 350, 30
@@ -92,13 +98,13 @@ def test_other_orders_are_named_and_another_champion_is_refused(store: Path, tmp
     began = acted(store, tmp_path, date_of(360))
     kept = json.loads(path.read_text())
     kept["days"][date_of(360)] = []
-    path.write_text(json.dumps(kept))
+    keep(kept, path)
     found = acted(store, tmp_path, date_of(361))
     assert [(one.date, one.issued, one.missed) for one in found.reconciliation.differences] == [
         (date_of(360), None, False)
     ]
     assert found.reconciliation.differences[0].replayed == began.next.decided[date_of(360)]
-    path.write_text(json.dumps({**kept, "champion": "0"}))
+    keep({**kept, "champion": "0"}, path)
     with pytest.raises(InputError, match=r"begin anew with --ledger"):
         acted(store, tmp_path, date_of(362))
     path.write_text("{}")
@@ -150,7 +156,7 @@ def test_orders_of_another_size_are_named(store: Path, tmp_path: Path) -> None:
     assert order.symbol != other.symbol
     kept = json.loads(path.read_text())
     kept["days"][date_of(360)][0]["money"] *= 1.01
-    path.write_text(json.dumps(kept))
+    keep(kept, path)
     found = acted(store, tmp_path, date_of(361)).reconciliation
     assert (found.agreeing, found.differences, found.corrections) == (0, (), ())
     [size] = found.sizes
@@ -158,14 +164,37 @@ def test_orders_of_another_size_are_named(store: Path, tmp_path: Path) -> None:
     assert (size.issued, size.replayed) == pytest.approx((1.01 * order.money, order.money))
 
 
-def test_a_ledger_without_prices_keeps_them_from_now_on(store: Path, tmp_path: Path) -> None:
+def test_an_old_ledger_without_checksum_and_prices_has_them_from_now_on(store: Path, tmp_path: Path) -> None:
     path = tmp_path / "ledger.json"
     acted(store, tmp_path, date_of(360))
     kept = json.loads(path.read_text())
-    del kept["prices"]
-    path.write_text(json.dumps(kept))
+    del kept["prices"], kept["checksum"]
+    path.write_text(json.dumps({**kept, "format": "eigen act 1"}))
     acted(store, tmp_path, date_of(361))
     assert list(json.loads(path.read_text())["prices"])[-1] == date_of(361)
+    assert "checksum" in json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("change", ["capital", "began", "checksum", "order"])
+def test_a_ledger_that_was_edited_orders_nothing(store: Path, tmp_path: Path, change: str) -> None:
+    path = tmp_path / "ledger.json"
+    acted(store, tmp_path, date_of(360))
+    kept = json.loads(path.read_text())
+    if change == "capital":
+        kept["account"]["capital"] *= 9.0
+    elif change == "order":
+        kept["days"][date_of(360)][0]["size"] *= 2.0
+    elif change == "began":
+        kept["began"] = date_of(359)
+    else:
+        del kept["checksum"]
+    content = json.dumps(kept, indent=2, sort_keys=True) + "\n"
+    path.write_text(content)
+    options = ["--store", str(store / "runs"), "--ledger", str(path), "--date", date_of(361)]
+    shown = CliRunner().invoke(app, ["act", RUN, *options], terminal_width=400)
+    assert shown.exit_code == 2
+    assert "was changed since orders were last kept in it" in " ".join(shown.output.split())
+    assert path.read_text() == content
 
 
 def test_a_ledger_that_cannot_be_written_stays_as_it_was(
@@ -177,7 +206,7 @@ def test_a_ledger_that_cannot_be_written_stays_as_it_was(
     def killed(*_: object, **__: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(act_ledger.ActLedger, "model_dump_json", killed)
+    monkeypatch.setattr(act_ledger.ActLedger, "model_dump", killed)
     with pytest.raises(KeyboardInterrupt):
         acted(store, tmp_path, date_of(361))
     assert (tmp_path / "ledger.json").read_bytes() == content

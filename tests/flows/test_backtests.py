@@ -21,6 +21,7 @@ CONTRACT = {
     *("run", "agent", "slice", "first", "last", "days", "capital", "final", "total_return", "cagr", "volatility"),
     *("sharpe", "max_drawdown", "longest_drawdown_days", "exposure", "turnover", "trades", "win_rate", "costs"),
     *("sharpe_interval", "excess_per_trade", "excess_per_year", "looks", "deflated_sharpe", "baselines", "verdict"),
+    "warnings",
 }
 BASELINES = {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population", "matched_random"}
 
@@ -193,6 +194,26 @@ def test_the_command_prints_the_account_beside_the_baselines(store: str) -> None
     ):
         assert shown in result.stdout
     assert list((Path(store) / RUN / "backtests").glob("champion-2015-01-*/equity.csv"))
+
+
+@pytest.mark.thorough
+def test_an_edited_look_is_said_and_counts(tmp_path: Path) -> None:
+    trained(tmp_path, of=1)
+    store = str(tmp_path)
+    before = [played(store, agent=agent) for agent in ("champion", "elites", "ensemble", "population", "champion")][-1]
+    entry = json.loads((tmp_path / "looks-chain" / "00000001.json").read_text())
+    others = [path for path in (tmp_path / "looks").iterdir() if json.loads(path.read_text()) != entry["look"]]
+    look, deleted, *_ = others
+    look.write_text(look.read_text().replace('"agent":"', '"agent":"0'))
+    deleted.unlink()
+    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--json"])
+    document = json.loads(result.stdout)
+    assert (document["looks"], document["deflated_sharpe"]) == (before.verdict.looks, before.verdict.deflated_sharpe)
+    assert all(path.name in document["warnings"][0] for path in (look, deleted))
+    for options in ((), ("--deep",)):
+        result = CliRunner().invoke(app, ["verify", RUN, "--store", store, *options])
+        assert result.exit_code == 1
+        assert "was deleted and counts as a look" in " ".join(result.stdout.split())
 
 
 def test_what_is_refused_has_exit_code_2(store: str) -> None:

@@ -21,7 +21,7 @@ from tasks import artifacts
 ONE, OTHER, LONGER = "one", "other", "longer"
 REPORT_KEYS = {
     *("run", "agent", "slice", "first", "last", "days", "file", "artifact", "periods_per_year", "risk_free"),
-    *("figures", "baselines", "verdict", "folds"),
+    *("figures", "baselines", "verdict", "folds", "warnings"),
 }
 COMPARISON_KEYS = {
     *("slice", "first", "last", "file", "periods_per_year", "risk_free", "runs", "benchmark", "differences"),

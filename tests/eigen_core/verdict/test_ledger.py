@@ -1,13 +1,18 @@
-"""Every look at days of the same symbols counts, whichever run it was made for."""
+"""Every look at days of the same symbols counts, whichever run it was made for, and whatever became of its file."""
 
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from eigen_core.errors import InputError
-from eigen_core.store import open_store
-from eigen_core.store.location import check_run_name
-from eigen_core.verdict.ledger import Look, looks_at, record_look
+from eigen_core.store import Store, open_store
+from eigen_core.store.location import LOOKS, LOOKS_CHAIN, check_run_name
+from eigen_core.verdict.ledger import Look, Looks, ledger_damages, looks_at, record_look
+
+AGENTS = "abcde"
 
 
 def look_of(agent: str, first: str = "2021-01-04", last: str = "2021-12-31", **changes: object) -> Look:
@@ -15,8 +20,20 @@ def look_of(agent: str, first: str = "2021-01-04", last: str = "2021-12-31", **c
     return Look.model_validate({"first": first, "last": last, "agent": agent, **values})
 
 
-def test_the_same_look_counts_once_and_overlapping_days_count(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path))
+
+
+def counted(store: Store) -> Looks:
+    return looks_at(store, ["A"], "2021-01-04", "2021-12-31")
+
+
+def files(store: Store) -> list[str]:
+    return [found.name for folder in (LOOKS, LOOKS_CHAIN) for found in store.objects(folder)]
+
+
+def test_the_same_look_counts_once_and_overlapping_days_count(store: Store) -> None:
     for look in (
         look_of("a"),
         look_of("a", run="a copy of it"),
@@ -33,18 +50,122 @@ def test_the_same_look_counts_once_and_overlapping_days_count(tmp_path: Path) ->
     assert looks.sharpes == (0.1, 0.1)
     assert looks_at(store, ["C"], "2021-01-04", "2021-12-31").count == 1
     assert looks_at(store, ["A"], "2019-01-01", "2019-12-31").count == 0
+    assert not ledger_damages(store)
 
 
-def test_damaged_looks_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = open_store(str(tmp_path))
+def test_damaged_looks_count(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     record_look(store, look_of("a"))
     damaged = look_of("b")
     store.put(damaged.name, b"{not json")
     store.put("looks/something else.json", b"")
     assert looks_at(store, ["A"], "2021-05-01", "2021-06-01").count == 3
-    assert caplog.text.count("counts as a look") == 2
+    assert all(name in caplog.text for name in (damaged.name, "something else"))
 
 
-def test_no_run_takes_the_ledgers_name() -> None:
+def edited(store: Store, name: str) -> None:
+    """Write another Sharpe ratio into a file of the ledger."""
+    values = json.loads(store.read(name, 2**20))
+    values.get("look", values)["sharpe"] = 0.3
+    store.put(name, json.dumps(values).encode())
+
+
+def replaced(store: Store, name: str) -> None:
+    """Write what another file of the ledger holds."""
+    other = next(one for one in files(store) if one != name and len(one) == len(name))
+    store.put(name, store.read(other, 2**20))
+
+
+def deleted(store: Store, name: str) -> None:
+    store.delete([name])
+
+
+@pytest.mark.parametrize("change", [edited, replaced, deleted])
+@pytest.mark.parametrize("place", range(2 * len(AGENTS)))
+def test_no_file_of_the_ledger_is_changed_unseen_and_no_look_is_lost(
+    store: Store, caplog: pytest.LogCaptureFixture, change: Callable[[Store, str], None], place: int
+) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent, sharpe=ord(agent) / 1_000))
+    before = counted(store)
+    assert (before.count, before.damages) == (5, ())
+    name = files(store)[place]
+    change(store, name)
+    found = counted(store)
+    assert found.count == 5
+    if change is deleted and name == "looks-chain/00000005.json":
+        return  # The look that it named says as much, and the next look takes its number.
+    assert found.damages
+    assert ledger_damages(store) == found.damages
+    assert str(found.damages[0]) in caplog.text
+    # Later looks are kept and counted, and the damage stays known.
+    record_look(store, look_of("f"))
+    assert counted(store).count >= 6
+    assert ledger_damages(store)
+
+
+def test_an_edited_look_counts_with_the_sharpe_ratio_that_was_written(store: Store) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    edited(store, look_of("b").name)
+    store.delete([look_of("c").name])
+    assert counted(store).sharpes == (0.1,) * 5
+
+
+def test_a_look_and_its_entry_that_are_both_deleted_count(store: Store) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    store.delete([look_of("b").name, "looks-chain/00000002.json"])
+    found = counted(store)
+    assert (found.count, len(found.damages)) == (5, 1)
+
+
+def test_the_whole_folder_of_looks_that_is_deleted_counts(store: Store) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    store.delete([found.name for found in store.objects(LOOKS)])
+    assert counted(store).count == 5
+    assert len(counted(store).damages) == 5
+
+
+def test_looks_from_before_there_was_a_chain_count_and_are_in_it_from_now_on(store: Store) -> None:
+    for agent in "abc":
+        look = look_of(agent)
+        store.put(look.name, look.model_dump_json().encode())
+    assert (counted(store).count, counted(store).damages) == (3, ())
+    record_look(store, look_of("d"))
+    assert (counted(store).count, counted(store).damages) == (4, ())
+    edited(store, look_of("a").name)
+    store.delete([look_of("b").name])
+    found = counted(store)
+    assert (found.count, len(found.damages)) == (4, 2)
+
+
+def test_looks_that_are_kept_at_once_are_all_chained(store: Store) -> None:
+    agents = [f"agent {number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda agent: record_look(store, look_of(agent)), agents))
+    assert (counted(store).count, counted(store).damages) == (24, ())
+    assert sum("chain" in name for name in files(store)) == 24
+    store.delete([look_of("agent 7").name])
+    assert (counted(store).count, len(counted(store).damages)) == (24, 1)
+
+
+def test_a_foreign_entry_names_no_file_outside_of_the_ledger(store: Store) -> None:
+    record_look(store, look_of("a"))
+    entry = {"number": 2, "previous": "", "look": look_of("b", first="../../x").model_dump(), "before": {"../y": ""}}
+    store.put("looks-chain/00000002.json", json.dumps(entry).encode())
+    assert counted(store).count == 2
+    assert counted(store).damages
+
+
+def test_a_number_that_no_ledger_reaches_costs_nothing(store: Store) -> None:
+    record_look(store, look_of("a"))
+    store.put("looks-chain/99999999.json", b"{}")
+    assert counted(store).count > 1
+    assert counted(store).damages
+
+
+@pytest.mark.parametrize("name", ["looks", "looks-chain"])
+def test_no_run_takes_the_ledgers_name(name: str) -> None:
     with pytest.raises(InputError, match="the store has a folder of that name"):
-        check_run_name("looks")
+        check_run_name(name)
