@@ -1,13 +1,15 @@
 """Runs side by side on the same days. No Prefect in here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from eigen_core.account import EquityCurve
+from eigen_core.account.figures import Figures
 from eigen_core.errors import InputError
-from eigen_core.reporting.report import NAMES
+from eigen_core.reporting.report import NAMES, Report
 from eigen_core.reporting.report.comparison import COLOURS, Comparison, comparison_page
 from flows.backtests import Backtest, backtest
 from flows.reports import report_of, write_page
@@ -61,18 +63,36 @@ def compare(store: str, played: Sequence[Backtest]) -> Comparison:
             )
     reports = {one.run: report_of(one, status_of(store, one.run)) for one in played}
     account = first.config.account
-    benchmark = first.baskets[0]
+    own = _benchmarks(reports)
+    common = next(iter(own.values())) if len({name for name, _, _ in own.values()}) == 1 else None
     return Comparison(
         span=first.span,
         curves={one.run: one.curve for one in played},
         figures={run: report.figures for run, report in reports.items()},
         claims={run: report.claim for run, report in reports.items()},
         sentences={run: report.sentence for run, report in reports.items()},
-        benchmark=(NAMES[benchmark], first.baselines[benchmark], reports[first.run].baseline_figures[benchmark]),
+        benchmark=common,
+        own_benchmarks={} if common is not None else own,
         differences=differing_settings({one.run: one.config for one in played}),
         periods_per_year=account.periods_per_year,
         risk_free=account.risk_free,
     )
+
+
+def _benchmarks(reports: Mapping[str, Report]) -> dict[str, tuple[str, EquityCurve, Figures]]:
+    """Return the benchmark of each run with its name, in which runs are named whose benchmark not all have."""
+    benchmarks = {
+        run: (NAMES[name], report.baselines[name], report.baseline_figures[name])
+        for run, report in reports.items()
+        if (name := report.benchmark) is not None
+    }
+    alike: dict[tuple[str, bytes], list[str]] = {}
+    for run, (name, curve, _) in benchmarks.items():
+        alike.setdefault((name, curve.equity.tobytes()), []).append(run)
+    if len(alike) < 2:
+        return benchmarks
+    named = {run: f"{name} of {', '.join(runs)}" for (name, _), runs in alike.items() for run in runs}
+    return {run: (named[run], curve, figures) for run, (_, curve, figures) in benchmarks.items()}
 
 
 def _days(played: Backtest) -> str:

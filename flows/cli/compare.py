@@ -12,6 +12,8 @@ from flows.cli.output import PlainTable, print_fact, print_line, print_result
 from flows.cli.report import print_figures
 
 if TYPE_CHECKING:
+    from eigen_core.account import EquityCurve
+    from eigen_core.account.figures import Figures
     from flows.comparing import WrittenComparison
 
 COMPARE_EXAMPLES = """[bold]Examples[/]
@@ -48,9 +50,8 @@ def print_comparison(console: Console, written: "WrittenComparison") -> None:
     compared = written.compared
     for run, sentence in compared.sentences.items():
         print_line(console, (f"{run}: ", "bold"), sentence)
-    curves, figures = {**compared.curves}, {**compared.figures}
-    if compared.benchmark is not None:
-        name, curves[name], figures[name] = compared.benchmark
+    curves = {name: curve for name, (curve, _) in compared.accounts.items()}
+    figures = {name: found for name, (_, found) in compared.accounts.items()}
     first, last = (next(iter(curves.values())).dates[day] for day in (0, -1))
     print_line(console, f"{compared.span}, {first} to {last}")
     print_figures(console, "run", curves, figures)
@@ -85,11 +86,14 @@ def comparison_document(written: "WrittenComparison") -> dict[str, Any]:
                 "final": float(curve.equity[-1]),
                 "figures": asdict(compared.figures[run]),
                 "verdict": {"claim": compared.claims[run], "sentence": compared.sentences[run]},
+                "benchmark": _benchmark(compared.own_benchmarks.get(run, compared.benchmark)),
             }
             for run, curve in compared.curves.items()
         },
-        "benchmark": None
-        if compared.benchmark is None
-        else {"name": compared.benchmark[0], "figures": asdict(compared.benchmark[2])},
+        "benchmark": _benchmark(compared.benchmark),
         "differences": compared.differences,
     }
+
+
+def _benchmark(known: "tuple[str, EquityCurve, Figures] | None") -> dict[str, Any] | None:
+    return None if known is None else {"name": known[0], "figures": asdict(known[2])}

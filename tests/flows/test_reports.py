@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+import pandas as pd
 import pytest
 from report_cases import report_of
 from trained_run_cases import trained
 from typer.testing import CliRunner
 
 from eigen_core.errors import InputError
+from eigen_core.market import build_panel
 from eigen_core.reporting.report.page import HEADLINES
 from flows import publishing, server_presence
+from flows.backtests import backtest
 from flows.cli.app import app
 from flows.comparing import write_comparison
 from flows.reports import WrittenReport, write_report
@@ -115,6 +119,31 @@ def test_runs_on_other_days_are_not_compared(store: str) -> None:
         write_comparison(store, [ONE, LONGER], span=None, agent="champion", file=None)
     same = write_comparison(store, [ONE, LONGER], span="2022-11-01:2022-12-01", agent="champion", file=None)
     assert same.compared.differences["market.holdout_days"] == {ONE: "60", LONGER: "61"}
+
+
+@pytest.mark.thorough
+def test_runs_on_other_prices_stand_beside_their_own_equal_weight(store: str, tmp_path: Path) -> None:
+    prices = tmp_path / "others.csv"
+    dates = build_panel(trained(tmp_path, of=1))[0].dates[-400:]
+    walk = np.exp(np.cumsum(np.random.default_rng(1).normal(0.0, 0.01, (400, 8)), axis=0))
+    pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(8)]).to_csv(prices, index_label="date")
+    trained(Path(store), "elsewhere", of=1, market={"data": str(prices)})
+    runs, file = [ONE, "elsewhere", OTHER], tmp_path / "comparison.html"
+    found = command("compare", *runs, "--store", store, "--out", str(file))
+    assert found["benchmark"] is None
+    for run in runs:
+        own = backtest(store, run, draws=0)
+        shown = found["runs"][run]["benchmark"]["figures"]
+        for name in ("total_return", "sharpe", "max_drawdown"):
+            assert shown[name] == getattr(own.figures_of_baselines["equal_weight"], name)
+        assert found["runs"][run]["figures"]["beta"] == own.figures.beta
+    names = ["Equal weight (held) of one, other", "Equal weight (held) of elsewhere"]
+    assert [found["runs"][run]["benchmark"]["name"] for run in runs] == [names[0], names[1], names[0]]
+    shown = CliRunner().invoke(
+        app, ["compare", *runs, "--store", store], catch_exceptions=False, env={"COLUMNS": "200"}
+    )
+    for text in (shown.stdout, file.read_text(encoding="utf-8")):
+        assert all(name in text for name in names)
 
 
 @pytest.mark.parametrize("runs", [["one"], ["one", "one"], [f"run-{number}" for number in range(8)]])

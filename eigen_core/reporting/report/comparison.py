@@ -1,7 +1,7 @@
 """Runs side by side on the same days: curves, figures, and the settings in which they differ."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures
@@ -27,6 +27,8 @@ class Comparison:
         figures: of these accounts.
         claims, sentences: the verdict of each run.
         benchmark: an account that all have in common, with its name and figures; None: there is none.
+        own_benchmarks: where there is none, that of each run, by name of the run: runs on other prices, or with other
+            costs, are measured against other accounts.
         differences: the settings that differ: dotted key, then the value of each run.
         periods_per_year, risk_free: of the figures.
     """
@@ -40,15 +42,21 @@ class Comparison:
     differences: Mapping[str, Mapping[str, str]]
     periods_per_year: float
     risk_free: float
+    own_benchmarks: Mapping[str, tuple[str, EquityCurve, Figures]] = field(default_factory=dict)
+
+    @property
+    def accounts(self) -> Mapping[str, tuple[EquityCurve, Figures]]:
+        """All accounts by name: those of the runs, then the benchmarks, of which equal ones are one."""
+        runs = {run: (curve, self.figures[run]) for run, curve in self.curves.items()}
+        common = [] if self.benchmark is None else [self.benchmark]
+        return runs | {name: (curve, found) for name, curve, found in [*common, *self.own_benchmarks.values()]}
 
 
 def comparison_page(compared: Comparison) -> str:
     """Return the page of a comparison, HTML."""
-    curves, figures = {**compared.curves}, {**compared.figures}
-    colours = dict(zip(curves, COLOURS, strict=False))
-    if compared.benchmark is not None:
-        name, curve, found = compared.benchmark
-        curves[name], figures[name], colours[name] = curve, found, MUTED
+    curves = {name: curve for name, (curve, _) in compared.accounts.items()}
+    figures = {name: found for name, (_, found) in compared.accounts.items()}
+    colours = dict.fromkeys(curves, MUTED) | dict(zip(compared.curves, COLOURS, strict=False))
     first, last = (next(iter(curves.values())).dates[day] for day in (0, -1))
     context = {
         "compared": compared,
