@@ -14,6 +14,7 @@ from eigen_core.account.excess import excess_of_trades
 from eigen_core.account.matched import matched_traders
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel
+from eigen_core.market.calendar import periods_per_year
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
 from eigen_core.trading.orders import BASIS_POINTS
@@ -113,6 +114,7 @@ def _judged(year: _Year, config: Config, skill: float | None, threshold: float |
                 excess=excess,
                 alpha=alpha,
                 holding_days=config.trading.holding_days,
+                periods_per_year=periods_per_year(year.dates, config.account),
             )
         )
 

@@ -86,6 +86,7 @@ def _judged(panel: Panel, config: Config, scores: Values, key: str) -> Iterator[
                 excess=played.excess,
                 alpha=played.alpha,
                 holding_days=played.holding_days,
+                periods_per_year=played.periods_per_year,
                 active_share=played.active_share,
             )
         )

@@ -83,8 +83,8 @@ class Backtest(PlayedSpan):
         object.__setattr__(self, "figures_of_baselines", others)
 
     def _figures(self, curve: EquityCurve, benchmark: EquityCurve | None) -> Figures:
-        account = self.config.account
-        return figures_of(curve, benchmark, periods_per_year=account.periods_per_year, risk_free=account.risk_free)
+        risk_free = self.config.account.risk_free
+        return figures_of(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
 
 
 def backtest(

@@ -74,7 +74,7 @@ def compare(store: str, played: Sequence[Backtest]) -> Comparison:
         benchmark=common,
         own_benchmarks={} if common is not None else own,
         differences=differing_settings({one.run: one.config for one in played}),
-        periods_per_year=account.periods_per_year,
+        periods_per_year=first.periods_per_year,
         risk_free=account.risk_free,
     )
 

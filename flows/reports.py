@@ -97,7 +97,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         trades=played.trades,
         weights=played.weights,
         by_asset=played.by_asset,
-        periods_per_year=account.periods_per_year,
+        periods_per_year=played.periods_per_year,
         risk_free=account.risk_free,
         looks=looks_in_words(played.looks, verdict),
         data=replace(found, source=Path(found.source).name).lines(),

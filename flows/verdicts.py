@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from eigen_core.account.fees import daily_rate
+from eigen_core.account.fees import daily_rates
 from eigen_core.backtest.interface import PlayedSpan
 from eigen_core.config import Config
 from eigen_core.market import Panel
@@ -53,7 +53,7 @@ def counted_verdict(
         InputError, StoreUnavailableError: the ledger cannot be read or written.
     """
     curve, account = played.curve, config.account
-    risk_free = daily_rate(account.risk_free, account.periods_per_year)
+    risk_free = daily_rates(account.risk_free, curve.dates)
     first, last = str(curve.dates[0]), str(curve.dates[-1])
     symbols = panel.symbols[: panel.assets]
     sharpe = sharpe_ratio(curve.returns - risk_free)
@@ -97,8 +97,8 @@ def verdict_on(
             looks=looks,
             looked_at=looked_at,
             candidates=candidates,
-            risk_free=daily_rate(account.risk_free, account.periods_per_year),
-            periods_per_year=account.periods_per_year,
+            periods_per_year=played.periods_per_year,
+            risk_free=daily_rates(account.risk_free, curve.dates),
             seed=config.seed,
             matched_description=played.matched.description,
             active_share=played.active_share,

@@ -105,7 +105,7 @@ def report_of_walk(result: WalkResult) -> Report:
         trades=trades,
         weights=result.weights,
         by_asset=gain_by_asset(trades),
-        periods_per_year=account.periods_per_year,
+        periods_per_year=result.periods_per_year,
         risk_free=account.risk_free,
         folds=[
             Fold(f"fold {fold.number}", date.fromisoformat(fold.played.first), date.fromisoformat(fold.played.last))

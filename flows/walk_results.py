@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.account import EquityCurve
-from eigen_core.account.fees import daily_rate
+from eigen_core.account.fees import daily_rates
 from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.joined import one_after_another, side_by_side
 from eigen_core.records import Excess
@@ -116,6 +116,11 @@ class WalkResult:
         joined = [pd.concat([one for one in spans if one is not None]) for spans in seeds if spans[0] is not None]
         return sum(joined[1:], joined[0]) / len(joined) if joined else None
 
+    @property
+    def periods_per_year(self) -> int:
+        """Days of trading a year, by the last fold."""
+        return self.played[-1].played.periods_per_year
+
     @cached_property
     def figures(self) -> Figures:
         """Figures of the joined account, against the first of the baskets."""
@@ -123,8 +128,8 @@ class WalkResult:
 
     def figures_of(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Figures:
         """Return the figures of an account of this walk."""
-        account = self.walk.config.account
-        return figures_of(curve, benchmark, periods_per_year=account.periods_per_year, risk_free=account.risk_free)
+        risk_free = self.walk.config.account.risk_free
+        return figures_of(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
 
     @cached_property
     def interquartile(self) -> tuple[float, float, float]:
@@ -136,7 +141,7 @@ class WalkResult:
     def verdict(self) -> Verdict:
         """The verdict on the joined account; looks are those at the fold that was looked at most."""
         config = self.walk.config
-        account, first = config.account, self.played[0].played
+        first = self.played[0].played
         active = [one.played.active_share for one in self.played if one.played.active_share is not None]
         return judge(
             Evidence(
@@ -149,8 +154,8 @@ class WalkResult:
                 alpha=self.alpha,
                 holding_days=first.holding_days,
                 looks=max(one.played.looks.count for one in self.played),
-                risk_free=daily_rate(account.risk_free, account.periods_per_year),
-                periods_per_year=account.periods_per_year,
+                periods_per_year=self.periods_per_year,
+                risk_free=daily_rates(config.account.risk_free, self.curve.dates),
                 seed=config.seed,
                 matched_description=first.matched.description,
                 active_share=float(np.mean(active)) if active else None,

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.learning.bounds import hindsight_bound, random_reward
-from benchmarks.learning.markets import KnownMarket, known_market
+from benchmarks.learning.markets import YEAR, KnownMarket, known_market
 from benchmarks.learning.oracle import play_oracles, tuned_oracle
 from benchmarks.learning.portfolio import tuned_weights_oracle, yearly_excess
 from eigen_core.backtest.interface import task_backtest
 from eigen_core.backtest.portfolio_days import decide_weights
-from eigen_core.config import Config
 from eigen_core.evaluation import spread_starts
 from eigen_core.generation import TrainingState
 from eigen_core.networks import AgentNetwork, portfolio_actions
@@ -110,9 +109,9 @@ def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> t
         "agents": scored[2:],
         "excess": round(float(excess[1]), 3),
         "oracle_excess": round(float(excess[0]), 3),
-        "oracle": asdict(oracle) | {"turnover": _turnover(held[0], config)},
+        "oracle": asdict(oracle) | {"turnover": _turnover(held[0])},
         "champion": {
-            "turnover": _turnover(held[1], config),
+            "turnover": _turnover(held[1]),
             "cash": round(float(1.0 - held[1].sum(-1).mean()), 3),
         },
     }
@@ -125,10 +124,10 @@ def _decided(state: TrainingState, agents: Tensor, market: KnownMarket, span: ra
     return torch.from_numpy(decide_weights(network, market.panel, config, agents, span))
 
 
-def _turnover(weights: Tensor, config: Config) -> float:
+def _turnover(weights: Tensor) -> float:
     """Return how often a portfolio is changed for another in a year, by its target weights."""
     changed = weights.diff(dim=0).abs().sum(dim=-1).mean() / 2.0
-    return round(float(changed) * config.account.periods_per_year, 1)
+    return round(float(changed) * YEAR, 1)
 
 
 def _claim(state: TrainingState, market: KnownMarket, champion: Tensor) -> Claim:

@@ -29,6 +29,8 @@ from eigen_core.trading.planted import (
 Values = NDArray[np.float64]
 
 DAYS, ASSETS = 4_752, 20
+YEAR = 252
+"""Days of a year of these markets; their dates are made up."""
 HOLDOUT_DAYS = 1_500
 MEMORY_DAYS = 10
 """How long ago the signal of the market `memory` was visible (days)."""

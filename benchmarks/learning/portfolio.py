@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.learning.markets import KnownMarket, known_market
+from benchmarks.learning.markets import YEAR, KnownMarket, known_market
 from eigen_core.config import Config
 from eigen_core.trading import Prices
 from eigen_core.trading.portfolio import Rebalancing, smoothed_scores, target_weights
@@ -87,5 +87,5 @@ def yearly_excess(market: KnownMarket, config: Config, span: range, weights: Ten
     equal = tradable / tradable.sum(dim=1, keepdim=True).clamp(min=1.0)
     daily, _ = table.grown(torch.cat([equal[None], weights.double()[:, : last - span.start]]))
     growth = daily.mean(dim=1).numpy()
-    excess: NDArray[np.float64] = config.account.periods_per_year * (growth[1:] - growth[0])
+    excess: NDArray[np.float64] = YEAR * (growth[1:] - growth[0])
     return excess

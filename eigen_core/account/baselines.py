@@ -1,6 +1,6 @@
 """Simple rules that an agent is measured against: they know prices alone, and trade with the same costs and fills.
 
-A month is 21 days of trading, a year 252.
+A month is 21 days of trading and a year 252 on stock exchanges; as many as the data's own calendar has elsewhere.
 
 equal_weight: the same money in each asset that is tradable on the first day, held to the end.
 rebalanced: the same money in each tradable asset, again every day.
@@ -26,11 +26,12 @@ from eigen_core.account.equity import EquityCurve
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config, TradingConfig
+from eigen_core.market.calendar import periods_per_year
 from eigen_core.trading import Prices, entry_prices
 
 Values = NDArray[np.float64]
 
-MONTH, YEAR, INDICATOR = 21, 252, 120
+MONTHS, INDICATOR = 12, 120
 
 
 def baseline_curves(
@@ -48,20 +49,22 @@ def baseline_curves(
     """
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
-    days, dates = len(span), dates[span.start : span.stop]
+    all_dates, days, dates = dates, len(span), dates[span.start : span.stop]
     entries = entry_prices(known, trading)[:days].cpu().numpy()
     closes = known.last_close[:days].cpu().numpy()
     tradable = known.tradable[:days].cpu().numpy()
     before = prices.last_close[: span.stop].cpu().numpy()
     unchanged = np.full(closes.shape, np.nan)
     first = np.arange(days) == 0
-    month = np.arange(days) % MONTH == 0
+    year = periods_per_year(all_dates, config.account, span)
+    month_days = max(1, round(year / MONTHS))
+    month = np.arange(days) % month_days == 0
     weights = {
         "cash": unchanged,
         "equal_weight": np.where(first[:, None], equal_weights(tradable), unchanged),
         "rebalanced": equal_weights(tradable),
-        "momentum": np.where(month[:, None], _top_third(_returns(before, span, YEAR, MONTH), tradable), unchanged),
-        "reversal": np.where(month[:, None], _top_third(-_returns(before, span, MONTH, 0), tradable), unchanged),
+        "momentum": np.where(month[:, None], _top_third(_returns(before, span, year, month_days), tradable), unchanged),
+        "reversal": np.where(month[:, None], _top_third(-_returns(before, span, month_days, 0), tradable), unchanged),
     }
     held = np.stack(list(weights.values()))
     accounts = weights_accounts(held, entries, closes, dates, trading, config.account)

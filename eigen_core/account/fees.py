@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.config import TradingConfig
+from eigen_core.market.calendar import DAYS_OF_YEAR
 from eigen_core.trading.orders import BASIS_POINTS
 
 Values = NDArray[np.float64]
@@ -42,7 +43,13 @@ class Fees:
         return exit_price * (self.cost + slippage)
 
 
-def daily_rate(rate: float, periods_per_year: int) -> float:
-    """Return what a rate of a year is a day, compounded."""
-    a_day: float = (1.0 + rate) ** (1.0 / periods_per_year) - 1.0
-    return a_day
+def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
+    """Return what a rate of a year earns since the day before, compounded by calendar time; float64 `[days]`.
+
+    Args:
+        rate: a year (a fraction).
+        dates: datetime64[D] `[days]`. On the first day an account begins, and nothing is earned.
+    """
+    years = np.diff(dates, prepend=dates[:1]) / np.timedelta64(1, "D") / DAYS_OF_YEAR
+    rates: Values = (1.0 + rate) ** years - 1.0
+    return rates

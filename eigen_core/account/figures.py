@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from skfolio.measures import probabilistic_sharpe_ratio
 
 from eigen_core.account.equity import EquityCurve
+from eigen_core.account.fees import daily_rates
 
 Values = NDArray[np.float64]
 
@@ -25,15 +26,16 @@ _DAY = np.timedelta64(1, "D")
 class Figures:
     """Figures of one account; None where undefined, such as a ratio whose denominator is 0.
 
-    `r` are the daily returns, `e` those in excess of the risk-free rate, (1 + `risk_free`)^(1 / `periods_per_year`) - 1
-    a day, `P` the periods per year, `std` the standard deviation with N - 1, drawdown the equity as a fraction of its
-    highest value so far, minus 1, where the capital before the first day counts as a value.
+    `r` are the daily returns, `e` those in excess of the risk-free rate since the day before (`daily_rates`), `P` the
+    periods per year, `std` the standard deviation with N - 1, drawdown the equity as a fraction of its highest value so
+    far, minus 1, where the capital before the first day counts as a value.
 
     Attributes:
         total_return: last equity / capital - 1.
         cagr: (1 + total_return)^(P / days) - 1.
         volatility: std(r) sqrt(P).
-        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994).
+        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994); undefined where interest is all
+            that was earned.
         probabilistic_sharpe: probability that the true Sharpe ratio is above 0, from the length, skewness and kurtosis
             of e (Bailey and Lopez de Prado, Journal of Risk 2012, equation 9).
         sortino: mean(e) / sqrt(mean(min(e, 0)^2)) sqrt(P) (Sortino and Price, Journal of Investing 1994).
@@ -90,12 +92,13 @@ def figures_of(
     if not len(curve.dates) or not (curve.equity >= 0.0).all():
         raise ValueError("figures need at least one day, and no equity below 0")
     returns, days = curve.returns, len(curve.dates)
-    daily_risk_free = (1.0 + risk_free) ** (1.0 / periods_per_year) - 1.0
+    daily_risk_free = daily_rates(risk_free, curve.dates)
     excess, drawdown = returns - daily_risk_free, drawdowns(curve)
     total_return = float(curve.equity[-1] / curve.capital - 1.0)
     cagr = float((1.0 + total_return) ** (periods_per_year / days) - 1.0)
     max_drawdown = float(drawdown.min())
-    spread, year = _spread(returns), float(np.sqrt(periods_per_year))
+    year = float(np.sqrt(periods_per_year))
+    spread = 0.0 if _is_interest(curve) else _spread(excess)
     downside = float(np.sqrt(np.mean(np.minimum(excess, 0.0) ** 2)))
     mean = float(excess.mean())
     gains, losses = int((returns > 0.0).sum()), int((returns < 0.0).sum())
@@ -103,7 +106,7 @@ def figures_of(
     return Figures(
         total_return=total_return,
         cagr=cagr,
-        volatility=None if days < 2 else spread * year,
+        volatility=None if days < 2 else _spread(returns) * year,
         sharpe=_ratio(mean * year, spread),
         probabilistic_sharpe=_probabilistic_sharpe(excess) if spread else None,
         sortino=_ratio(mean * year, downside),
@@ -127,9 +130,9 @@ def drawdowns(curve: EquityCurve) -> Values:
 
 
 def _against(
-    curve: EquityCurve, benchmark: EquityCurve | None, risk_free: float, periods_per_year: float
+    curve: EquityCurve, benchmark: EquityCurve | None, risk_free: Values, periods_per_year: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Return beta, alpha and information ratio; `risk_free` is a day's."""
+    """Return beta, alpha and information ratio; `risk_free` is that of each day."""
     if benchmark is None:
         return None, None, None
     if not np.array_equal(curve.dates, benchmark.dates):
@@ -149,6 +152,14 @@ def _spread(values: Values) -> float:
     """Return the standard deviation; 0 for a single value, and where rounding alone makes values differ."""
     deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return deviation if deviation > _ROUNDING else 0.0
+
+
+def _is_interest(curve: EquityCurve) -> bool:
+    """Return whether the account grew by the same rate of calendar time all along: more on a Monday is no risk."""
+    grown, elapsed = curve.equity / curve.capital, (curve.dates - curve.dates[0]) / _DAY
+    if len(grown) < 2 or grown[-1] <= 0.0:
+        return False
+    return bool(np.abs(grown - grown[-1] ** (elapsed / elapsed[-1])).max() <= _ROUNDING * len(grown))
 
 
 def _ratio(value: float, by: float) -> float | None:

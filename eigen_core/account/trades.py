@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.account.equity import Accounts, Values, share_of
-from eigen_core.account.fees import Fees, daily_rate
+from eigen_core.account.fees import Fees, daily_rates
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.orders import fill_offset
 
@@ -162,7 +162,7 @@ class _Keeper:
         shape = self.trades.asset.shape
         self._offset = fill_offset(self.trading)
         self._fees = Fees.of(self.trading)
-        self._rate = daily_rate(self.settings.interest, self.settings.periods_per_year)
+        self._rates = daily_rates(self.settings.interest, self.dates)
         self._cash = np.full(shape[0], self.settings.capital)
         self._interest = np.zeros(shape[0])
         self._decision_equity = np.empty(shape[:2])
@@ -181,7 +181,7 @@ class _Keeper:
         return share
 
     def keep_day(self, day: int) -> None:
-        earned = self._cash * self._rate
+        earned = self._cash * self._rates[day]
         self._interest += earned
         self._cash = self._cash + earned
         decided = day - self._offset

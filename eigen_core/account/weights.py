@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.account.equity import Accounts, Values, share_of
-from eigen_core.account.fees import Fees, daily_rate
+from eigen_core.account.fees import Fees, daily_rates
 from eigen_core.account.trades import ROUNDING
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.orders import fill_offset
@@ -94,13 +94,13 @@ def weights_accounts(
     whose equity is not above 0 at a close has lost all: it ends there with nothing.
     """
     keeper = _Keeper(entries, Fees.of(trading), settings, len(weights))
-    offset, rate = fill_offset(trading), daily_rate(settings.interest, settings.periods_per_year)
+    offset, rates = fill_offset(trading), daily_rates(settings.interest, dates)
     traders, days, assets = weights.shape
     daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
     held = {name: np.zeros((traders, days, assets)) for name in ("shares", "paid", "order_costs")}
     interest = np.zeros(traders)
     for day in range(days):
-        earned = keeper.cash * rate
+        earned = keeper.cash * rates[day]
         interest += earned
         keeper.cash = keeper.cash + earned
         decided = day - offset

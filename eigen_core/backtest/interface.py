@@ -39,6 +39,7 @@ class PlayedSpan:
         weights: share of the equity in each asset at each close, a row a day, a column a symbol, and what is left is
             cash; None where agents make trades.
         active_share: share of a portfolio that equal weight has in other assets; None where agents make trades.
+        periods_per_year: days of trading a year; see `eigen_core.market.calendar`.
     """
 
     curve: EquityCurve
@@ -50,6 +51,7 @@ class PlayedSpan:
     excess: Excess | None
     alpha: Excess | None
     holding_days: int
+    periods_per_year: int
     baskets: tuple[str, ...] = ("equal_weight", "rebalanced")
     weights: pd.DataFrame | None = None
     active_share: float | None = None

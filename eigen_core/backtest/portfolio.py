@@ -20,6 +20,7 @@ from eigen_core.backtest.portfolio_orders import orders_of_days
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
+from eigen_core.market.calendar import periods_per_year
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.trading import Prices, entry_prices, excess_of_days
@@ -130,6 +131,7 @@ class PortfolioMarket:
         known = (self._tradable, self._entries, self._last_close, self.dates)
         rules = baseline_curves(self._prices, np.asarray(self._panel.dates), config, self._span)
         returns, market = (torch.tensor(one.returns) for one in (curve, equal))
+        year = periods_per_year(self._panel.dates, config.account, self._span)
         held = pd.DataFrame(accounts.held_weights(), index=self.dates, columns=symbols[: weights.shape[2]])
         return PlayedSpan(
             curve=curve,
@@ -138,9 +140,10 @@ class PortfolioMarket:
             one_portfolio=one_portfolio,
             baselines={**rules, "initial_population": initial},
             matched=play_permuted_weights(weights, *known, config, draws, key),
-            excess=excess_of_days(returns, market, config.account.periods_per_year),
-            alpha=alpha_of_days(curve.returns, equal.returns, config.account.periods_per_year),
+            excess=excess_of_days(returns, market, year),
+            alpha=alpha_of_days(curve.returns, equal.returns, year),
             holding_days=1,
+            periods_per_year=year,
             baskets=("rebalanced", "equal_weight"),
             weights=held,
             active_share=active_share(weights, self._tradable),

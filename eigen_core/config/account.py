@@ -25,8 +25,9 @@ class AccountConfig(Section):
     shares: Literal["fractional", "whole"] = "fractional"
     """Whether parts of a share can be bought."""
     interest: Rate = 0.0
-    """Interest of cash, a year (a fraction)."""
-    periods_per_year: Count = 252
-    """Days of trading a year, by which figures and interest are annualised."""
+    """Interest of cash, a year (a fraction); it is earned by calendar time."""
+    periods_per_year: Count | None = None
+    """Days of trading a year, by which figures are annualised. Empty: as many as the data have."""
     risk_free: Rate = 0.0
-    """What is earned without risk, a year (a fraction): the Sharpe ratio is that of the returns beyond it."""
+    """What is earned without risk, a year (a fraction), by calendar time: the Sharpe ratio is that of what returns are
+    beyond it."""

@@ -14,6 +14,7 @@ from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
+from eigen_core.market.calendar import periods_per_year
 from eigen_core.market.facts import PanelFacts
 from eigen_core.market.fresh import TrainingDays
 from eigen_core.market.panel import Panel, Splits
@@ -145,7 +146,9 @@ class PanelTask(ABC):
         panel, report = build_panel(config)
         require_scale(config, panel.days, cls.steps(config))
         facts = PanelFacts.of(panel)
-        lines = (*report.lines(), *cls.cautions(config, facts))
+        year = periods_per_year(panel.dates, config.account)
+        calendar = f"A year has {year} of these days: figures are annualised by it (account.periods_per_year)."
+        lines = (*report.lines(), calendar, *cls.cautions(config, facts))
         return TaskData(panel, str(facts), lines, facts, days_of(panel))
 
     @staticmethod

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.market.calendar import periods_per_year
 from eigen_core.market.facts import PanelFacts
 from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, portfolio_actions
@@ -126,7 +127,7 @@ class PortfolioTask(PanelTask):
 
     def _excess_of(self, counts: Sequence[Mapping[str, NDArray[np.float64]]]) -> Excess | None:
         sums = {name: np.concatenate([of_rollout[name] for of_rollout in counts]) for name in counts[0]}
-        return excess_of(sums, self._config.account.periods_per_year)
+        return excess_of(sums, periods_per_year(self.panel.dates, self._config.account))
 
     @property
     def growth_days(self) -> range:

@@ -47,12 +47,12 @@ class Evidence:
         alpha: what of the excess the market's own gain does not explain; None with too little to tell.
         holding_days: longest time from a decision to its exit; trades that overlap are not independent. 1: what is
             judged are days.
+        periods_per_year: days of trading a year.
         looks: results on these days among which this one was chosen, itself included.
         looked_at: Sharpe ratios of a day of those of them that are known.
         candidates: returns of the agents among which it was chosen, on the days that chose, float64
             `[days, candidates]`; None if they are not known.
-        risk_free: what is earned without risk, a day.
-        periods_per_year: days of trading a year.
+        risk_free: what is earned without risk on each day, float64 `[days]`, or on any day.
         seed: of the bootstraps.
         matched_description: what the matched traders have in common with the agent, in words.
         active_share: of a portfolio of weights, the share of it that equal weight has in other assets.
@@ -66,11 +66,11 @@ class Evidence:
     excess: Excess | None
     alpha: Excess | None
     holding_days: int
+    periods_per_year: float
     looks: int = 1
     looked_at: Sequence[float] = ()
     candidates: Values | None = None
-    risk_free: float = 0.0
-    periods_per_year: float = 252.0
+    risk_free: Values | float = 0.0
     seed: int = 0
     matched_description: str = "random traders"
     active_share: float | None = None

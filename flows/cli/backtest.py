@@ -73,6 +73,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "final": float(found.curve.equity[-1]),
         "total_return": figures.total_return,
         "cagr": figures.cagr,
+        "periods_per_year": found.periods_per_year,
         "volatility": figures.volatility,
         "sharpe": figures.sharpe,
         "sharpe_interval": verdict.sharpe_interval,
@@ -151,6 +152,7 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     if found.excess is not None:
         market = "all assets on the same days" if found.excess.per == "trade" else "equal weight of the same exposure"
         print_fact(console, "excess", f"{found.excess} beyond {market}")
+    print_fact(console, "a year", f"{found.periods_per_year} days of trading, by which figures are annualised")
     print_fact(console, "tables", str(folder))
 
 

@@ -37,6 +37,7 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "final": float(result.curve.equity[-1]),
         **_compared(figures),
         "cagr": figures.cagr,
+        "periods_per_year": result.periods_per_year,
         "volatility": figures.volatility,
         "sharpe_interval": None if verdict.sharpe_interval is None else list(verdict.sharpe_interval),
         **excess_document(excess),

@@ -21,7 +21,7 @@ CONTRACT = {
     *("run", "agent", "slice", "first", "last", "days", "capital", "final", "total_return", "cagr", "volatility"),
     *("sharpe", "max_drawdown", "longest_drawdown_days", "exposure", "turnover", "trades", "win_rate", "costs"),
     *("sharpe_interval", "excess_per_trade", "excess_per_year", "looks", "deflated_sharpe", "baselines", "verdict"),
-    "warnings",
+    *("warnings", "periods_per_year"),
 }
 BASELINES = {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population", "matched_random"}
 

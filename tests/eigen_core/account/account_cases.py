@@ -104,13 +104,14 @@ class SlowAccount:
     def worth(self, closes: Any) -> float:
         return float(sum(shares * closes[self.of("asset", decided)] for decided, shares in self.held.items()))
 
-    def keep(self, last_close: Any) -> None:
+    def keep(self, last_close: Any, dates: Any) -> None:
         self.cash = self.settings.capital
         offset = fill_offset(self.trading)
         for day, closes in enumerate(last_close.tolist()):
             self.traded.append(0.0)
             self.costs.append(0.0)
-            self.cash *= (1 + self.settings.interest) ** (1 / self.settings.periods_per_year)
+            elapsed = (dates[day] - dates[max(day - 1, 0)]).item().days
+            self.cash *= (1 + self.settings.interest) ** (elapsed / 365.25)
             self.buy_all(day - offset, at_open=True)
             self.sell(day)
             self.decision_equity.append(self.cash + self.worth(closes))

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 from trading_cases import panel_of, prices_of
 
-from eigen_core.account.baselines import MONTH, baseline_curves
+from eigen_core.account.baselines import baseline_curves
 from eigen_core.config import Config, merge
 
 DAYS = 420
 SPAN = range(300, DAYS)
-FREE = {"trading": {"cost_bps": 0.0, "slippage_bps": 0.0, "holding_days": 2}}
+FREE = {
+    "trading": {"cost_bps": 0.0, "slippage_bps": 0.0, "holding_days": 2},
+    "account": {"periods_per_year": 252},
+}
 
 
 def steady_growth(rates: list[float]) -> np.ndarray:
@@ -40,7 +43,7 @@ def test_each_rule_holds_the_assets_that_it_names() -> None:
     classic = baseline_curves(prices_of(panel), panel.dates, two, SPAN)["classic"]
     assert classic.equity[-1] / classic.capital == pytest.approx(np.exp(held * 0.0015 / 2), rel=0.01)
     traded_days = np.flatnonzero(curves["momentum"].traded > 1.0)
-    assert set(traded_days) <= {day + 1 for day in range(0, len(SPAN), MONTH)}
+    assert set(traded_days) <= {day + 1 for day in range(0, len(SPAN), 21)}
 
 
 def test_a_rule_without_the_prices_that_it_needs_stays_in_cash() -> None:
@@ -60,3 +63,13 @@ def test_an_asset_that_starts_late_is_bought_once_it_can_be() -> None:
     assert curves["equal_weight"].equity[-1] == pytest.approx(curves["equal_weight"].capital)
     assert curves["rebalanced"].equity[11] == pytest.approx(curves["rebalanced"].capital)
     assert curves["rebalanced"].equity[12] > curves["rebalanced"].capital
+
+
+def test_a_year_of_momentum_is_that_of_the_market() -> None:
+    closes = steady_growth([0.001, 0.002, 0.003])
+    panel = panel_of(closes, closes, closes)  # on all days of the week
+    coins = Config.model_validate({**FREE, "account": {}})
+    for first, bought in ((350, False), (370, True)):
+        span = range(first, first + 14)
+        momentum = baseline_curves(prices_of(panel), panel.dates, coins, span)["momentum"]
+        assert bool(momentum.traded.any()) is bought

@@ -52,7 +52,7 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
         accounts = trade_accounts(trades, closes, panel.dates[first : first + days], trading, settings)
         for trader in range(TRADERS):
             slow = SlowAccount(trades, trader, trading, settings)
-            slow.keep(closes)
+            slow.keep(closes, panel.dates[first : first + days])
             curve = accounts.curve(trader)
             for name in ("equity", "traded", "costs"):
                 expected = np.array(getattr(slow, name))

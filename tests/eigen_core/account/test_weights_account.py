@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.attribution import gain_by_asset
 from eigen_core.account.figures import figures_of
 from eigen_core.account.weights import weights_accounts
@@ -37,7 +38,8 @@ def slow_equity(
         return float(-number * price - fee)
 
     for day in range(len(closes)):
-        cash *= (1 + settings.interest) ** (1 / settings.periods_per_year)
+        elapsed = (DATES[day] - DATES[max(day - 1, 0)]).item().days
+        cash *= (1 + settings.interest) ** (elapsed / 365.25)
         decided = day - offset
         if decided >= 0 and not math.isnan(weights[decided][0]):
             known = cash + worth(day) if offset == 0 else equity[decided]
@@ -94,12 +96,16 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
     np.testing.assert_allclose(invested, accounts.together().exposure, atol=1e-12)
 
 
-def test_cash_earns_its_interest_of_a_year() -> None:
-    nothing = np.full((252, 1), np.nan)
-    dates = np.datetime64("2020-01-01") + np.arange(252)
+@pytest.mark.parametrize("every", [1, 3])
+def test_cash_earns_its_interest_by_calendar_time(every: int) -> None:
+    dates = np.datetime64("2020-01-01") + np.arange(0, 4 * 365 + 2, every)
+    nothing = np.full((len(dates), 1), np.nan)
     settings = AccountConfig(capital=100.0, interest=0.05)
     curve = weights_accounts(nothing[None], nothing, nothing, dates, TradingConfig(), settings).curve(0)
-    assert curve.equity[-1] == pytest.approx(105.0)
+    assert curve.equity[0] == 100.0
+    assert curve.equity[-1] == pytest.approx(100.0 * 1.05**4, rel=3e-4)
+    trades = trade_accounts(DecidedTrades.none(1, len(dates)), nothing, dates, TradingConfig(), settings)
+    np.testing.assert_allclose(trades.curve(0).equity, curve.equity)
 
 
 def test_an_account_that_loses_all_ends_there() -> None:

@@ -15,6 +15,7 @@ from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+from eigen_core.market.calendar import periods_per_year
 from eigen_core.networks import Heads
 from eigen_core.population import initial_weights
 from eigen_core.task.portfolio import PortfolioTask
@@ -105,5 +106,6 @@ def test_the_excess_of_an_episode_is_a_year_of_its_days_over_equal_weight_of_the
     table = Rebalancing.of(prices, config.trading).on(slice(start, span.stop))
     returns, market = (np.exp(table.grown(torch.tensor(weights))[0].numpy() / 100.0) for weights in (targets, equal))
     assert excess is not None
-    assert excess.mean == pytest.approx(100.0 * config.account.periods_per_year * (returns - market).mean(), rel=1e-6)
+    year = periods_per_year(panel.dates, config.account)
+    assert excess.mean == pytest.approx(100.0 * year * (returns - market).mean(), rel=1e-6)
     assert (excess.per, excess.trades) == ("year", task.episode_steps)

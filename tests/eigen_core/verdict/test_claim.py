@@ -25,6 +25,7 @@ def evidence_of(**changes: Any) -> Evidence:
         excess=Excess(mean=1.0, standard_error=0.2, trades=120),
         alpha=Excess(mean=0.9, standard_error=0.2, trades=120),
         holding_days=20,
+        periods_per_year=252,
     )
     return replace(skilled, **changes)
 
