@@ -1,14 +1,16 @@
 """What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
 
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
+from scipy.special import stdtrit
 
 from eigen_core.units import change
 
@@ -89,6 +91,8 @@ class Excess(Record):
     """Mean over the trades, or of a year (%)."""
     standard_error: Annotated[float, Field(ge=0.0)]
     """Its standard error (%)."""
+    freedom: Annotated[float, Field(gt=0.0)] | None = None
+    """Degrees of freedom of the Student's t of its interval; None (results of earlier versions): infinitely many."""
     trades: Annotated[int, Field(ge=2)]
     """Number of trades; of days, where it is of a year."""
     per: Literal["trade", "year"] = "trade"
@@ -97,7 +101,7 @@ class Excess(Record):
     @property
     def interval(self) -> tuple[float, float]:
         """Bounds of its 95 % interval (%)."""
-        width = NormalDist().inv_cdf(0.975) * self.standard_error
+        width = float(stdtrit(self.freedom or math.inf, 0.975)) * self.standard_error
         return self.mean - width, self.mean + width
 
     @property

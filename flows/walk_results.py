@@ -3,6 +3,7 @@
 No Prefect in here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -172,7 +173,7 @@ def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
     """Return the excess of all trades, or days, together; None without any.
 
     Standard errors of a seed's spans, whose days differ, add up as squares; those of seeds, which trade on the same
-    days, as they are: they count as fully related.
+    days, as they are: they count as fully related. So degrees of freedom add up over spans, and not over seeds.
 
     Args:
         seeds: of each seed, of each span.
@@ -186,7 +187,14 @@ def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
     if not trades:
         return None
     per = next(one.per for known in every for one in known)
-    return Excess(mean=means / trades, standard_error=errors / trades, trades=trades, per=per)
+    freedom = min(sum(one.freedom or math.inf for one in known) for known in every if known)
+    return Excess(
+        mean=means / trades,
+        standard_error=errors / trades,
+        freedom=freedom if math.isfinite(freedom) else None,
+        trades=trades,
+        per=per,
+    )
 
 
 def play_walk(walk: Walk) -> WalkResult:

@@ -8,7 +8,7 @@ from statsmodels.stats.sandwich_covariance import S_hac_simple
 from eigen_core.account.trades import DecidedTrades
 from eigen_core.config import TradingConfig
 from eigen_core.records import Excess
-from eigen_core.trading import Prices, excess_of, excess_sums, market_gains
+from eigen_core.trading import Prices, excess_of, market_gains
 from eigen_core.trading.excess import newey_west_lags
 from eigen_core.trading.orders import PERCENT, net_gain
 
@@ -35,11 +35,10 @@ def excess_of_trades(
     market = market_gains(known, trading).cpu().numpy()[day, np.where(made, trades.exit_day - day, 0)]
     gains = net_gain(trading, torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     excess = np.where(made, gains - market, 0.0)
-    number = made.sum(axis=(0, 2))[None]
-    sums = excess_sums(torch.tensor(excess.sum(axis=(0, 2))[None]), torch.tensor(number), trading.holding_days)
+    gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)
     decided = np.broadcast_to(day, made.shape)[made]
     return (
-        excess_of({name: values.numpy() for name, values in sums.items()}),
+        excess_of(gained, number, np.zeros(len(made), dtype=np.int64), trading.holding_days),
         alpha_of(excess[made], market[made], decided, trading.holding_days),
     )
 

@@ -47,7 +47,7 @@ class Rollout:
 
     Attributes:
         rewards: sum of each episode's rewards, float64 `[agents, episodes of an agent]`, on the host.
-        counts: what the task counts in each episode, float64 `[agents * episodes of an agent]`, on the host.
+        counts: what the task counts in each episode, float64 `[agents * episodes of an agent, ...]`, on the host.
         transitions: the rows to store, in the order of episodes and steps: each of the task's columns, on the device;
             None unless they were recorded.
     """
@@ -61,22 +61,32 @@ class Rollout:
         """What consecutive agents did in their episodes, given it of each group of them; transitions are copied."""
         recorded = [part.transitions for part in parts if part.transitions is not None]
         transitions = {name: torch.cat([rows[name] for rows in recorded]) for name in recorded[0]} if recorded else None
-        counts = {name: np.concatenate([part.counts[name] for part in parts]) for name in parts[0].counts}
-        return cls(np.concatenate([part.rewards for part in parts]), counts, transitions)
+        return cls(np.concatenate([part.rewards for part in parts]), joined_counts(parts), transitions)
 
     def with_more(self, others: "Rollout") -> "Rollout":
         """What the same agents did in these episodes and then in others, without the transitions of the latter."""
+        both = [part._of_agents() for part in (self, others)]
         counts = {
-            name: np.hstack([part.counts[name].reshape(part.rewards.shape) for part in (self, others)]).ravel()
-            for name in self.counts
+            name: np.hstack([of_agents[name] for of_agents in both]).reshape(-1, *values.shape[1:])
+            for name, values in self.counts.items()
         }
         return Rollout(np.hstack([self.rewards, others.rewards]), counts, self.transitions)
 
     def part(self, agents: slice, episodes: slice) -> "Rollout":
         """Return what some agents did in some of the episodes of each, without transitions."""
-        shape = self.rewards.shape
-        counts = {name: values.reshape(shape)[agents, episodes].flatten() for name, values in self.counts.items()}
+        counts = {
+            name: values[agents, episodes].reshape(-1, *values.shape[2:]) for name, values in self._of_agents().items()
+        }
         return Rollout(self.rewards[agents, episodes], counts, None)
+
+    def _of_agents(self) -> dict[str, NDArray[np.float64]]:
+        """Return the counts with agents and episodes as two dimensions."""
+        return {name: values.reshape(*self.rewards.shape, *values.shape[1:]) for name, values in self.counts.items()}
+
+
+def joined_counts(rollouts: Sequence[Rollout]) -> dict[str, NDArray[np.float64]]:
+    """Return what was counted in the episodes of all rollouts, one after the other."""
+    return {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in rollouts[0].counts}
 
 
 class Encoding(Protocol):

@@ -1,6 +1,6 @@
 """The market as a task: agents trade episodes of a panel's days."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,14 +15,14 @@ from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import Expected
 from eigen_core.records import Excess
-from eigen_core.task.interface import Rollout
+from eigen_core.task.interface import Rollout, joined_counts
 from eigen_core.task.market_needs import MarketNeeds
 from eigen_core.task.market_outcomes import OutcomeTable, sale_targets
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.task.market_transitions import rows_of, stored_steps
 from eigen_core.task.outcomes import Outcomes
 from eigen_core.task.panel_task import BlockSampler, MarketEncoding, MarketObservation, PanelTask
-from eigen_core.trading import EpisodeSummary, Prices, excess_of, excess_sums, market_gains
+from eigen_core.trading import EpisodeSummary, Prices, excess_of, market_gains
 from eigen_core.trading.orders import sum_of_day
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
@@ -92,20 +92,21 @@ class MarketTask(PanelTask):
         """Return the assets that each decision buys, if any, each with the same share; see `PanelTask.decisions`."""
         summary = self.evaluator.roll_out(weights, starts).summary
         bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
-        return bought.sum(dim=2) / self._config.trading.purchases_per_day, excess_of(self.counts(starts, summary))
+        shares = bought.sum(dim=2) / self._config.trading.purchases_per_day
+        return shares, self._excess_of(self.counts(starts, summary))
 
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
         """Return what is counted in episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
         market = self._market_gains[days.unsqueeze(-1), summary.exit_offset]
         beyond = sum_of_day(torch.where(summary.bought, summary.gain - market, 0.0))
-        excess = excess_sums(beyond, summary.bought.sum(dim=-1), self._config.trading.holding_days)
-        counted = excess | {name: getattr(summary, name) for name in _COUNTED}
+        counted = {name: getattr(summary, name) for name in _COUNTED}
+        counted |= {"first_day": days[:, 0], "excess_of_days": beyond, "trades_of_days": summary.bought.sum(dim=-1)}
         return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return means over the episodes: trades, share of trades with a gain, days without a position, fees."""
-        counts = {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in _COUNTED}
+        counts = joined_counts(rollouts)
         return {
             "trades": float(counts["trades"].mean()),
             "win_rate": float(counts["wins"].sum() / max(counts["trades"].sum(), 1.0)),
@@ -115,8 +116,11 @@ class MarketTask(PanelTask):
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
         """Return what the trades of rollouts gained beyond the market; None with fewer than two trades."""
-        names = rollouts[0].counts
-        return excess_of({name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in names})
+        return self._excess_of(joined_counts(rollouts))
+
+    def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+        first, gained, traded = (counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
+        return excess_of(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
 
     def _outcome_table(self, targets: int) -> OutcomeTable:
         days = range(self.training_starts.start, self.panel.splits.train.stop)

@@ -14,12 +14,12 @@ from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, portfolio_actions
 from eigen_core.records import Excess
 from eigen_core.task.encoded_episodes import EncodedEpisodes
-from eigen_core.task.interface import Rollout
+from eigen_core.task.interface import Rollout, joined_counts
 from eigen_core.task.market_transitions import EpisodeBatch, rows_of
 from eigen_core.task.panel_task import PanelTask
 from eigen_core.task.portfolio_needs import PortfolioNeeds
 from eigen_core.task.portfolio_scores import DecidedScores, episode_scores
-from eigen_core.trading import Prices, excess_of, excess_sums, newey_west_lags
+from eigen_core.trading import Prices, excess_of, newey_west_lags
 from eigen_core.trading.orders import PERCENT, fill_offset
 from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, target_weights
 
@@ -73,7 +73,7 @@ class PortfolioTask(PanelTask):
             "turnover": turnover.sum(-1),
             "exposure": targets.sum(-1).mean(-1),
             "largest_weight": targets.amax(-1).mean(-1),
-            **self._excess_sums(rewards, targets, days),
+            **self._excess_counts(rewards, targets, days),
         }
         batch = None
         if record:
@@ -81,7 +81,7 @@ class PortfolioTask(PanelTask):
             batch = EpisodeBatch(*(column[:, : starts.shape[1] - fixed].flatten(0, 1) for column in columns))
         return Rollout(
             rewards.cpu().numpy().sum(axis=-1),
-            {name: values.flatten().cpu().numpy() for name, values in counts.items()},
+            {name: values.flatten(0, 1).cpu().numpy() for name, values in counts.items()},
             None if batch is None else rows_of(batch, self.columns["action"].dtype),
         )
 
@@ -104,30 +104,31 @@ class PortfolioTask(PanelTask):
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
         """Return the target weights of each day; see `PanelTask.decisions`."""
         _, days, targets = self._decided(weights, starts, None)
-        sums = self._excess_sums(self._rebalancing.on(days).grown(targets)[0], targets, days)
-        return targets.flatten(0, 1), self._excess_of([{name: values.cpu().numpy() for name, values in sums.items()}])
+        counts = self._excess_counts(self._rebalancing.on(days).grown(targets)[0], targets, days)
+        of_episodes = {name: values.flatten(0, 1).cpu().numpy() for name, values in counts.items()}
+        return targets.flatten(0, 1), self._excess_of(of_episodes)
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return means over the episodes: what is traded, as a multiple of the equity; its share in assets; the
         largest weight."""
         return {name: float(np.concatenate([rollout.counts[name] for rollout in rollouts]).mean()) for name in _COUNTED}
 
-    def _excess_sums(self, rewards: Tensor, targets: Tensor, days: Tensor) -> dict[str, Tensor]:
+    def _excess_counts(self, rewards: Tensor, targets: Tensor, days: Tensor) -> dict[str, Tensor]:
         """Return what `excess` needs to know of each episode; its returns are those from fill to fill."""
         equal = equal_weights_like(targets, self._tradable[days])
         returns, market = (
             torch.exp(growth / PERCENT) for growth in (rewards, self._rebalancing.on(days).grown(equal)[0])
         )
-        excess = (returns - market).flatten(0, 1)
-        return excess_sums(excess, torch.ones_like(excess), newey_west_lags(self.episode_steps))
+        return {"first_day": days[..., 0].double(), "excess_of_days": returns - market}
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
         """Return what rollouts gained beyond equal weight of the same exposure, a year."""
-        return self._excess_of([rollout.counts for rollout in rollouts])
+        return self._excess_of(joined_counts(rollouts))
 
-    def _excess_of(self, counts: Sequence[Mapping[str, NDArray[np.float64]]]) -> Excess | None:
-        sums = {name: np.concatenate([of_rollout[name] for of_rollout in counts]) for name in counts[0]}
-        return excess_of(sums, periods_per_year(self.panel.dates, self._config.account))
+    def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+        first, gained = counts["first_day"].astype(np.int64), counts["excess_of_days"]
+        year = periods_per_year(self.panel.dates, self._config.account)
+        return excess_of(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
 
     @property
     def growth_days(self) -> range:

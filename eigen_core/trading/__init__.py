@@ -8,7 +8,7 @@ from eigen_core.trading.environment import (
     episode_time,
     episode_times,
 )
-from eigen_core.trading.excess import excess_of, excess_of_days, excess_sums, market_gains, newey_west_lags
+from eigen_core.trading.excess import excess_of, excess_of_days, market_gains, newey_west_lags
 from eigen_core.trading.orders import entry_prices
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices
 from eigen_core.trading.prices import Prices
@@ -29,7 +29,6 @@ __all__ = [
     "episode_times",
     "excess_of",
     "excess_of_days",
-    "excess_sums",
     "market_gains",
     "newey_west_lags",
     "trade_whole_episodes",

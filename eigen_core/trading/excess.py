@@ -1,8 +1,5 @@
 """What trades earn beyond the market: their gain less that of all assets bought on the same day and held as long."""
 
-from collections.abc import Mapping
-from typing import Literal
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,8 +9,6 @@ from eigen_core.config import TradingConfig
 from eigen_core.records import Excess
 from eigen_core.trading.orders import PERCENT, entry_prices, fill_offset, gain_at_close
 from eigen_core.trading.prices import Prices
-
-_SUMS = ("trades", "excess", "excess_excess", "excess_trades", "trades_trades")
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
@@ -31,58 +26,54 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
     return gains
 
 
-def excess_sums(excess: Tensor, bought: Tensor, lags: int) -> dict[str, Tensor]:
-    """Return what `excess_of` needs to know of each episode: float64 `[episodes]` by name.
-
-    Args:
-        excess: float64 `[episodes, decisions]`, gain of a decision's trades beyond the market's, summed (a fraction).
-        bought: bool or int64 `[episodes, decisions]`, whether there was a trade, or how many.
-        lags: decisions after one whose trades overlap with its trade.
-
-    Beside the number of trades and the sum of their excess: sums over all pairs of decisions at most `lags` apart, of
-    the products of excess and excess, excess and number, number and number, with the weights of Bartlett's kernel.
-    """
-    number = bought.to(torch.float64)
-    gained = torch.where(number > 0.0, excess * PERCENT, 0.0)
-    sums = {"trades": number.sum(dim=1), "excess": gained.sum(dim=1)}
-    for name, left, right in (
-        ("excess_excess", gained, gained),
-        ("excess_trades", gained, number),
-        ("trades_trades", number, number),
-    ):
-        total = (left * right).sum(dim=1)
-        for lag in range(1, min(lags, left.shape[1] - 1) + 1):
-            both = left[:, lag:] * right[:, :-lag] + left[:, :-lag] * right[:, lag:]
-            total = total + (1.0 - lag / (lags + 1)) * both.sum(dim=1)
-        sums[name] = total
-    return sums
-
-
 def newey_west_lags(days: int) -> int:
     """Return the lags of a standard error over so many daily returns: 4 (days / 100)^(2 / 9) (Newey and West 1994)."""
     return int(4.0 * (days / 100.0) ** (2.0 / 9.0))
 
 
-def excess_of(sums: Mapping[str, NDArray[np.float64]], periods_per_year: float | None = None) -> Excess | None:
+def excess_of(
+    excess: NDArray[np.float64],
+    number: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    lags: int,
+    periods_per_year: float | None = None,
+) -> Excess | None:
     """Return the mean excess of all trades of episodes and its standard error; None with fewer than two trades.
 
     Args:
-        sums: those of `excess_sums`, on the host.
+        excess: what the trades of each decision gained beyond the market, summed (fractions), `[episodes, decisions]`.
+        number: how many trades there were, `[episodes, decisions]`.
+        starts: day of each episode's first decision, `[episodes]`. Episodes may overlap.
+        lags: days after a decision whose trades overlap with its trades.
         periods_per_year: what was counted as trades are days, of which a year has so many, and mean and error are of a
             year. None: of a trade.
 
-    Trades overlap, so the error takes the covariance of decisions that are close to each other into account (Newey and
-    West 1987, "A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix",
-    equation 5); the number of trades, which is random too, makes it the error of a ratio.
+    What is estimated is the excess that the same agent may expect of a trade on days like these: the sum of the excess
+    that a day is expected to bring, over the number of its trades. Only days are drawn at random. So all that episodes
+    decided on one day of the calendar is one observation, whichever episode it is from, and days that are at most
+    `lags` apart are related (Driscoll and Kraay 1998, "Consistent covariance matrix estimation with spatially dependent
+    panel data", equations 5 and 6, with the kernel of Newey and West 1987). The number of trades is random too, which
+    makes the error that of a ratio. Student's t of the interval has as many degrees of freedom as there are stretches
+    of `lags` days with trades, less one: the trades of one stretch say little more than one of them.
     """
-    trades, excess, squares, products, counts = (float(sums[name].sum()) for name in _SUMS)
+    trades = float(number.sum())
     if trades < 2:
         return None
-    mean = excess / trades
-    variance = squares - 2.0 * mean * products + mean**2 * counts
-    error, scale = max(variance, 0.0) ** 0.5 / trades, periods_per_year or 1.0
-    per: Literal["trade", "year"] = "trade" if periods_per_year is None else "year"
-    return Excess(mean=mean * scale, standard_error=error * scale, trades=int(trades), per=per)
+    days = starts[:, None] - starts.min() + np.arange(excess.shape[1])
+    gained, traded = (np.bincount(days.ravel(), values.ravel()) for values in (excess * PERCENT, number))
+    mean = float(gained.sum()) / trades
+    # The sum over all pairs of days with the weights of Bartlett's kernel is that of the squares of moving sums.
+    moving = np.convolve(gained - mean * traded, np.ones(lags + 1))
+    error = float(moving @ moving / (lags + 1)) ** 0.5 / trades
+    stretches = len(np.unique(np.flatnonzero(traded) // max(lags, 1)))
+    scale = periods_per_year or 1.0
+    return Excess(
+        mean=mean * scale,
+        standard_error=error * scale,
+        freedom=max(stretches - 1.0, 1.0),
+        trades=int(trades),
+        per="trade" if periods_per_year is None else "year",
+    )
 
 
 def excess_of_days(returns: Tensor, benchmark: Tensor, periods_per_year: float) -> Excess | None:
@@ -92,6 +83,6 @@ def excess_of_days(returns: Tensor, benchmark: Tensor, periods_per_year: float) 
         returns, benchmark: float64 `[days]`, as fractions.
         periods_per_year: days of trading a year.
     """
-    difference = (returns - benchmark).unsqueeze(0)
-    sums = excess_sums(difference, torch.ones_like(difference), newey_west_lags(len(returns)))
-    return excess_of({name: values.cpu().numpy() for name, values in sums.items()}, periods_per_year)
+    difference = (returns - benchmark).cpu().numpy()[None]
+    first, lags = np.zeros(1, dtype=np.int64), newey_west_lags(len(returns))
+    return excess_of(difference, np.ones_like(difference), first, lags, periods_per_year)

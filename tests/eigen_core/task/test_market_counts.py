@@ -23,20 +23,16 @@ def test_the_excess_is_that_of_all_trades(observe: bool) -> None:
     summary = task.evaluator.roll_out(weights, starts).summary
     counts = task.counts(starts, summary)
     gains = market_gains(Prices.of_panel(panel, CPU), config.trading)
-    expected, products = np.zeros(8), np.zeros(8)
+    expected, number = np.zeros((8, 12)), np.zeros((8, 12))
     for episode, start in enumerate(starts.flatten().tolist()):
-        by_day: dict[int, list[float]] = {}
         for day, place in np.argwhere(summary.bought[episode].numpy()).tolist():
             market = gains[start + day, summary.exit_offset[episode, day, place]]
-            by_day.setdefault(day, []).append(100.0 * float(summary.gain[episode, day, place] - market))
-        expected[episode] = sum(sum(trades) for trades in by_day.values())
-        for one, first in by_day.items():
-            for other, second in by_day.items():
-                weight = max(0.0, 1.0 - abs(one - other) / (config.trading.holding_days + 1))
-                products[episode] += weight * len(first) * len(second)
+            expected[episode, day] += float(summary.gain[episode, day, place] - market)
+            number[episode, day] += 1.0
     assert (counts["trades"] == summary.bought.sum(dim=(1, 2)).numpy()).all()
     assert summary.bought.sum(dim=2).max() > 1
-    np.testing.assert_allclose(counts["excess"], expected, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(counts["trades_trades"], products, rtol=1e-9)
+    np.testing.assert_allclose(counts["excess_of_days"], expected, rtol=1e-9, atol=1e-11)
+    assert (counts["trades_of_days"] == number).all()
+    assert (counts["first_day"] == starts.flatten()).all()
     shares, _ = task.decisions(weights, starts)
     np.testing.assert_allclose(shares.sum(dim=(1, 2)).numpy(), counts["trades"] / 3.0)

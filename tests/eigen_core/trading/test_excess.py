@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trading_cases import Array, prices_of, random_panel
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading import Prices, excess_of, excess_sums, market_gains, trade_whole_episodes
+from eigen_core.trading import Prices, excess_of, market_gains, trade_whole_episodes
 
 
 def slow_market_gain(prices: Prices, trading: TradingConfig, day: int, offset: int) -> float:
@@ -41,36 +41,57 @@ def test_the_market_gains_what_an_asset_drawn_at_random_gains(fill: str) -> None
     np.testing.assert_allclose(gains[:, first:].numpy(), np.array(slow), rtol=1e-12, equal_nan=True)
 
 
-def slow_error(excess: Array, bought: NDArray[np.bool_], lags: int) -> float:
-    """The error of the mean excess from all pairs of decisions of an episode, one after the other."""
+def slow_error(excess: Array, bought: NDArray[np.bool_], starts: list[int], lags: int) -> float:
+    """The error of the mean excess from all pairs of decisions of all episodes, one after the other."""
     mean = float(excess[bought].mean())
+    decided = [(start + int(day), episode, int(day)) for episode, start in enumerate(starts) for day in range(25)]
     variance = 0.0
-    for episode in range(len(excess)):
-        deviations = np.where(bought[episode], excess[episode] - mean, 0.0)
-        for one in range(len(deviations)):
-            for other in range(len(deviations)):
-                weight = max(0.0, 1.0 - abs(one - other) / (lags + 1))
-                variance += weight * deviations[one] * deviations[other]
+    for one_day, *one in decided:
+        for other_day, *other in decided:
+            weight = max(0.0, 1.0 - abs(one_day - other_day) / (lags + 1))
+            if weight and bought[tuple(one)] and bought[tuple(other)]:
+                variance += weight * (excess[tuple(one)] - mean) * (excess[tuple(other)] - mean)
     return float(np.sqrt(variance) / bought.sum())
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_mean_and_error_are_those_of_all_pairs(seed: int) -> None:
-    random = np.random.default_rng(seed)
+@pytest.mark.parametrize("starts", [[0, 11, 22], [7, 7, 300], [90, 40, 0]])
+def test_mean_and_error_are_those_of_all_pairs_of_days(starts: list[int]) -> None:
+    random = np.random.default_rng(starts)
     excess, bought = random.normal(0.01, 0.05, (3, 25)), random.random((3, 25)) < 0.6
-    sums = excess_sums(torch.tensor(excess), torch.tensor(bought), lags=7)
-    found = excess_of({name: values.numpy() for name, values in sums.items()})
+    found = excess_of(np.where(bought, excess, 0.0), bought.astype(np.float64), np.array(starts), lags=7)
     assert found is not None
     assert found.trades == bought.sum()
     assert found.mean == pytest.approx(100.0 * excess[bought].mean(), rel=1e-12)
-    assert found.standard_error == pytest.approx(100.0 * slow_error(excess, bought, 7), rel=1e-9)
+    assert found.standard_error == pytest.approx(100.0 * slow_error(excess, bought, starts, 7), rel=1e-9)
+
+
+def test_an_episode_that_is_played_again_says_nothing_new() -> None:
+    random = np.random.default_rng(4)
+    excess, number = random.normal(0.01, 0.05, (1, 60)), np.ones((1, 60))
+    once = excess_of(excess, number, np.array([30]), lags=5)
+    again = excess_of(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 30, 30]), lags=5)
+    later = excess_of(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 300, 900]), lags=5)
+    assert once is not None
+    assert again is not None
+    assert later is not None
+    assert again.interval == pytest.approx(once.interval)
+    assert later.standard_error == pytest.approx(once.standard_error / 3.0**0.5)
+
+
+def test_the_interval_is_wider_where_trades_are_of_few_stretches_of_days() -> None:
+    excess, number = np.zeros((1, 120)), np.zeros((1, 120))
+    traded = [0, 1, 2, 60, 61, 100]
+    number[0, traded], excess[0, traded] = 1.0, [0.1, -0.2, 0.3, 0.1, 0.0, -0.1]
+    found = excess_of(excess, number, np.array([5]), lags=20)
+    assert found is not None
+    # Three stretches: Student's t with two degrees of freedom.
+    assert found.interval[1] - found.mean == pytest.approx(4.303 * found.standard_error, rel=1e-3)
 
 
 def test_fewer_than_two_trades_say_nothing() -> None:
-    bought = torch.zeros((2, 9), dtype=torch.bool)
-    bought[1, 3] = True
-    sums = excess_sums(torch.ones((2, 9), dtype=torch.float64), bought, lags=3)
-    assert excess_of({name: values.numpy() for name, values in sums.items()}) is None
+    number = np.zeros((2, 9))
+    number[1, 3] = 1.0
+    assert excess_of(0.1 * number, number, np.array([3, 20]), lags=3) is None
 
 
 def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
@@ -83,7 +104,7 @@ def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
     market = market_gains(prices, trading)
     days = starts.unsqueeze(1) + torch.arange(trading.trading_days)
     excess = summary.gain - market[days.unsqueeze(2), summary.exit_offset]
-    sums = excess_sums(excess.squeeze(2), summary.bought.squeeze(2), trading.holding_days)
-    found = excess_of({name: values.numpy() for name, values in sums.items()})
+    gained = torch.where(summary.bought, excess, 0.0).squeeze(2).numpy()
+    found = excess_of(gained, summary.bought.squeeze(2).double().numpy(), starts.numpy(), trading.holding_days)
     assert found is not None
     assert abs(found.mean) < 3.0 * found.standard_error
