@@ -36,6 +36,7 @@ BENCHMARKS = (
     "claims",
     "portfolio_claims",
     "populations",
+    "intervals",
     "watcher",
     "workers",
     "islands",

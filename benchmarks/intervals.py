@@ -45,11 +45,11 @@ def run() -> Section:
     return Section(
         title="How often the 95 % interval of the excess holds it",
         method=(
-            f"{_TRADERS} traders of each kind have random weights, as trainings begin with. What a trader may expect is "
-            "its excess in episodes one after the other over all days. Each plays "
-            f"{_YEARS} years drawn at random as validation plays them, and {_YEARS} as the holdout is played. Shown is "
-            f"the share of these {_TRADERS * _YEARS:,} intervals that hold the excess of all days, on the bundled prices "
-            "and on prices made of them in which nothing can be predicted (`unpredictable_prices`)."
+            f"{_TRADERS} traders of each kind have random weights, as trainings begin with. What one may expect is its "
+            f"excess in episodes one after the other over all days. Each plays {_YEARS} years drawn at random as "
+            f"validation plays them, and {_YEARS} as the holdout is played. Shown is the share of these "
+            f"{_TRADERS * _YEARS:,} intervals that hold the excess of all days, on the bundled prices and on "
+            "prices made of them in which nothing can be predicted (`unpredictable_prices`)."
         ),
         columns=("interval of; prices", "validation", "holdout"),
         rows=rows,
