@@ -24,6 +24,7 @@ from eigen_core.cache_root import default_cache_root
 from eigen_core.errors import InputError
 from eigen_core.store.files import make_folder, replacing, sync_file, temporary_file
 from flows.prefect_environment import set_umask
+from flows.request_guard import guard
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -52,6 +53,7 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     app = create_app()
+    guard(app)
     for mount in app.routes:
         for route in mount.routes if isinstance(mount, Mount) else ():
             # FastAPI builds what a router needs when it is first asked for a path: else the first request waits for it.

@@ -66,6 +66,8 @@ _FLOW_DEFAULTS = {
 
 # What Prefect sets for the embedded server that it starts itself.
 _EMBEDDED_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+# It has no pages; by itself Prefect lets every page that a browser has open here ask it.
+_WITHOUT_PAGES = {"PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://127.0.0.1"}
 _EMBEDDED = "EIGEN_EMBEDDED_API"
 _UMASK = "EIGEN_UMASK"
 _OWNER_ALONE = "077"
@@ -258,7 +260,7 @@ def _load_embedded() -> "subprocess.Popen[bytes]":
             # Not from the working directory, which may have a folder `flows` of its own.
             [sys.executable, "-P", "-m", "flows.embedded_server", "serve"],
             stdin=subprocess.PIPE,
-            env={**os.environ, **_EMBEDDED_ENVIRONMENT},
+            env={**os.environ, **_EMBEDDED_ENVIRONMENT, **_WITHOUT_PAGES},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)

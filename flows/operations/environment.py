@@ -6,11 +6,14 @@ Nothing here imports Prefect: starting these processes need not wait for it.
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from flows.prefect_environment import flow_environment
 
 HOST = "127.0.0.1"
 """Where the server listens by default, and where it is asked on its own machine."""
+CORS_VARIABLE = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
+"""Prefect's setting of the pages that a browser lets ask the server, by their origins."""
 VARIABLE = "EIGEN_FOLDER"
 """Names the folder in which the flows of a worker work."""
 POOL = "eigen-gpu"
@@ -35,7 +38,14 @@ def ui_of(api: str) -> str:
 
 def server_command(port: int, host: str = HOST) -> list[str]:
     """Return the command of the server; it stays in the foreground."""
-    return [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)]
+    return [sys.executable, "-P", "-m", "flows.operations.guarded_server", host, str(port)]
+
+
+def own_origins(environ: Mapping[str, str], port: int) -> str:
+    """Return the origins of the pages of a server of our own, separated by commas."""
+    here = [f"http://{name}:{port}" for name in (HOST, "localhost", "[::1]")]
+    named = [urlsplit(environ.get(name, "")) for name in ("PREFECT_UI_API_URL", "PREFECT_UI_URL")]
+    return ",".join(dict.fromkeys([*here, *(f"{url.scheme}://{url.netloc}" for url in named if url.netloc)]))
 
 
 def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
@@ -48,6 +58,8 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
         # In its memory too: without them, no crash of a run that is older than the server would be noticed in time.
         "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.operations.causal_ordering",
         # The pages would ask port 4200. A proxy before them has another address, which only the user knows.
+        # By itself Prefect lets every page that a browser has open here ask it, and whoever asks it can run code.
+        CORS_VARIABLE: environ.get(CORS_VARIABLE, own_origins(environ, port)),
         "PREFECT_UI_API_URL": environ.get("PREFECT_UI_API_URL", api_at(port)),
         **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "true" for name in _SERVICES},
     }

@@ -95,7 +95,7 @@ def test_the_password_of_an_own_server_is_known_to_those_that_ask_it() -> None:
 
 
 def test_no_command_shows_a_secret_or_a_shell() -> None:
-    assert server_command(4300)[1:] == ["-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", "4300"]
+    assert server_command(4300)[1:] == ["-P", "-m", "flows.operations.guarded_server", "127.0.0.1", "4300"]
     assert worker_command("me")[-4:] == ["--limit", "1", "--name", "me"]
 
 

@@ -1,0 +1,113 @@
+"""A web page of another origin, and whoever posts parameters, make the worker neither connect nor train."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from browser import browser, missing_browser
+from operated import Operated
+
+pytestmark = pytest.mark.thorough
+
+_MISSING = missing_browser()
+
+_PAGE = """<!doctype html><title>A page of somebody else</title><pre id="said">asking</pre><script>
+const url = URL, body = BODY;
+const json = {method: "POST", headers: {"content-type": "application/json"}, body: body};
+const plain = {method: "POST", mode: "no-cors", body: body};
+const told = answer => "answered " + answer.type + " " + answer.status, failed = error => "refused";
+const socket = new Promise(done => {
+  const opened = new WebSocket(url.replace("http", "ws").replace(/api.*/, "api/events/out"));
+  opened.onopen = () => done("opened");
+  opened.onerror = () => done("refused");
+});
+Promise.all([fetch(url, json).then(told, failed), fetch(url, plain).then(told, failed), socket])
+  .then(found => { document.getElementById("said").textContent = "said: " + found.join("; "); });
+</script>"""
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[Any]]]:
+    """The address of a scheduler of somebody else, and the connections that it was asked for."""
+    connections: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connections.append(server.accept())
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}", connections
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The origin of the pages in a folder."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def request_of(operated: Operated, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """URL and body of the request that asks for a training."""
+    url = f"{operated.api}/deployments/{operated.deployment()['id']}/create_flow_run"
+    return url, {"parameters": {"config": config, "run": "theirs"}}
+
+
+def test_a_request_of_another_page_or_under_another_name_begins_nothing(operated: Operated) -> None:
+    before = operated.asked_for()
+    url, body = request_of(operated, {"preset": "quickstart"})
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null", "Content-Type": "text/plain"},
+        {"Host": "evil.example:4200"},
+    ):
+        answer = httpx.post(url, content=json.dumps(body), headers=headers)
+        assert answer.status_code == 403, headers
+        assert "access-control-allow-origin" not in answer.headers
+    assert operated.asked_for() == before
+
+
+def test_parameters_that_name_a_scheduler_are_refused_and_nobody_is_called(operated: Operated) -> None:
+    before = operated.asked_for()
+    with listening() as (scheduler, connections):
+        url, body = request_of(operated, {"preset": "quickstart", "scheduler": scheduler})
+        answer = httpx.post(url, json=body)
+        assert 400 <= answer.status_code < 500, answer.text
+        assert "scheduler" in answer.text
+        assert operated.asked_for() == before
+        assert connections == []
+
+
+@pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
+def test_a_page_of_another_origin_begins_nothing_in_a_browser(operated: Operated, tmp_path: Path) -> None:
+    before = operated.asked_for()
+    with listening() as (scheduler, connections), served(tmp_path) as origin, browser(tmp_path) as pages:
+        url, body = request_of(operated, {"preset": "quickstart", "scheduler": scheduler})
+        page = _PAGE.replace("URL", json.dumps(url), 1).replace("BODY", json.dumps(json.dumps(body)), 1)
+        (tmp_path / "page.html").write_text(page)
+        # What a page may not read it may still have sent: that, too, must have done nothing.
+        pages.open(f"{origin}/page.html", "said: refused; answered opaque 0; refused")
+        harmless = json.dumps(json.dumps(request_of(operated, {"preset": "quickstart"})[1]))
+        (tmp_path / "page.html").write_text(page.replace(json.dumps(json.dumps(body)), harmless))
+        pages.open(f"{origin}/page.html?again", "said: refused; answered opaque 0; refused")
+        assert operated.asked_for() == before
+        assert connections == []
+        # Its own pages go on.
+        pages.console_errors()
+        pages.open(operated.pages, "Runs")
+        assert [line for line in pages.console_errors() if "403" in line] == []
