@@ -200,4 +200,4 @@ def _with_store_of_environment(config: Config) -> Config:
     found = store_from_environment(os.environ)
     if found is None or config.checkpoint.store != CheckpointConfig().store:
         return config
-    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": found})})
+    return config_from_values(merge(config.model_dump(), {"checkpoint": {"store": found}}))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
+from eigen_core.credentials import without_credentials
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.trackers import TrackedRun, Tracker, trackers_of
 from flows.listener import Listener
@@ -77,7 +78,7 @@ class _Follower:
 
     def _report(self) -> None:
         if self._failure is not None and not self._warned:
-            first_line = str(self._failure).partition("\n")[0]
+            first_line = without_credentials(str(self._failure).partition("\n")[0])
             self._say(f"cannot be written to ({type(self._failure).__name__}: {first_line})")
 
     def _say(self, what: str) -> None:

@@ -4,9 +4,13 @@ A store, a bucket and the parameters of a flow run are foreign: they never choos
 written outside the run. Each setting is in one of two tables; a setting that is added is a word in one of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from eigen_core.credentials import has_credentials
+
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -16,19 +20,31 @@ class MachineSetting:
     Attributes:
         variable: the environment variable that gives it to all runs of this machine.
         reason: why a store may not choose it.
+        secret: where a password for it belongs: environment variables, which nothing keeps.
     """
 
     variable: str
     reason: str
+    secret: str = ""
 
 
 MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
-    "scheduler": MachineSetting("EIGEN_SCHEDULER", "what listens at that address can run code in this process"),
-    "checkpoint.store": MachineSetting("EIGEN_STORE", "it is written to; a store does not know where it is"),
+    "scheduler": MachineSetting(
+        "EIGEN_SCHEDULER",
+        "what listens at that address can run code in this process",
+        "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY and its like, certificates of Dask",
+    ),
+    "checkpoint.store": MachineSetting(
+        "EIGEN_STORE", "it is written to; a store does not know where it is", "GOOGLE_APPLICATION_CREDENTIALS"
+    ),
     "checkpoint.local": MachineSetting("EIGEN_LOCAL", "it is written to, outside of the run"),
     "reporting.trackers": MachineSetting("EIGEN_TRACKERS", "they write outside of the run, or connect to a server"),
     "reporting.tensorboard_folder": MachineSetting("EIGEN_TENSORBOARD_FOLDER", "it is written to, outside of the run"),
-    "reporting.mlflow_uri": MachineSetting("MLFLOW_TRACKING_URI", "it is connected to, and is sent all metrics"),
+    "reporting.mlflow_uri": MachineSetting(
+        "MLFLOW_TRACKING_URI",
+        "it is connected to, and is sent all metrics",
+        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or all of it in MLFLOW_TRACKING_URI",
+    ),
     "reporting.mlflow_experiment": MachineSetting("MLFLOW_EXPERIMENT_NAME", "it is written to, beside other runs"),
 }
 """This machine's own settings, by dotted key."""
@@ -90,6 +106,24 @@ the same store.
 
 TASK_VARIABLE = "EIGEN_TASK"
 """Environment variable that names a task of a module, `gym:module:Class`, which a stored run may then import."""
+
+
+def secrets_in(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield, in a sentence, which of nested values have a password in them; the sentence has none."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from secrets_in({f"{name}.{key}": inner for key, inner in value.items()})
+        elif any(
+            has_credentials(text)
+            for text in (value if isinstance(value, list | tuple) else [value])
+            if text and isinstance(text, str)
+        ):
+            known = MACHINE_SETTINGS.get(name)
+            where = f"set {known.secret} in the environment instead" if known and known.secret else "leave that out"
+            yield (
+                f"{str(name)[:_LONGEST_NAME]} has a user or a password in it, and settings are kept in the store, in "
+                f"pages and in reports: {where}"
+            )
 
 
 def names_module(task: object) -> bool:

@@ -15,6 +15,7 @@ from eigen_core.config.learning import (
     PopulationConfig,
     ReplayConfig,
 )
+from eigen_core.config.machine import secrets_in
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
 from eigen_core.config.plain import shown
 from eigen_core.config.portfolio import PortfolioConfig
@@ -76,6 +77,10 @@ class Config(Section):
     def _fill_from_preset(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes any value
         if not isinstance(values, dict):
             return values
+        # Before anything else looks at a value and says what it is.
+        plain = {key: value.model_dump() if isinstance(value, Section) else value for key, value in values.items()}
+        for sentence in secrets_in(plain):
+            raise ValueError(sentence)
         preset = values.get("preset", cls.model_fields["preset"].default)
         if preset not in PRESET_NAMES:
             return values

@@ -38,4 +38,6 @@ _STRICT = ConfigDict(strict=True)
 class Section(BaseModel):
     """A frozen part of the configuration that refuses unknown keys, and values of another type than a setting's."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, **_STRICT)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, **_STRICT
+    )

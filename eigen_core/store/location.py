@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from eigen_core.credentials import has_credentials
 from eigen_core.errors import InputError
 from eigen_core.store.interface import Store
 from eigen_core.store.local import LocalStore
@@ -65,6 +66,11 @@ def gcs_location(store: str) -> GcsLocation | None:
     Raises:
         InputError: the URL has another scheme, or its bucket or prefix is invalid.
     """
+    if has_credentials(store):
+        raise InputError(
+            "The store has a user or a password in its URL: leave it out, and name a key file with "
+            "GOOGLE_APPLICATION_CREDENTIALS."
+        )
     scheme = _scheme(store)
     if scheme in ("", "file"):
         return None

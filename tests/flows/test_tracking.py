@@ -90,3 +90,18 @@ def test_a_tracker_that_hangs_is_left_behind(
     assert len(warnings) == 1
     assert "has not answered" in warnings[0]
     tracker.may_go_on.set()
+
+
+def test_a_password_of_the_environment_is_in_no_warning_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:hunter2@127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    warnings: list[str] = []
+    config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": ["mlflow"]})
+    with Tracking(config, RunLocation.of(config.checkpoint, "mine"), warnings.append) as process:
+        process.write(HISTORY, TELEMETRY)
+    (warning,) = warnings
+    assert "mlflow cannot be written to" in warning
+    assert "hunter2" not in warning
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
