@@ -21,6 +21,10 @@ _ANSWER_SECONDS = 60.0
 _KEY = "eigen"
 
 
+OWN_SECURITY: dict[str, Security] = {}
+"""Certificates of the schedulers of this process, by address; only this process and its workers have them."""
+
+
 def connected(scheduler: str) -> Client:
     """Return a client of a scheduler.
 
@@ -30,7 +34,12 @@ def connected(scheduler: str) -> Client:
     try:
         _check(scheduler)
         return Client(  # type: ignore[no-untyped-call] # distributed has no annotation here
-            scheduler, timeout=_CONNECTING_SECONDS, set_as_default=False, direct_to_workers=True, name=_KEY
+            scheduler,
+            timeout=_CONNECTING_SECONDS,
+            set_as_default=False,
+            direct_to_workers=True,
+            name=_KEY,
+            security=OWN_SECURITY.get(scheduler),
         )
     except (OSError, ValueError) as error:
         raise InputError(
@@ -73,7 +82,7 @@ def _check(scheduler: str) -> None:
         OSError: the certificates cannot be read.
     """
     get_address_host_port(scheduler)
-    if parse_address(scheduler)[0] == "tls":
+    if parse_address(scheduler)[0] == "tls" and scheduler not in OWN_SECURITY:
         security = Security()  # type: ignore[no-untyped-call] # distributed has no annotation here
         arguments = security.get_connection_args("client")  # type: ignore[no-untyped-call] # as above
         if arguments["ssl_context"] is None:

@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import dask
-from distributed import LocalCluster, Scheduler, SchedulerPlugin
+from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
 
 from eigen_core.child_processes import stop_with_this_process
 from eigen_core.errors import WorkerLostError
+from eigen_core.workers.connection import OWN_SECURITY
 
 # Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in
 # the process that leads and in each worker. That takes several percent of the time.
@@ -69,7 +70,8 @@ class _Dropped(SchedulerPlugin):
 class LocalWorkers:
     """A scheduler in this process, and worker processes of one thread each; a context manager.
 
-    They end with this process, however that ends.
+    They end with this process, however that ends. Whoever connects to one of them can run code in it, and every user of
+    this machine reaches its ports: connections need a certificate that is made for these processes alone.
 
     Args:
         count: how many.
@@ -90,6 +92,8 @@ class LocalWorkers:
         _remove_folders_that_are_left()
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
         self._lock = _locked(Path(self._folder.name))
+        security = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
+        self._certificates = _written(security, Path(self._folder.name))
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
             self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
                 n_workers=0,
@@ -97,7 +101,10 @@ class LocalWorkers:
                 dashboard_address="127.0.0.1:0",
                 scheduler_kwargs={"dashboard": False, "plugins": [self._dropped]},
                 silence_logs=logging.CRITICAL,
+                protocol="tls://",
+                security=security,
             )
+        OWN_SECURITY[self.address] = security
         self.start_missing()
 
     @property
@@ -150,6 +157,7 @@ class LocalWorkers:
     def _started(self, name: str, gpu: str | None, log: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", "worker", self.address, "--nthreads", "1", "--no-nanny"]
         command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
+        command += self._certificates
         command += ["--death-timeout", _WITHOUT_SCHEDULER, "--name", name]
         # What takes long to import is imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.resident"]
@@ -179,10 +187,22 @@ class LocalWorkers:
             process.wait()
         for pid in self.processes:
             self._forget(pid)
+        del OWN_SECURITY[self.address]
         self._cluster.close()
         self._folder.cleanup()
         if self._lock is not None:
             os.close(self._lock)
+
+
+def _written(security: Security, folder: Path) -> list[str]:
+    """Write certificates into a folder that only this user may read; return the options that name them."""
+    options = []
+    for option, name in (("--tls-ca-file", "ca_file"), ("--tls-cert", "worker_cert"), ("--tls-key", "worker_key")):
+        path = folder / f"{name}.pem"
+        path.touch(mode=0o600)
+        path.write_text(getattr(security, f"tls_{name}"))
+        options += [option, str(path)]
+    return options
 
 
 def _locked(folder: Path) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from dask_cases import dask, dask_worker, free_address
+from distributed import Client, Security
 from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import alone, led_by, wait_for
@@ -117,3 +118,14 @@ def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
     client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
     with pytest.raises(OSError, match="the connection is closed"):
         threads_of(client)
+
+
+def test_who_has_no_certificate_of_a_run_reaches_none_of_its_processes(workers: LocalWorkers) -> None:
+    with connected(workers.address) as client:
+        client.wait_for_workers(1)
+        addresses = [workers.address, *client.nthreads()]
+    for address in addresses:
+        assert address.startswith("tls://127.0.0.1:")
+        stranger = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
+        with pytest.raises(OSError, match="certificate"):
+            Client(address, timeout=10, security=stranger, set_as_default=False)  # type: ignore[no-untyped-call] # as above
