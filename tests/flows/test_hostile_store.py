@@ -1,0 +1,230 @@
+"""A store that somebody else has prepared: no setting in it imports, connects, or writes outside of the run.
+
+Each setting of a stored configuration is replaced, one after the other, by what would do harm if it was followed, and
+the commands that open a run are called.
+"""
+
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flow_cases import run_eigen, small_flow_config
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
+from eigen_core.config.explain import settings
+from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.presets import merge
+from eigen_core.config.stored import stored_values
+from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
+from eigen_core.market import build_panel
+from flows.cli.app import app
+
+_SECRET = "hunter2"
+_MODULE = "planted_module"
+_LOOKS = (["show"], ["show", "--json"], ["verify"], ["verify", "--deep"], ["runs"])
+_TRUSTED_TEXTS = (
+    "market.data",
+    "market.context",
+    "market.own_features",
+    "market.time_zone",
+    "evolution.islands",
+    "task",
+)
+
+
+class Hostile:
+    """What a stored configuration points at, and whether it was followed.
+
+    Args:
+        folder: of the user: the store and what must not be touched are in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder / "runs"
+        self.theirs = folder / "theirs"
+        self.modules = folder / "modules"
+        self.modules.mkdir()
+        (self.modules / f"{_MODULE}.py").write_text(
+            f"from pathlib import Path\nPath({str(self.theirs)!r}).mkdir(exist_ok=True)\n"
+        )
+        self.connections: list[Any] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                self.connections.append(self._server.accept())
+            except OSError:
+                return
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def values_of(self, key: str) -> list[Any]:
+        """What a setting may be replaced by."""
+        url = f"http://user:{_SECRET}@{self.address}"
+        texts: dict[str, list[Any]] = {
+            "scheduler": [f"tcp://{self.address}", f"tls://user:{_SECRET}@{self.address}"],
+            "task": [f"gym:{_MODULE}:Environment", f"gym:{_MODULE}:Name-v0"],
+            "reporting.trackers": [["mlflow", "tensorboard"]],
+            "reporting.mlflow_uri": [url, f"sqlite:///{self.theirs}/mlflow.db"],
+            "market.own_features": [[f"{_MODULE}:feature"], [_MODULE]],
+            "evolution.islands": [["run", "../theirs"], ["run", str(self.theirs)]],
+            "market.time_zone": [f"../{self.theirs}", url],
+        }
+        return texts.get(key, [str(self.theirs), f"http://{self.address}/x", url])
+
+    def assert_not_followed(self, *said: str) -> None:
+        """Nothing was imported, connected to, written there, or printed."""
+        assert _MODULE not in sys.modules
+        assert self.connections == []
+        assert not self.theirs.exists()
+        assert not any(_SECRET in text for text in said)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    """A run after its only generation."""
+    config = small_flow_config(Path("runs"), generations=1, market={"holdout_days": 60})
+    state = start_training(config, build_panel(config)[0])
+    for phase in (evaluate, train, evolve):
+        phase(state)
+    return snapshot(state), hold_out(state)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
+    found = Hostile(tmp_path)
+    for setting in MACHINE_SETTINGS.values():
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(found.modules))
+    yield found
+    found.close()
+
+
+def nested(key: str, value: object) -> dict[str, Any]:
+    """A setting as nested values."""
+    section, _, name = key.rpartition(".")
+    return {section: {name: value}} if section else {name: value}
+
+
+def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: int = 1) -> None:
+    """A store with a run whose configuration has these values, in its own file and in its manifest."""
+    config = small_flow_config(hostile.store, generations=generations, market={"holdout_days": 60})
+    stored = merge(stored_values(config), changes)
+    saved: Snapshot = trained[0]
+    create_run(RunLocation.of(config.checkpoint, "run"), stored)
+    with open_session(config.checkpoint, "run") as session:
+        session.save(saved, stored, "none")
+        if generations == 1:
+            session.keep_holdout(1, trained[1].model_dump(mode="json"))
+
+
+def said_by(hostile: Hostile, command: str, *options: str) -> str:
+    """What a command says, which ends with a result or a sentence."""
+    named = [] if command == "runs" else ["run"]
+    found = CliRunner().invoke(app, [command, *named, "--store", str(hostile.store), *options])
+    assert found.exception is None or isinstance(found.exception, SystemExit), (command, found.exception)
+    assert found.exit_code in (0, 1, 2), (command, found.output)
+    return found.output
+
+
+def look(hostile: Hostile) -> list[str]:
+    """What the commands say that read a run."""
+    return [said_by(hostile, *command) for command in _LOOKS]
+
+
+def use(hostile: Hostile) -> list[str]:
+    """What the commands say that compute with a run, and what they write for others."""
+    page = hostile.store.parent / "report.html"
+    said = [
+        said_by(hostile, "backtest"),
+        said_by(hostile, "report", "--out", str(page)),
+        said_by(hostile, "act"),
+        said_by(hostile, "resume"),
+    ]
+    written = [path for path in hostile.store.parent.rglob("*") if path.is_file() and _is_new(path, hostile)]
+    return [*said, *(path.read_bytes().decode("latin-1") for path in written)]
+
+
+def _is_new(path: Path, hostile: Hostile) -> bool:
+    planted = path.parent.name in ("manifests", "modules") or path.name == "config.json"
+    return not planted and path.is_relative_to(hostile.store.parent)
+
+
+@pytest.mark.parametrize("key", settings())
+def test_no_setting_is_followed_by_commands_that_look(hostile: Hostile, trained: Any, key: str) -> None:
+    plant(hostile, trained, nested(key, hostile.values_of(key)[0]))
+    hostile.assert_not_followed(*look(hostile))
+    if key not in MACHINE_SETTINGS and key not in _TRUSTED_TEXTS:
+        # A text is no value of it: the commands that compute refuse it.
+        said = use(hostile)
+        hostile.assert_not_followed(*said)
+        assert "cannot be used" in said[0]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("key", "which"),
+    [(key, which) for key in (*MACHINE_SETTINGS, *_TRUSTED_TEXTS) for which in range(3)],
+)
+def test_no_text_is_followed_by_commands_that_compute(hostile: Hostile, trained: Any, key: str, which: int) -> None:
+    values = hostile.values_of(key)
+    if which < len(values):
+        plant(hostile, trained, nested(key, values[which]))
+        hostile.assert_not_followed(*look(hostile), *use(hostile))
+
+
+def all_at_once(hostile: Hostile) -> dict[str, Any]:
+    """All settings of a machine, so that one which is followed can be told."""
+    changes: dict[str, Any] = {}
+    for key in MACHINE_SETTINGS:
+        changes = merge(changes, nested(key, hostile.values_of(key)[0]))
+    return changes
+
+
+def test_no_setting_of_a_machine_is_followed_by_commands_that_compute(hostile: Hostile, trained: Any) -> None:
+    plant(hostile, trained, all_at_once(hostile))
+    said = use(hostile)
+    hostile.assert_not_followed(*look(hostile), *said)
+    assert "run" in said[0]
+    assert (hostile.store.parent / "report.html").exists()
+    assert not list(hostile.store.rglob("*.db")) + list(hostile.store.rglob("*tfevents*"))
+
+
+def test_a_module_is_imported_by_a_resume_only_if_it_is_named_again(hostile: Hostile, trained: Any) -> None:
+    task = f"gym:{_MODULE}:Environment"
+    plant(hostile, trained, {"task": task}, generations=2)
+    said = said_by(hostile, "resume", "--set", "generations=3")
+    assert f"name the task again: --set task={task}" in " ".join(said.split())
+    hostile.assert_not_followed(said)
+    (hostile.theirs).mkdir()
+    said = said_by(hostile, "resume", "--set", f"task={task}")
+    assert "name the task again" not in said
+    sys.modules.pop(_MODULE, None)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_training_goes_on_with_this_machines_settings_alone(hostile: Hostile, trained: Any, workers: int) -> None:
+    plant(hostile, trained, merge(all_at_once(hostile), {"workers": workers}), generations=2)
+    environment = {"PYTHONPATH": str(hostile.modules), "PREFECT_HOME": str(hostile.store.parent / "prefect")}
+    ended = run_eigen(("resume", "run"), environment=environment, folder=hostile.store.parent, timeout=500)
+    assert ended.returncode == 0, ended.stderr
+    assert "EIGEN_SCHEDULER" in ended.stdout + ended.stderr
+    hostile.assert_not_followed(ended.stdout, ended.stderr)
+    assert not list(hostile.store.rglob("*.db")) + list(hostile.store.rglob("*tfevents*"))
+    new = RunLocation.of(small_flow_config(hostile.store).checkpoint, "run").stored.newest_manifest()
+    assert new is not None
+    assert new.generation == 2
+    assert _SECRET not in str(new.config)
