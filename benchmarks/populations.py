@@ -80,7 +80,7 @@ def pendulum_return(settings: Sequence[str], seed: int) -> float:
         evolve(state)
     assert state.champion is not None
     state.task.state = state.champion.task_state
-    starts = spread_starts(state.task.holdout_starts, config.evaluation.holdout_slices)
+    starts = spread_starts(state.task.holdout_starts, config.evaluation.holdout_episodes)
     return float(state.task.roll_out(state.champion.weights[None], starts[None]).rewards.mean())
 
 

@@ -3,14 +3,11 @@
 from pathlib import Path
 
 import pytest
-import torch
 from science_cases import random_panel, small_config
 
 from benchmarks import results
-from benchmarks.plain import PlainAgent, PlainDdpg
+from benchmarks.plain import PlainAgent
 from benchmarks.results import Section, keep
-from eigen_core.replay import Replay
-from eigen_core.task.market_transitions import market_columns
 
 ORDER = ("population", "claims")
 
@@ -38,13 +35,11 @@ def test_times_are_not_written_on_a_busy_machine_and_counts_are(
 
 
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
-def test_the_target_of_a_plain_agent_shares_the_market_and_nothing_that_learns(encoder: str) -> None:
+def test_a_copy_of_a_plain_agent_shares_the_market_and_nothing_that_learns(encoder: str) -> None:
     config = small_config(network={"encoder": encoder}, device="cpu")
-    panel = random_panel(config)
-    replay = Replay(8, market_columns(panel.assets, 4), torch.device("cpu"))
-    learner = PlainDdpg(PlainAgent(panel, config), config, replay)
-    assert learner.target.encoder.market is learner.agent.encoder.market
-    assert learner.target.valid is learner.agent.valid
-    for own, slow in zip(learner.agent.parameters(), learner.target.parameters(), strict=True):
-        assert own is not slow
-        assert own.data_ptr() != slow.data_ptr()
+    agent = PlainAgent(random_panel(config), config)
+    other = agent.copy()
+    assert other.encoder.market is agent.encoder.market
+    assert other.valid is agent.valid
+    for mine, its in zip(agent.parameters(), other.parameters(), strict=True):
+        assert mine.data_ptr() != its.data_ptr()
