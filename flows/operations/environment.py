@@ -52,6 +52,8 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
     """Return the environment of the server: no telemetry, leases that outlive it, every service that healing needs."""
     kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
     return {
+        # Prefect's pages draw a flow run's tasks on a time line, and do not respond while they draw thousands.
+        "PREFECT_SERVER_FLOW_RUN_GRAPH_MAX_NODES": "1000",
         **flow_environment(kept),
         # In its memory, the leases of a running training would end with the server, and the training with them.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",

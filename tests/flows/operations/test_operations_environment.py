@@ -49,6 +49,11 @@ def test_the_server_has_what_healing_needs_whatever_the_environment_says() -> No
     )
 
 
+def test_a_user_may_have_more_tasks_drawn() -> None:
+    given = {"PREFECT_SERVER_FLOW_RUN_GRAPH_MAX_NODES": "9000"}
+    assert given.items() <= server_environment(given, 4300).items()
+
+
 def test_the_settings_are_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.server.events.ordering import CausalOrderingModule
     from prefect.settings import Settings
@@ -63,6 +68,7 @@ def test_the_settings_are_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
     services = server.services
     assert all(kept.total_seconds() <= 60 for kept in services.db_vacuum.event_retention_overrides.values())
     assert services.db_vacuum.enabled_vacuum_types == {"events"}
+    assert server.flow_run_graph.max_nodes == 1_000
     assert all(
         service.enabled
         for service in (
