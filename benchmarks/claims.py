@@ -17,7 +17,7 @@ from eigen_core.market import Panel, build_panel
 from eigen_core.market.calendar import periods_per_year
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
-from eigen_core.trading.orders import BASIS_POINTS
+from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 
 _DAYS = 251

@@ -100,7 +100,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         periods_per_year=played.periods_per_year,
         risk_free=account.risk_free,
         looks=looks_in_words(played.looks, verdict),
-        data=replace(found, source=Path(found.source).name).lines(),
+        data=replace(found, source=Path(found.source).name).lines(config.trading),
         preset=config.preset,
         settings=settings_of(config),
         commands=[training_command(config, played.run), report_command(played)],

@@ -112,7 +112,7 @@ def report_of_walk(result: WalkResult) -> Report:
             for fold in walk.folds
         ],
         looks=f"The verdict is corrected for {count(verdict.looks, 'look')}: those at the fold with the most.",
-        data=replace(found, source=Path(found.source).name).lines(),
+        data=replace(found, source=Path(found.source).name).lines(walk.config.trading),
         preset=walk.config.preset,
         settings=settings_of(walk.config),
         commands=[_command(walk), shlex.join(["eigen", "report", walk.name])],

@@ -24,10 +24,10 @@ from torch import Tensor
 from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.equity import EquityCurve
 from eigen_core.account.trades import DecidedTrades, trade_accounts
-from eigen_core.account.weights import weights_accounts
+from eigen_core.account.weights import payouts_of, weights_accounts
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market.calendar import periods_per_year
-from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading import Prices
 
 Values = NDArray[np.float64]
 
@@ -50,7 +50,8 @@ def baseline_curves(
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
     all_dates, days, dates = dates, len(span), dates[span.start : span.stop]
-    entries = entry_prices(known, trading)[:days].cpu().numpy()
+    fills = known.fills(trading)
+    entries, payouts = fills.entry[:days].cpu().numpy(), payouts_of(fills, days)
     closes = known.last_close[:days].cpu().numpy()
     tradable = known.tradable[:days].cpu().numpy()
     before = prices.last_close[: span.stop].cpu().numpy()
@@ -67,7 +68,7 @@ def baseline_curves(
         "reversal": np.where(month[:, None], _top_third(-_returns(before, span, month_days, 0), tradable), unchanged),
     }
     held = np.stack(list(weights.values()))
-    accounts = weights_accounts(held, entries, closes, dates, trading, config.account)
+    accounts = weights_accounts(held, entries, closes, dates, trading, config.account, payouts)
     curves = {name: accounts.curve(index) for index, name in enumerate(weights)}
     indicator = _returns(before, span, INDICATOR, 0)
     classic = trade_accounts(_classic_trades(known, trading, indicator), closes, dates, trading, config.account)

@@ -18,7 +18,7 @@ Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
 def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
     """Return the prices of a span as they are known at its end: `days_after` days without any price follow.
 
-    The last known close goes on over these days, so that what is still held is worth it.
+    The last known close goes on over these days, so that what is still held is worth it; they count as sessions.
     """
     rows = slice(span.start, span.stop)
 
@@ -36,6 +36,8 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         tradable=padded(prices.tradable, False),
         missing=padded(prices.missing, True),
         precedence=padded(prices.precedence, -CLAIMS),
+        session=padded(prices.session, True),
+        last_day=torch.full((len(span) + days_after,), len(span) - 1, device=prices.close.device),
     )
 
 

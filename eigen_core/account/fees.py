@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from eigen_core.config import TradingConfig
 from eigen_core.market.calendar import DAYS_OF_YEAR
-from eigen_core.trading.orders import BASIS_POINTS
+from eigen_core.trading.fills import BASIS_POINTS
 
 Values = NDArray[np.float64]
 

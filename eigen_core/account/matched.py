@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.randomness import keyed_generator
-from eigen_core.trading import Prices, entry_prices
-from eigen_core.trading.orders import BASIS_POINTS, fill_offset
+from eigen_core.trading import Prices
+from eigen_core.trading.fills import BASIS_POINTS, fill_offset
 
 Values = NDArray[np.float64]
 
@@ -38,27 +38,28 @@ def matched_traders(
         key: whom they are matched to.
 
     For each trade of the agent a trader buys, on the day of its decision, an asset drawn from those that are tradable
-    that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. It
-    sells at the last known close of the day of the agent's sale. Agents that buy the same asset on the same day have
-    traders that buy the same asset, if both may: accounts of agents that trade alike vary as much together as those of
-    their traders.
+    that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. Its
+    sale is due at the close of the day of the agent's sale (`Fills`). Agents that buy the same asset on the same day
+    have traders that buy the same asset, if both may: accounts of agents that trade alike vary as much together as
+    those of their traders.
     """
-    entries = entry_prices(known, trading).cpu().numpy()
     group = max(1, _DECISIONS // trades.asset.size)
     for first in range(0, draws, group):
         generator = keyed_generator(seed, first, "backtest", key, "matched traders")
-        yield _draw(trades, known, entries, trading, min(group, draws - first), generator)
+        yield _draw(trades, known, trading, min(group, draws - first), generator)
 
 
 def _draw(
     trades: DecidedTrades,
     known: Prices,
-    entries: NDArray[np.float64],
     trading: TradingConfig,
     traders: int,
     generator: np.random.Generator,
 ) -> DecidedTrades:
+    fills = known.fills(trading)
+    entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
     agents, days, purchases = trades.asset.shape
+    due = np.clip(trades.exit_day, 0, known.days - 1)
     rows, agent = np.arange(traders)[:, None], np.arange(agents)
     asset = np.full((traders, agents, days, purchases), -1)
     free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
@@ -68,24 +69,23 @@ def _draw(
         # one that is free. The point is that of the asset, so that agents that buy the same are matched by the same.
         points, starts = generator.random((2, traders, known.assets))
         for purchase in range(purchases):
-            bought, exit_day = trades.asset[:, day, purchase], trades.exit_day[:, day, purchase]
+            bought = trades.asset[:, day, purchase]
             free = available[day] & (free_from <= day)
             ahead = (points[:, None] - starts[:, np.maximum(bought, 0), None]) % 1.0
             chosen = np.where(free, ahead, np.inf).argmin(axis=2)
             buys = (bought >= 0) & free.any(axis=2)
             asset[:, :, day, purchase] = np.where(buys, chosen, -1)
-            held_until = np.where(buys, exit_day, free_from[rows, agent, chosen])
+            sold = sale_days[due[:, day, purchase], chosen]
+            held_until = np.where(buys, sold, free_from[rows, agent, chosen])
             free_from[rows, agent, chosen] = held_until
     shape, decided = asset.shape, np.arange(days)[:, None]
-    exits = np.broadcast_to(trades.exit_day, shape)
     column = np.maximum(asset, 0)
     opened = ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros_like(available)
-    closes = known.last_close.cpu().numpy()[np.maximum(exits, 0), column]
     columns = {
         "asset": asset,
-        "exit_day": exits,
+        "exit_day": np.where(trades.exit_day < 0, -1, sale_days[due, column]),
         "entry": entries[decided, column],
-        "exit": closes * (1.0 - trading.slippage_bps / BASIS_POINTS),
+        "exit": sales[due, column] * (1.0 - trading.slippage_bps / BASIS_POINTS),
         "target": np.full(shape, np.nan),
         "coefficient": np.broadcast_to(trades.coefficient, shape),
         "at_target": np.zeros(shape, dtype=np.bool_),

@@ -67,19 +67,20 @@ def play_permuted_weights(
     config: Config,
     draws: int,
     key: str,
+    payouts: Values | None = None,
 ) -> MatchedTraders:
     """Return what permuted weights earn with the agents' accounts, of which each has an equal share of the capital.
 
     Args:
         weights, tradable, draws, key: see `permuted_weights`.
-        entries, last_close, dates: see `weights_accounts`.
+        entries, last_close, dates, payouts: see `weights_accounts`.
         config: trading rules, account, seed.
     """
     agents, days, assets = weights.shape
     settings, finals = share_of_capital(config.account, agents), [np.empty(0)]
     for group in permuted_weights(weights, tradable, draws, config.seed, key):
         flat = group.reshape(-1, days, assets)
-        accounts = weights_accounts(flat, entries, last_close, dates, config.trading, settings)
+        accounts = weights_accounts(flat, entries, last_close, dates, config.trading, settings, payouts)
         finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
     return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, DESCRIPTION)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from eigen_core.account.equity import Accounts, Values, share_of
 from eigen_core.account.fees import Fees, daily_rates
 from eigen_core.config import AccountConfig, TradingConfig
-from eigen_core.trading.orders import fill_offset
+from eigen_core.trading.fills import fill_offset
 
 # Cash below this share of the capital is what rounding has left: it buys nothing.
 ROUNDING = 1e-10
@@ -239,16 +239,26 @@ class _Keeper:
         gained = value * (1.0 - self._fees.cost)
         received += gained
         self._per_trade["trade_costs"][:, decided] += costs
-        self._cash = self._cash + _of_trader(gained)
-        self._per_day["traded"][:, day] += _of_trader(value)
-        self._per_day["costs"][:, day] += _of_trader(costs)
+        self._cash = self._cash + self._of_trader(gained)
+        self._per_day["traded"][:, day] += self._of_trader(value)
+        self._per_day["costs"][:, day] += self._of_trader(costs)
 
     def _worth(self, day: int) -> Values:
         """Return what the positions are worth at the last known close, float64 `[traders]`."""
         decided = self._open(day)
         asset, shares = self.trades.asset[:, decided], self._per_trade["shares"][:, decided]
         held = (shares > 0.0) & (self.trades.exit_day[:, decided] > day)
-        return _of_trader(np.where(held, shares * self.last_close[day][np.maximum(asset, 0)], 0.0))
+        return self._of_trader(np.where(held, shares * self.last_close[day][np.maximum(asset, 0)], 0.0))
+
+    def _of_trader(self, values: Values) -> Values:
+        """Sum `[traders, days, K]` for each trader.
+
+        Decisions whose sales wait are added one by one: the bits do not depend on how long any sale waits.
+        """
+        recent = min(self._longest, self.trading.holding_days) + 1
+        before, newest = np.split(values.reshape(len(values), -1), [-recent * values.shape[2]], axis=1)
+        total: Values = newest.sum(axis=1)
+        return total + before.cumsum(axis=1)[:, -1] if before.shape[1] else total
 
     def accounts(self) -> TradedAccounts:
         return TradedAccounts(
@@ -261,9 +271,3 @@ class _Keeper:
             **self._per_day,
             **self._per_trade,
         )
-
-
-def _of_trader(values: Values) -> Values:
-    """Sum `[traders, days, K]` for each trader."""
-    total: Values = values.reshape(len(values), -1).sum(axis=1)
-    return total

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from eigen_core.account.equity import Accounts, Values, share_of
 from eigen_core.account.fees import Fees, daily_rates
 from eigen_core.account.trades import ROUNDING
 from eigen_core.config import AccountConfig, TradingConfig
-from eigen_core.trading.orders import fill_offset
+from eigen_core.trading import Fills
+from eigen_core.trading.fills import fill_offset
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def weights_accounts(
     dates: NDArray[np.datetime64],
     trading: TradingConfig,
     settings: AccountConfig,
+    payouts: Values | None = None,
 ) -> WeightsAccounts:
     """Keep accounts whose positions are brought to target weights, all of them at once.
 
@@ -88,6 +91,8 @@ def weights_accounts(
         dates: datetime64[D] `[days]`.
         trading: costs, and when an order is filled.
         settings: capital, shares, interest; sizes are the weights.
+        payouts: float64 `[days, assets]`, what a share of an asset that counts as ended is sold for on the day,
+            slippage left out; NaN: the asset has not ended. See `payouts_of`; None: none ends.
 
     A target is a share of the equity at the decision's close, costs included. Sales come before purchases, which are
     made smaller together where they would take more than the cash. An asset without a fill stays as it is. An account
@@ -105,9 +110,12 @@ def weights_accounts(
         keeper.cash = keeper.cash + earned
         decided = day - offset
         if decided >= 0:
+            pays = None if payouts is None else keeper.pay_out(payouts[day])
             # Where a fill is at the decision's own close, its equity is not known yet.
             known = daily["equity"][:, decided] if offset else keeper.cash + keeper.worth(last_close[day])
             paid, costs, traded = keeper.trade(decided, weights[:, decided], known)
+            if pays is not None:
+                paid, costs, traded = (one + other for one, other in zip((paid, costs, traded), pays, strict=True))
             held["paid"][:, day], held["order_costs"][:, day] = paid, costs
             daily["traded"][:, day], daily["costs"][:, day] = traded, costs.sum(axis=1)
         worth = keeper.worth(last_close[day])
@@ -161,6 +169,23 @@ class _Keeper:
         self.cash = self.cash - paid.sum(axis=1)
         self.shares = self.shares + change
         return paid, costs, (buys * entry + sells * exit_price).sum(axis=1)
+
+    def pay_out(self, price: Values) -> tuple[Values, Values, Values] | None:
+        """Close the positions in assets that have ended; return as `trade` does, None where there are none."""
+        closed = np.where(np.isnan(price), 0.0, self.shares)
+        if not closed.any():
+            return None
+        size, known = np.abs(closed), np.nan_to_num(price)
+        worth = size * known * (1.0 - np.sign(closed) * self.fees.slippage)
+        paid = worth * self.fees.cost - np.sign(closed) * worth
+        self.cash = self.cash - paid.sum(axis=1)
+        self.shares = self.shares - closed
+        return paid, worth * self.fees.cost + size * known * self.fees.slippage, worth.sum(axis=1)
+
+
+def payouts_of(fills: Fills, days: int) -> Values:
+    """Return what `weights_accounts` pays out on each of so many days: float64 `[days, assets]`."""
+    return torch.where(fills.ended, fills.end_price, torch.nan)[:days].cpu().numpy()
 
 
 def sale_price(entry: Values, fees: Fees) -> Values:

@@ -3,8 +3,6 @@
 import numpy as np
 import pandas as pd
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.account.baselines import baseline_curves
@@ -13,7 +11,7 @@ from eigen_core.account.equity import EquityCurve, Values
 from eigen_core.account.excess import alpha_of_days
 from eigen_core.account.matched import share_of_capital
 from eigen_core.account.permuted import active_share, play_permuted_weights
-from eigen_core.account.weights import WeightsAccounts, weights_accounts
+from eigen_core.account.weights import WeightsAccounts, payouts_of, weights_accounts
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.portfolio_days import decide_weights
 from eigen_core.backtest.portfolio_orders import orders_of_days
@@ -23,12 +21,9 @@ from eigen_core.market import Panel
 from eigen_core.market.calendar import periods_per_year
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.population import agent_groups, initial_weights
-from eigen_core.trading import Prices, entry_prices, excess_of_days
-from eigen_core.trading.orders import BASIS_POINTS, fill_offset
+from eigen_core.trading import Prices, excess_of_days
+from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.portfolio import equal_weights_like
-
-ENDED_AFTER = 5
-"""Days without a price after which the series of an asset is taken to have ended; a gap is shorter."""
 
 
 class PortfolioBacktest:
@@ -84,7 +79,7 @@ class PortfolioMarket:
         config: trading rules, account, seed.
         span: the days.
 
-    An asset without a price stays as it is, and is sold at its last known price after `ENDED_AFTER` days without one.
+    A position stays as it is while its orders are not filled, and is paid out once its asset has ended: see `Fills`.
     """
 
     def __init__(self, panel: Panel, config: Config, span: range) -> None:
@@ -96,16 +91,14 @@ class PortfolioMarket:
         known = prices_of_span(self._prices, span, fill_offset(config.trading))
         self._tradable = known.tradable[: len(span)].numpy()
         self._last_close = known.last_close[: len(span)].numpy()
-        slippage = config.trading.slippage_bps / BASIS_POINTS
-        at_last_price = self._last_close * (1.0 + slippage)
-        entries = entry_prices(known, config.trading)[: len(span)].numpy()
-        self._entries = np.where(_ended(self._tradable), at_last_price, entries)
+        fills = known.fills(config.trading)
+        self._entries, self._payouts = fills.entry[: len(span)].numpy(), payouts_of(fills, len(span))
 
     def accounts(self, weights: Values, settings: AccountConfig | None = None) -> WeightsAccounts:
         """Return the accounts of target weights, float64 `[agents, days, assets]`."""
         config = self._config
         known = (self._entries, self._last_close, self.dates)
-        return weights_accounts(weights, *known, config.trading, settings or config.account)
+        return weights_accounts(weights, *known, config.trading, settings or config.account, self._payouts)
 
     def played(
         self, weights: Values, initial: EquityCurve, key: str, *, one_portfolio: bool = False, draws: int = DRAWS
@@ -139,7 +132,7 @@ class PortfolioMarket:
             interest=float(accounts.interest.sum()),
             one_portfolio=one_portfolio,
             baselines={**rules, "initial_population": initial},
-            matched=play_permuted_weights(weights, *known, config, draws, key),
+            matched=play_permuted_weights(weights, *known, config, draws, key, self._payouts),
             excess=excess_of_days(returns, market, year),
             alpha=alpha_of_days(curve.returns, equal.returns, year),
             holding_days=1,
@@ -148,11 +141,3 @@ class PortfolioMarket:
             weights=held,
             active_share=active_share(weights, self._tradable),
         )
-
-
-def _ended(tradable: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return where an asset has had no price for `ENDED_AFTER` days up to this one: bool `[days, assets]`."""
-    before = np.zeros((ENDED_AFTER - 1, tradable.shape[1]), dtype=np.bool_)
-    days = sliding_window_view(np.concatenate([before, ~tradable]), ENDED_AFTER, axis=0)
-    ended: NDArray[np.bool_] = np.logical_and.reduce(days, axis=-1)
-    return ended

@@ -10,6 +10,7 @@ from eigen_core.config.values import (
     Count,
     CountOrZero,
     Date,
+    Fraction,
     NonNegative,
     Positive,
     Section,
@@ -85,7 +86,7 @@ class TradingConfig(Section):
     settlement_days: CountOrZero = 20
     """Days after them on which positions may only close (days)."""
     holding_days: Count = 20
-    """A position closes at the latest this many days after its decision (days)."""
+    """A sale is due at the latest this many days of trading of the symbol after the decision that bought it (days)."""
     buy_threshold: NonNegative = 1.0
     """An asset is bought only if its coefficient reaches this."""
     purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
@@ -102,15 +103,22 @@ class TradingConfig(Section):
     """Largest sale target, as a fraction of the fill price."""
     fill: Literal["next_open", "next_close", "same_close"] = "next_open"
     """Price of an order: the next day's open (its close where there is no open), its close, or the close of the
-    decision's day (the classic rule, at which no order can be filled any more)."""
+    decision's day (the classic rule, at which no order can be filled any more). Where the symbol does not trade, a
+    purchase lapses, and a sale waits for the symbol's next fill."""
+    delisting_days: Count = 60
+    """A symbol without a price for this many sessions of its market counts as ended (days)."""
+    delisting_loss: Fraction | None = 0.3
+    """What is held of a symbol that has ended is booked at its last close less this fraction. Empty: no symbol may miss
+    a day after its first; runs that began when positions could be sold without a price go on with this."""
     credit: Literal["decision", "realized", "marked"] = "decision"
     """Day to which a trade's reward is booked: the decision's, the closing's (the classic rule), or day by day as the
     position is marked to market."""
     bookkeeping: Literal["exact", "classic"] = "exact"
-    """`exact`: only assets with a price are chosen, a position without a price on its last day closes at the last known
-    one, a gain of zero is no win, a day that ends without a position is idle. `classic`, the replaced system's: the
+    """`exact`: only assets with a price are chosen, a sale waits for a price, a gain of zero is no win, a day that ends
+    without a position is idle. `classic`, the replaced system's: the
     choice of an asset without a price buys nothing, a position closes at its entry price on the first day without any
-    price or on its last day without a close, a gain of zero is a win, a day on which a position closes is not idle."""
+    price or on its last day without a close, although nothing trades then, a gain of zero is a win, a day on which a
+    position closes is not idle."""
     cost_bps: NonNegative = 5.0
     """Transaction cost of each side of a trade (basis points of its value)."""
     slippage_bps: NonNegative = 2.0

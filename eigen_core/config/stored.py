@@ -46,12 +46,19 @@ def _plateau_of_version_5(values: dict[str, Any]) -> None:
     section.setdefault(name, True)
 
 
+def _fills_of_version_6(values: dict[str, Any]) -> None:
+    """Go on only where every fill had a market: positions could be sold while their symbol did not trade."""
+    section, name = _section_of(values, "trading.delisting_loss")
+    section.setdefault(name, None)
+
+
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _bookkeeping_of_version_1,
     _policy_delay_of_version_2,
     _noisy_fitness_of_version_3,
     _settlement_of_version_4,
     _plateau_of_version_5,
+    _fills_of_version_6,
 )
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 

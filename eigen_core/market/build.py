@@ -14,7 +14,7 @@ from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.errors import InputError
 from eigen_core.market.cache import PanelCache
-from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.cleaning import CleanPrices, Grid, clean_prices
 from eigen_core.market.files import Source, find_source
 from eigen_core.market.intraday import Intraday
 from eigen_core.market.look_ahead import look_ahead_of_functions
@@ -185,13 +185,18 @@ def _panel(features: PanelFeatures, fingerprint: str) -> Panel:
         progress=lambda done: report_progress(_PROGRESS, _STEPS // 2 + _STEPS // 2 * done // columns, _STEPS),
     )
     tradable = slice(0, prices.assets)
+    suspended = prices.suspended[:, tradable]
+
+    def traded(grid: Grid) -> Grid:
+        return np.where(suspended, np.nan, grid[:, tradable]) if suspended.any() else grid[:, tradable]
+
     return Panel(
         features=values,
         valid=~np.isnan(prices.close),
-        open=prices.open[:, tradable],
-        high=prices.high[:, tradable],
-        low=prices.low[:, tradable],
-        close=prices.close[:, tradable],
+        open=traded(prices.open),
+        high=traded(prices.high),
+        low=traded(prices.low),
+        close=traded(prices.close),
         dates=prices.days,
         symbols=prices.symbols,
         feature_names=features.names,

@@ -29,7 +29,7 @@ _UNFINISHED_SECONDS = 86_400.0
 
 
 # A change of how prices are read or reported makes cached panels be built again: what was misread is not kept.
-_READING = 6
+_READING = 7
 
 
 class _DamagedError(Exception):

@@ -56,6 +56,14 @@ class CleanPrices:
     has_volume: bool
     own: Mapping[str, Grid]
 
+    @property
+    def suspended(self) -> NDArray[np.bool_]:
+        """Days on which nothing is traded although there is a price, bool `[days, symbols]`.
+
+        Their volume is zero. A symbol whose volume is never above zero has none (currencies, many indices).
+        """
+        return (self.volume == 0.0) & (self.volume > 0.0).any(axis=0) & ~np.isnan(self.close)
+
 
 @dataclass(frozen=True)
 class _Raw:
@@ -132,6 +140,7 @@ def clean_prices(
         symbols=_histories(prices),
         universe=UniverseAudit.of(raw.days, symbols, assets, prices.open, prices.close, factor[:, order]),
         large_moves=_large_moves(prices.close),
+        suspended_days=int(prices.suspended.sum()),
         dropped_symbols=dropped,
         ignored_columns=raw.ignored,
         ignored_files=(),

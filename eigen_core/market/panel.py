@@ -58,7 +58,8 @@ class Panel:
     Attributes:
         features: float32 `[days, columns, features]`, normalised; zero where unknown.
         valid: bool `[days, columns]`: the column has a price on that day.
-        open, high, low, close: float64 `[days, assets]`, prices of the tradable columns, NaN where there is none.
+        open, high, low, close: float64 `[days, assets]`, prices at which the tradable columns trade, NaN where there is
+            none or its volume is zero.
         dates: datetime64[D] `[days]`, increasing.
         symbols: one name a column; the tradable ones come first.
         feature_names: one name a feature.
@@ -92,6 +93,13 @@ class Panel:
     def assets(self) -> int:
         """Number of tradable columns."""
         return int(self.close.shape[1])
+
+    def last_days(self) -> NDArray[np.int64]:
+        """Return the last day of the split of each day, int64 `[days]`; that of the panel between splits."""
+        last = np.full(self.days, self.days - 1)
+        for split in (self.splits.train, self.splits.validation, self.splits.holdout):
+            last[split.start : split.stop] = split.stop - 1
+        return last
 
     def training_starts(self, config: Config) -> range:
         """Days on which a training episode may start."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from eigen_core.config import TradingConfig
 from eigen_core.market.universe import UniverseAudit
 
 _YEAR_DAYS = 252
@@ -52,6 +53,7 @@ class DataReport:
         missing_opens: priced days without an open, left so.
         adjusted_prices: priced days brought to the scale of the adjusted close.
         carried_adjustments: those without an adjusted close of their own, adjusted as the symbol's last.
+        suspended_days: priced days with a volume of zero, on which no order is filled.
         large_moves: changes from one price of a symbol to its next by more than a factor of two, kept.
         dropped_symbols: symbols without any usable price, left out.
         ignored_columns: headings of columns that are not used.
@@ -86,6 +88,7 @@ class DataReport:
     adjusted_prices: int = 0
     carried_adjustments: int = 0
     large_moves: int = 0
+    suspended_days: int = 0
     dropped_symbols: tuple[str, ...] = ()
     ignored_columns: tuple[str, ...] = ()
     ignored_files: tuple[str, ...] = ()
@@ -128,9 +131,13 @@ class DataReport:
             }
         )
 
-    def lines(self) -> list[str]:
-        """Return the report as sentences: what the panel holds first, then everything that was found."""
-        found = (*self._findings(), *self._universe())
+    def lines(self, trading: TradingConfig | None = None) -> list[str]:
+        """Return the report as sentences: what the panel holds first, then everything that was found.
+
+        Args:
+            trading: says what becomes of a symbol that ends; None: the settings are named, without their values.
+        """
+        found = (*self._findings(), self._ends(trading), *self._universe())
         return [*self._summary(), *(sentence for count, sentence in found if count)]
 
     def _summary(self) -> list[str]:
@@ -159,6 +166,18 @@ class DataReport:
             )
         return sentences
 
+    def _ends(self, trading: TradingConfig | None) -> tuple[int, str]:
+        ended = sum(history.tradable and history.last_day < self.last_day for history in self.symbols)
+        days, loss = "trading.delisting_days", "trading.delisting_loss"
+        if trading is not None:
+            days = f"{trading.delisting_days:,} ({days})"
+            loss = f"{trading.delisting_loss or 0.0:.0%} ({loss})"
+        sentence = (
+            f"{_counted(ended, 'tradable symbol')} without a price on the last day: a position in a symbol that has "
+            f"none for {days} days is booked at its last close less {loss}."
+        )
+        return ended, sentence
+
     def _findings(self) -> list[tuple[int, str]]:
         gaps = sum(history.gap_days > 0 for history in self.symbols)
         derived = self.derived_highs + self.derived_lows
@@ -186,7 +205,12 @@ class DataReport:
             (
                 self.gap_days,
                 f"{_counted(self.gap_days, 'day')} without a price inside the histories of "
-                f"{_counted(gaps, 'symbol')}: nothing can be bought there.",
+                f"{_counted(gaps, 'symbol')}: no order is filled there, and a sale waits.",
+            ),
+            (
+                self.suspended_days,
+                f"{_counted(self.suspended_days, 'day')} of prices with a volume of zero: no order is filled there, "
+                "and a sale waits.",
             ),
             (
                 self.unusable_prices,

@@ -148,7 +148,7 @@ class PanelTask(ABC):
         facts = PanelFacts.of(panel)
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} of these days: figures are annualised by it (account.periods_per_year)."
-        lines = (*report.lines(), calendar, *cls.cautions(config, facts))
+        lines = (*report.lines(config.trading), calendar, *cls.cautions(config, facts))
         return TaskData(panel, str(facts), lines, facts, days_of(panel))
 
     @staticmethod

@@ -20,7 +20,8 @@ from eigen_core.task.panel_task import PanelTask
 from eigen_core.task.portfolio_needs import PortfolioNeeds
 from eigen_core.task.portfolio_scores import DecidedScores, episode_scores
 from eigen_core.trading import Prices, excess_of, newey_west_lags
-from eigen_core.trading.orders import PERCENT, fill_offset
+from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, target_weights
 
 _COUNTED = ("turnover", "exposure", "largest_weight")

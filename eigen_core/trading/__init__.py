@@ -9,6 +9,7 @@ from eigen_core.trading.environment import (
     episode_times,
 )
 from eigen_core.trading.excess import excess_of, excess_of_days, market_gains, newey_west_lags
+from eigen_core.trading.fills import Fills
 from eigen_core.trading.orders import entry_prices
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices
 from eigen_core.trading.prices import Prices
@@ -21,6 +22,7 @@ __all__ = [
     "Decision",
     "DecisionInputs",
     "EpisodeSummary",
+    "Fills",
     "HeldPrices",
     "Prices",
     "TradingEnvironment",

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.orders import Orders, fill_offset, gain_at_close, sum_of_day, trade_value
+from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.orders import Orders, gain_at_close, sum_of_day, trade_value
 from eigen_core.trading.prices import Prices
 
 
@@ -29,8 +30,9 @@ def book(
         traded: bool `[episodes]`, whether there was a trade until the last of the steps.
     """
     count = steps.stop - steps.start
-    rewards = _trade_rewards(prices, trading, days, orders, bought, count)
-    idle = _idle(trading, orders, bought, count)
+    ends = steps.stop == trading.episode_days
+    rewards = _trade_rewards(prices, trading, days, orders, bought, count, ends)
+    idle = _idle(trading, orders, bought, count, prices.fills(trading).longest)
     rewards -= idle.to(torch.float64) * trading.idle_penalty
     if steps.start <= trading.no_trade_step < steps.stop:
         rewards[:, trading.no_trade_step - steps.start] -= (~traded).to(torch.float64) * trading.no_trade_penalty
@@ -38,41 +40,41 @@ def book(
 
 
 def _trade_rewards(
-    prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor, steps: int
+    prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor, steps: int, ends: bool
 ) -> Tensor:
     """Return what trades book as `trading.credit` says, float64 `[episodes, steps]`."""
     episodes, decisions = days.shape
-    rewards = torch.zeros((episodes, _columns(trading, decisions, steps)), dtype=torch.float64, device=days.device)
+    longest = prices.fills(trading).longest
+    columns = max(steps, decisions + longest)
+    rewards = torch.zeros((episodes, columns), dtype=torch.float64, device=days.device)
     if trading.credit == "decision":
         rewards[:, :decisions] = sum_of_day(torch.where(bought, orders.value, 0.0))
         return rewards[:, :steps]
-    cell = days.unsqueeze(2) * prices.assets + orders.asset
+    cell, last_cell = days.unsqueeze(2) * prices.assets + orders.asset, prices.last_close.numel() - 1
     booked = torch.zeros_like(orders.value)
-    for offset in range(fill_offset(trading), trading.holding_days + 1):
+    for offset in range(fill_offset(trading), longest + 1):
         worth = booked
         if trading.credit == "marked":
-            close = prices.last_close.take(cell + offset * prices.assets)
+            close = prices.last_close.take((cell + offset * prices.assets).clamp_(max=last_cell))
             worth = trade_value(trading, orders.coefficient, gain_at_close(trading, orders.entry, close))
         worth = torch.where(orders.exit_offset == offset, orders.value, worth)
         counts = bought & (orders.exit_offset >= offset)
         rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))
         booked = worth
+    if ends and longest > trading.holding_days:
+        # Sales that wait beyond the episode are booked on its last day.
+        rewards[:, steps - 1] = sum_of_day(rewards[:, steps - 1 :])
     return rewards[:, :steps]
 
 
-def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, steps: int) -> Tensor:
+def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, steps: int, longest: int) -> Tensor:
     """Return which days end without an open position, bool `[episodes, steps]`.
 
     With classic bookkeeping a day on which a position closes is not idle either.
     """
     episodes, decisions, _ = bought.shape
     last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
-    active = torch.zeros((episodes, _columns(trading, decisions, steps)), dtype=torch.bool, device=bought.device)
-    for offset in range(fill_offset(trading), trading.holding_days + 1):
+    active = torch.zeros((episodes, max(steps, decisions + longest)), dtype=torch.bool, device=bought.device)
+    for offset in range(fill_offset(trading), longest + 1):
         active[:, offset : offset + decisions] |= (bought & (last_offset >= offset)).any(dim=2)
     return ~active[:, :steps]
-
-
-def _columns(trading: TradingConfig, decisions: int, steps: int) -> int:
-    """Steps in which these decisions are booked, or those that are asked for if they are more."""
-    return max(steps, decisions + trading.holding_days)

@@ -11,12 +11,12 @@ from eigen_core.config import TradingConfig
 from eigen_core.devices import on_device
 from eigen_core.errors import InputError
 from eigen_core.trading.booking import book
+from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import (
     Orders,
     choose_assets,
     combine_orders,
     episode_parts,
-    fill_offset,
     orders_of,
     target_price,
 )
@@ -252,7 +252,8 @@ class TradingEnvironment:
             return self._rewards[:, first_step:]
         # What was decided longer ago is closed, but one decision at least has to be looked at, and all of them on the
         # day on which an episode without a trade is punished.
-        first = max(0, min(first_step - self.trading.holding_days, len(self._decisions) - 1))
+        longest = self.prices.fills(self.trading).longest
+        first = max(0, min(first_step - longest, len(self._decisions) - 1))
         if first_step <= self.trading.no_trade_step < self._step_index:
             first = 0
         orders, bought = self._orders(first)
@@ -313,7 +314,7 @@ class TradingEnvironment:
         days = self._decided_days(first)
         orders = [
             orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
-            for part in episode_parts(len(days), asset[0].numel() * self.trading.holding_days)
+            for part in episode_parts(len(days), asset[0].numel() * self.prices.fills(self.trading).longest)
         ]
         combined = combine_orders(orders, torch.cat)
         return combined, combined.placed & ~held

@@ -7,22 +7,25 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.records import Excess
-from eigen_core.trading.orders import PERCENT, entry_prices, fill_offset, gain_at_close
+from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.orders import PERCENT, gain_at_close
 from eigen_core.trading.prices import Prices
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return what an asset drawn at random gains: float64 `[days, holding_days + 1]`, NaN where none can be bought.
+    """Return what an asset drawn at random gains: float64 `[days, longest + 1]`, NaN where none can be bought.
 
-    Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each filled as
-    `trading.fill` says and sold at the last known close of day t + h, slippage and costs paid. Days after the last one
-    count as days without prices.
+    Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold at the
+    fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`.
     """
-    days, entry = prices.days, entry_prices(prices, trading)
-    gains = torch.full((days, trading.holding_days + 1), torch.nan, dtype=torch.float64, device=entry.device)
-    for offset in range(fill_offset(trading), trading.holding_days + 1):
-        row = (torch.arange(days, device=entry.device) + offset).clamp(max=days - 1)
-        gains[:, offset] = gain_at_close(trading, entry, prices.last_close[row]).nanmean(dim=1)
+    days, fills = prices.days, prices.fills(trading)
+    day = torch.arange(days, device=fills.entry.device)
+    # No price of a later split is met.
+    last = torch.maximum(prices.last_day, day + trading.holding_days).clamp(max=days - 1)
+    gains = torch.full((days, fills.longest + 1), torch.nan, dtype=torch.float64, device=day.device)
+    for offset in range(fill_offset(trading), fills.longest + 1):
+        row = torch.minimum(day + offset, last)
+        gains[:, offset] = gain_at_close(trading, fills.entry, fills.sale[row]).nanmean(dim=1)
     return gains
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
+from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.trading.prices import CLAIMS, PLACES, Prices
 
-BASIS_POINTS = 10_000.0
 PERCENT = 100.0
 # Values turned into orders at a time: what fits a processor's cache is 2.6 times as fast.
 _CELLS_AT_A_TIME = 2**20
@@ -25,7 +25,7 @@ class Trades:
 
     Attributes:
         filled: bool `[...]`, there was a price to fill the order.
-        exit_offset: int64 `[...]`, days from the decision to the exit, 1 to `trading.holding_days`.
+        exit_offset: int64 `[...]`, days from the decision to the exit, 1 to `Fills.longest`.
         entry: float64 `[...]`, price paid for one share, slippage included.
         exit: float64 `[...]`, price got for one share, slippage included.
         at_target: bool `[...]`, sold at the target, not at the end of the holding time.
@@ -89,11 +89,6 @@ def sum_of_day(values: Tensor) -> Tensor:
     They are added one after the other, so that the bits do not depend on how many decisions there are.
     """
     return reduce(torch.add, values.unbind(-1))
-
-
-def fill_offset(trading: TradingConfig) -> int:
-    """Return the days from a decision to the fill of its order."""
-    return 0 if trading.fill == "same_close" else 1
 
 
 def choose_assets(
@@ -211,22 +206,21 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     Args:
         prices: prices of all days.
         trading: the rules.
-        days: int64, day of the decision t; `t + trading.holding_days` must lie inside the prices.
+        days: int64, day t of the decision; `t + trading.holding_days` must lie inside the prices.
         assets: int64 `[...]`, asset ordered, with a close on day t; `days` has the same shape or is broadcast to it.
         targets: float64 `[...]`, sale target as a fraction of the entry price, clipped to
             `trading.min_target` and `trading.max_target`.
 
     The rules:
-        Fill: `same_close` at the close of t. `next_open` at the open of t + 1; without an open at the close of t + 1;
-        without either the order lapses. `next_close` at the close of t + 1, else it lapses. The entry price is the
-        fill price times (1 + slippage).
+        Fill: `same_close` on day t, else on t + 1, at the price of `Fills`; without one the order lapses. The entry
+        price is the fill price times (1 + slippage).
         Exit: at the target price, entry price times (1 + target), on the first day whose high reaches it, counted
         from the day of the fill if that was at the open, else from the day after it; days without a high are
-        skipped. If the target is not reached by day t + `holding_days`, at that day's last known close times
-        (1 - slippage): a series in a gap or at its end closes at its last known price. With classic bookkeeping
-        the first day without any price ends the holding time, and a last day without a close closes at the entry price.
+        skipped. If the target is not reached within `holding_days` sessions of the asset, at the fill of the sale that
+        is due then (`Fills`), times (1 - slippage). With classic bookkeeping the first day without any price ends the
+        holding time, and a last day without a close closes at the entry price.
     """
-    holding, columns = trading.holding_days, prices.assets
+    columns = prices.assets
     positions = open_positions(prices, trading, days, assets, targets)
     cell = days * columns + assets
     left = 1.0 - trading.slippage_bps / BASIS_POINTS
@@ -234,7 +228,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         last_close = prices.close.take(cell + positions.latest * columns)
         at_the_latest = torch.where(torch.isnan(last_close), positions.entry, last_close * left)
     else:
-        at_the_latest = prices.last_close.take(cell + holding * columns) * left
+        at_the_latest = prices.fills(trading).exit.take(cell) * left
     return Trades(
         filled=positions.filled,
         exit_offset=positions.exit_offset,
@@ -258,36 +252,39 @@ class Positions(NamedTuple):
     entry: Tensor
     at_target: Tensor
     target: Tensor
-    latest: Tensor | int
+    latest: Tensor
 
 
 def open_positions(prices: Prices, trading: TradingConfig, days: Tensor, assets: Tensor, targets: Tensor) -> Positions:
     """Open positions: arguments and rules are those of `resolve_orders`."""
-    holding, columns = trading.holding_days, prices.assets
+    fills, holding, columns = prices.fills(trading), trading.holding_days, prices.assets
     cell = days * columns + assets
-    price = prices.close.take(cell + columns if fill_offset(trading) else cell)
-    opened = None
-    if trading.fill == "next_open":
-        first = prices.open.take(cell + columns)
-        opened = ~torch.isnan(first)
-        price = torch.where(opened, first, price)
-    entry = price * (1.0 + trading.slippage_bps / BASIS_POINTS)
+    entry = fills.entry.take(cell)
+    filled = ~entry.isnan()
     target = target_price(trading, entry, targets)
     # Days are the first dimension, along which a maximum is fast.
-    offsets, cells_later, days_left = _days_held(holding, columns, cell.dim(), days.device)
-    reached = prices.high.take(cell + cells_later) >= target
-    if opened is not None:
-        reached[0] &= opened
+    longest = fills.longest
+    offsets, cells_later, days_left = _days_held(longest, columns, cell.dim(), days.device)
+    later = cell + cells_later
+    if longest > holding:
+        later.clamp_(max=prices.high.numel() - 1)
+    reached = prices.high.take(later) >= target
+    if longest > holding:
+        reached &= offsets <= fills.target_offset.take(cell)
+    if trading.fill == "next_open":
+        reached[0] &= ~prices.open.take(cell + columns).isnan()
     elif trading.fill == "next_close":
         reached[0] = False
     # The days that are left from the first day reached; 0 if none is.
     left = (reached * days_left).amax(dim=0)
+    first_reached = longest + 1 - left.to(torch.int64)
     if trading.bookkeeping == "exact":
-        return Positions(price > 0.0, holding + 1 - left.clamp(min=1).to(torch.int64), entry, left > 0, target, holding)
-    first_reached = holding + 1 - left.to(torch.int64)
-    latest = torch.where(prices.missing.take(cell + cells_later), offsets, holding).amin(dim=0)
-    exit_offset = torch.minimum(first_reached, latest)
-    return Positions(price > 0.0, exit_offset, entry, first_reached <= latest, target, latest)
+        latest = fills.exit_offset.take(cell)
+        at_target = left > 0
+    else:
+        latest = torch.where(prices.missing.take(later), offsets, holding).amin(dim=0)
+        at_target = first_reached <= latest
+    return Positions(filled, torch.where(at_target, first_reached, latest), entry, at_target, target, latest)
 
 
 @cache
@@ -306,14 +303,7 @@ def entry_prices(prices: Prices, trading: TradingConfig) -> Tensor:
 
     float64 `[days, assets]`; NaN where the asset is not tradable on the day, or the order is not filled.
     """
-    days = prices.days
-    fill_day = torch.arange(days, device=prices.close.device) + fill_offset(trading)
-    row = fill_day.clamp(max=days - 1)
-    fill = prices.close[row]
-    if trading.fill == "next_open":
-        fill = torch.where(prices.open[row].isnan(), fill, prices.open[row])
-    can_buy = prices.tradable & (fill > 0.0) & (fill_day < days).unsqueeze(1)
-    return torch.where(can_buy, fill * (1.0 + trading.slippage_bps / BASIS_POINTS), torch.nan)
+    return prices.fills(trading).entry
 
 
 def target_price(trading: TradingConfig, entry: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from eigen_core.config import TradingConfig
 from eigen_core.errors import InputError
 from eigen_core.market import Panel
 from eigen_core.randomness import keyed_generator
-from eigen_core.trading.orders import entry_prices
 from eigen_core.trading.prices import Prices
 
 Values = NDArray[np.float64]
@@ -87,15 +86,16 @@ def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Pa
 
 
 def coming_returns(panel: Panel, trading: TradingConfig) -> Values:
-    """Return the log return from the fill of a day's order to the last known close `holding_days` after the day.
+    """Return the log return from the fill of a day's order to the sale that ends its holding time.
 
     float64 `[days, assets]`; NaN where no order is filled, and on the last days, whose returns are not known.
     """
     prices = Prices.of_panel(panel, torch.device("cpu"))
-    entry, last_close = entry_prices(prices, trading).numpy(), prices.last_close.numpy()
+    fills = prices.fills(trading)
+    entry, exit_price = fills.entry.numpy(), fills.exit.numpy()
     returns = np.full(entry.shape, np.nan)
     horizon = trading.holding_days
-    returns[:-horizon] = np.log(last_close[horizon:] / entry[:-horizon])
+    returns[:-horizon] = np.log(exit_price[:-horizon] / entry[:-horizon])
     return returns
 
 

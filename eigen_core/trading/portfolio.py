@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.orders import BASIS_POINTS, PERCENT, fill_offset
+from eigen_core.trading.fills import BASIS_POINTS, fill_offset
+from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 
 _MASKED = -1e9
+_ROUNDING_STEPS = 64
 _LEAST_GROWTH = 1e-3
 """An account loses at most all but this share in a day, so that the logarithm of its growth stays finite."""
 
@@ -86,9 +88,9 @@ class Rebalancing:
 
     Attributes:
         returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
-        stays: bool, there is no price to fill an order at, but one later: the position stays as it is.
-        ended: bool, there is no price at the fill or later: the position is sold at its last known price.
-        halted: bool `[days]` on the host: days on which some position stays, or more days than these.
+        stays: bool, the day's order is not filled: the position stays as it is.
+        ended: bool, the asset counts as ended on the day of the fill (`Fills`): the position is paid out.
+        halted: bool `[days]` on the host: days on which some position stays or is paid out, or more days than these.
         buying, selling: what buying and selling cost, slippage included, as a share of the value at the fill's price.
     """
 
@@ -103,25 +105,21 @@ class Rebalancing:
     def of(cls, prices: Prices, trading: TradingConfig) -> Self:
         """Return the table of a market; float64, for as many days as have a next day's fill.
 
-        Fills are at the price of `trading.fill`. Where there is none, a position is worth its last known close.
+        Fills are those of `Fills`. Where there is none, a position is worth its last known close, and what `Fills`
+        says once the asset has ended.
         """
-        offset = fill_offset(trading)
-        close = prices.close[offset:]
-        price = close
-        if trading.fill == "next_open":
-            opened = prices.open[offset:]
-            price = torch.where(opened.isnan(), close, opened)
-        filled = price > 0.0
-        later = filled.flip(0).cummax(0).values.flip(0)
-        worth = torch.where(filled, price, prices.last_close[offset:])
+        offset, fills = fill_offset(trading), prices.fills(trading)
+        price, ended = fills.price[offset:], fills.ended[offset:]
+        worth = torch.where(price > 0.0, price, prices.last_close[offset:])
+        worth = torch.where(ended, fills.end_price[offset:], worth)
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
-        stays = (later & ~filled)[:-1]
+        stays = (fills.entry[: len(price)].isnan() & ~ended)[:-1]
         return cls(
             returns=returns,
             stays=stays,
-            ended=~later[:-1],
-            halted=_halted(stays),
+            ended=ended[:-1],
+            halted=_halted(stays | ended[:-1]),
             buying=(1.0 + slippage) * (1.0 + cost) - 1.0,
             selling=1.0 - (1.0 - slippage) * (1.0 - cost),
         )
@@ -144,7 +142,7 @@ class Rebalancing:
             the fill, as a share of the equity; both `[..., days]`. Costs are those of the change from the weights that
             are held, and are taken from all positions and cash alike.
         """
-        weights = self._filled(targets) if self.halted.any() else targets.masked_fill(self.ended, 0.0)
+        weights = self._filled(targets) if self.halted.any() else targets
         growth = self._growth(weights)
         drifted = (weights * (1.0 + self.returns) / growth[..., None])[..., :-1, :]
         change = weights - torch.cat([torch.zeros_like(weights[..., :1, :]), drifted], dim=-2)
@@ -153,20 +151,21 @@ class Rebalancing:
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _filled(self, targets: Tensor) -> Tensor:
-        """Return the weights after each fill where positions stay as they are.
+        """Return the weights after each fill where some positions stay as they are.
 
-        The others are made smaller where all together would take more than the equity and more than was decided.
+        What is bought is made smaller together where it would take more than the cash, as `weights_accounts` does.
         """
         weights, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
-            wanted = of_day.masked_fill(table.ended, 0.0)
-            kept = torch.where(table.stays, held, 0.0)
-            others = wanted.masked_fill(table.stays, 0.0)
-            most = (wanted.sum(-1, keepdim=True).clamp_min(1.0) - kept.sum(-1, keepdim=True)).clamp_min(0.0)
-            total = others.sum(-1, keepdim=True)
-            share = torch.where(total > most, most / total.clamp_min(1e-12), 1.0)
-            weights.append(kept + others * share)
+            wanted = torch.where(table.stays, held, of_day.masked_fill(table.ended, 0.0))
+            bought = (wanted - held).clamp_min(0.0)
+            needed = bought.sum(-1, keepdim=True)
+            cash = (1.0 - wanted.sum(-1, keepdim=True) + needed).clamp_min(0.0)
+            too_much = needed > cash + _ROUNDING_STEPS * torch.finfo(needed.dtype).eps
+            weights.append(
+                torch.where(too_much & (bought > 0.0), held + bought * (cash / needed.clamp_min(1e-12)), wanted)
+            )
             held = weights[-1] * (1.0 + table.returns) / table._growth(weights[-1])[..., None]
         return torch.stack(weights, dim=-2)
 

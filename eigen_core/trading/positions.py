@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.orders import entry_prices, target_price
+from eigen_core.trading.orders import target_price
 from eigen_core.trading.prices import Prices
 
 PORTFOLIO_VALUES = 4
@@ -21,23 +21,28 @@ class HeldPrices:
     """The prices that positions meet, arranged so that all that concern one lie close together.
 
     Attributes:
-        values: float64 `[4, assets, days]`. The entry price of a decision of the day, minus infinity if it buys
+        values: float64 `[5, assets, days]`. The entry price of a decision of the day, minus infinity if it buys
             nothing. What its sale target is compared with on the day after the decision, and what on later days: the
             high, minus infinity where the target cannot be reached, infinity where the holding time ends. The last
-            known close.
-        offsets: int64 `[1 + 2 (holding_days - 1), 1, 1]`, where a position's values lie from the cell of its asset and
-            decision on: the entry price, what the target is compared with on each day before the last, the closes.
+            known close. The days from the decision to the sale that ends the holding time.
+        offsets: int64 `[2 longest, 1, 1]`, where a position's values lie from the cell of its asset and decision on:
+            the entry price, the days to its sale, what the target is compared with on each day before the last, the
+            closes.
+        longest: `Fills.longest`.
     """
 
     values: Tensor
     offsets: Tensor
+    longest: int
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
         """Arrange the prices as the rules of `resolve_orders` need them."""
-        values = torch.empty((4, prices.assets, prices.days), dtype=torch.float64, device=prices.close.device)
-        entry, first, reached, last_close = values.mT.unbind()
-        entry.copy_(entry_prices(prices, trading).nan_to_num_(nan=-torch.inf, posinf=torch.inf))
+        values = torch.empty((5, prices.assets, prices.days), dtype=torch.float64, device=prices.close.device)
+        entry, first, reached, last_close, exit_offset = values.mT.unbind()
+        fills = prices.fills(trading)
+        entry.copy_(fills.entry.nan_to_num(nan=-torch.inf, posinf=torch.inf))
+        exit_offset.copy_(fills.exit_offset)
         reached.copy_(prices.high.nan_to_num(nan=-torch.inf, posinf=torch.inf))
         if trading.fill == "next_open":
             first.copy_(reached.masked_fill(prices.open.isnan(), -torch.inf))
@@ -49,9 +54,9 @@ class HeldPrices:
             for compared in (first, reached):
                 compared.masked_fill_(prices.missing, torch.inf)
         last_close.copy_(prices.last_close)
-        later, part = range(1, trading.holding_days), entry.numel()
-        cells = [0, *(part * min(day, 2) + day for day in later), *(part * 3 + day for day in later)]
-        return cls(values, torch.tensor(cells, device=values.device)[:, None, None])
+        later, part = range(1, fills.longest), entry.numel()
+        cells = [0, part * 4, *(part * min(day, 2) + day for day in later), *(part * 3 + day for day in later)]
+        return cls(values, torch.tensor(cells, device=values.device)[:, None, None], fills.longest)
 
 
 class Positions:
@@ -69,41 +74,41 @@ class Positions:
     def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
         self._prices, self._trading = prices, trading
         _, assets, self._price_days = prices.values.shape
-        holding, device = trading.holding_days, prices.values.device
-        # The four values of an asset are moved as one of 8 bytes. The row of a day is that of the day `holding_days`
-        # later as soon as it is over.
-        coming = torch.zeros((holding, episodes, assets), dtype=torch.int64, device=device)
+        longest, device = prices.longest, prices.values.device
+        # The four values of an asset are moved as one of 8 bytes. The row of a day is that of the day `longest` later
+        # as soon as it is over.
+        coming = torch.zeros((longest, episodes, assets), dtype=torch.int64, device=device)
         self._coming, self._rows = coming.view(-1), coming.unbind()
         self._observed = coming.view(torch.float16).view(*coming.shape, PORTFOLIO_VALUES).unbind()
-        rows = torch.arange(2 * holding, device=device) % holding * (episodes * assets)
+        rows = torch.arange(2 * longest, device=device) % longest * (episodes * assets)
         cells = rows[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
-        self._cells_later = [cells[row + 1 : row + holding] for row in range(holding)]
+        self._cells_later = [cells[row + 1 : row + longest] for row in range(longest)]
         # Each purchase is worked out in the same memory, of which no view has to be made again.
         of_day = (episodes, trading.purchases_per_day)
-        self._met = torch.empty((2 * holding - 1, *of_day), dtype=torch.float64, device=device)
-        self._entry, self._compared, self._close = self._met[:1], self._met[1:holding], self._met[holding:]
-        self._cells = torch.empty((holding - 1, *of_day), dtype=torch.int64, device=device)
+        self._met = torch.empty((2 * longest, *of_day), dtype=torch.float64, device=device)
+        self._entry, self._exit, self._compared, self._close = self._met.split([1, 1, longest - 1, longest - 1])
+        self._cells = torch.empty((longest - 1, *of_day), dtype=torch.int64, device=device)
         self._written = torch.empty_like(self._cells)
         self._flat = self._cells.view(-1), self._written.view(-1)
-        observed = torch.ones((holding - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
+        observed = torch.ones((longest - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
         _, days_held, self._gain, self._size = observed.unbind(-1)
-        ages = torch.arange(1, holding, dtype=torch.float64, device=device)
-        days_held.copy_(ages.div_(holding)[:, None, None])
+        self._ages = torch.arange(1, longest, dtype=torch.float64, device=device)[:, None, None]
+        days_held.copy_(self._ages / trading.holding_days)
         self._position = observed.view(torch.int64).squeeze(-1)
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
 
     def observed(self, step: int) -> Tensor:
         """Return what agents observe at a step: see `TradingEnvironment.portfolio`."""
-        return self._observed[step % self._trading.holding_days].clone()
+        return self._observed[step % self._prices.longest].clone()
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Return what `open` needs to know of a step.
 
         Returns:
             What is observed at it, int64 `[E, A]`, an asset's values as one; and where the first asset's values of the
-            days after it lie, int64 `[holding_days - 1, E, 1]`.
+            days after it lie, int64 `[longest - 1, E, 1]`.
         """
-        row = step % self._trading.holding_days
+        row = step % self._prices.longest
         return self._rows[row], self._cells_later[row]
 
     def open(
@@ -127,6 +132,9 @@ class Positions:
         sale.masked_fill_(held | (coefficient < trading.buy_threshold), -torch.inf)
         # 1 on the days before the first that reaches the target.
         remains = (self._compared < sale).cumprod(0)
+        if self._prices.longest > trading.holding_days:
+            # Prices after a sale, which may be of another asset where this one's are at an end, count for nothing.
+            remains *= self._ages < self._exit
         gain = torch.addcdiv(self._minus_one, self._close, self._entry)
         self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
         limit = trading.max_coefficient
@@ -139,4 +147,4 @@ class Positions:
 
     def end_day(self, step: int) -> None:
         """Forget what was observed at a step."""
-        self._rows[step % self._trading.holding_days].zero_()
+        self._rows[step % self._prices.longest].zero_()

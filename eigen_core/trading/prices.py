@@ -1,17 +1,21 @@
 """The prices that trades are settled with, on the device."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.config import TradingConfig
 from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
+from eigen_core.trading.fills import Fills
 
 PLACES = 2**16
 """Most assets that a day can have."""
+_WEEK, _DAYS_TO_KNOW = 7, 10
 CLAIMS = PLACES**2 * 2**31
 """More than the bits of a float32 that is not negative, times the square of `PLACES`."""
 
@@ -37,6 +41,31 @@ def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int6
     return bits.view(np.int64)
 
 
+def sessions_of(priced: NDArray[np.bool_], dates: NDArray[np.datetime64]) -> NDArray[np.bool_]:
+    """Return the days on which the market of each asset is open, bool `[days, assets]`.
+
+    The market of an asset is open while some asset has a price that has traded, up to the day, on no days of the week
+    on which this one has not. So a Saturday is no session of a stock in a file with coins, and the days on which a
+    stock alone is halted are sessions. A day of the week on which an asset has not traded counts as one on which its
+    market is closed `_DAYS_TO_KNOW` days after it has come for the first time.
+
+    Args:
+        priced: bool `[days, assets]`, the asset has a price.
+        dates: datetime64[D] `[days]`.
+    """
+    weekday = np.left_shift(1, dates.astype("datetime64[D]").astype(np.int64) % _WEEK).astype(np.uint8)
+    weekdays = np.bitwise_or.accumulate(np.where(priced, weekday[:, None], np.uint8(0)), axis=0)
+    begun = np.maximum.accumulate(priced, axis=0)
+    seen = np.bitwise_or.accumulate(np.where(begun, weekday[:, None], np.uint8(0)), axis=0)
+    closed = np.zeros_like(weekdays)
+    closed[_DAYS_TO_KNOW:] = seen[:-_DAYS_TO_KNOW] & ~weekdays[_DAYS_TO_KNOW:]
+    sessions = np.zeros_like(priced)
+    for some in np.unique(weekdays[priced]):
+        trades = (priced & (weekdays == some)).any(axis=1, keepdims=True)
+        sessions |= trades & ((some & closed) == 0)
+    return sessions
+
+
 @dataclass(frozen=True)
 class Prices:
     """Prices of the tradable columns, float64 `[days, assets]`, NaN where there is none.
@@ -49,6 +78,8 @@ class Prices:
         precedence: int64, place of an asset in the order of its day, from 0, times `PLACES`, and the asset: where
             agents want several assets equally, the one with the highest comes first. The order depends on the date and
             the columns alone. Less by `CLAIMS` where the asset is not tradable.
+        session: bool, the market of the asset is open; see `sessions_of`.
+        last_day: int64 `[days]`, the last day whose prices an order of the day may meet: the end of its split.
     """
 
     open: Tensor
@@ -58,6 +89,9 @@ class Prices:
     tradable: Tensor
     missing: Tensor
     precedence: Tensor
+    session: Tensor
+    last_day: Tensor
+    _fills: dict[Hashable, Fills] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
@@ -85,7 +119,21 @@ class Prices:
             tradable=tradable,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
             precedence=torch.where(tradable, precedence, precedence.add(-CLAIMS)),
+            session=torch.tensor(sessions_of(np.asarray(panel.valid[:, : panel.assets]), panel.dates), device=device),
+            last_day=torch.tensor(panel.last_days(), device=device),
         )
+
+    def fills(self, trading: TradingConfig) -> Fills:
+        """Return when and at what price orders are filled by the rules of `trading`; computed once.
+
+        Raises:
+            InputError: see `Fills.of`.
+        """
+        rules = Fills.rules(trading)
+        if rules not in self._fills:
+            prices = (self.open, self.close, self.last_close, self.session, self.last_day)
+            self._fills[rules] = Fills.of(*prices, trading)
+        return self._fills[rules]
 
     @property
     def assets(self) -> int:

@@ -9,7 +9,8 @@ import torch
 
 from eigen_core.account.trades import ROUNDING, DecidedTrades
 from eigen_core.config import AccountConfig, TradingConfig
-from eigen_core.trading.orders import fill_offset, resolve_orders
+from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.orders import resolve_orders
 from eigen_core.trading.prices import Prices
 
 

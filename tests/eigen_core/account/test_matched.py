@@ -46,8 +46,15 @@ def test_a_matched_trader_differs_from_the_agent_in_the_assets_alone(purchases: 
     assert made.sum() > 0.9 * expected.sum()
     assert not (made & ~expected).any()
     assert expected[..., -1].any()
-    for name in ("exit_day", "coefficient"):
-        np.testing.assert_array_equal(getattr(drawn, name)[made], np.tile(getattr(trades, name), (20, 1, 1))[made])
+    np.testing.assert_array_equal(drawn.coefficient[made], np.tile(trades.coefficient, (20, 1, 1))[made])
+    # A sale of the agent's day waits for the next price of the trader's own asset.
+    due, sold = np.tile(trades.exit_day, (20, 1, 1))[made], drawn.exit_day[made]
+    closes, opens = known.close.numpy(), known.open.numpy()
+    for day, exit_day, asset in zip(due.tolist(), sold.tolist(), drawn.asset[made].tolist(), strict=True):
+        has_price = ~np.isnan(closes[day:, asset])
+        has_price[1:] |= ~np.isnan(opens[day + 1 :, asset])
+        assert exit_day == (day + int(has_price.argmax()) if has_price.any() else max(day, len(SPAN)))
+    assert (due < sold).any()
     for trader in range(40):
         free_from: dict[int, int] = {}
         for day, purchase in np.argwhere(made[trader]).tolist():

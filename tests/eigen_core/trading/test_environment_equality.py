@@ -45,6 +45,9 @@ CASES += [
     *((30 + index, {"purchases_per_day": 3, "fill": fill}) for index, fill in enumerate(FILLS)),
     (33, {"purchases_per_day": ASSETS + 2, "credit": "marked", "buy_threshold": 0.0}),
     (34, {"purchases_per_day": 2, "credit": "realized", "fill": "same_close", "idle_penalty": 3.0}),
+    *((40 + index, {"fill": fill, "delisting_days": 7, "delisting_loss": 0.4}) for index, fill in enumerate(FILLS)),
+    (43, {"delisting_days": 1, "credit": "marked", "holding_days": 3}),
+    (44, {"delisting_days": 2, "credit": "realized", "fill": "next_close"}),
     (27, {"trading_days": 1, "settlement_days": 20, "idle_penalty": 0.0, "no_trade_penalty": 5.0}),
 ]
 
@@ -110,8 +113,11 @@ def _trades_of_equal_forms(
         prices, trading, torch.tensor(first_days), *(torch.tensor(values) for values in actions)
     )
 
+    sessions: dict[tuple[int, int], bool] = {}
     slow = [
-        SlowEpisode(panel, trading, int(first_days[index])).run(*(values[index] for values in actions))
+        SlowEpisode(panel, trading, int(first_days[index]), sessions=sessions).run(
+            *(values[index] for values in actions)
+        )
         for index in range(episodes)
     ]
     slow_rewards = np.array([episode.rewards for episode in slow])
@@ -157,20 +163,33 @@ def _assert_trades_equal(table: pd.DataFrame, slow: list[SlowEpisode]) -> None:
 def test_cases_reach_every_corner() -> None:
     """The random episodes above hold what the rules are about, so that their equality means something."""
     trades: list[dict[str, Any]] = []
-    for seed, rules in CASES[:9]:
+    for seed, rules in [*CASES[:9], *(case for case in CASES if "delisting_loss" in case[1])]:
         trading = TradingConfig(**rules)
         panel = random_panel(seed, DAYS, ASSETS)
         first_days = np.random.default_rng(seed).integers(0, DAYS - trading.episode_days + 1, EPISODES)
         coefficients, targets = random_actions(seed, EPISODES, trading.episode_days, ASSETS)
+        sessions: dict[tuple[int, int], bool] = {}
         for index, first_day in enumerate(first_days):
-            episode = SlowEpisode(panel, trading, int(first_day)).run(coefficients[index], targets[index])
+            episode = SlowEpisode(panel, trading, int(first_day), sessions=sessions).run(
+                coefficients[index], targets[index]
+            )
             for trade in episode.trades:
-                cell = int(trade["exit_day"]), int(trade["asset"])
-                filled = int(trade["fill_day"]), int(trade["asset"])
+                asset, exit_day = int(trade["asset"]), int(trade["exit_day"])
+                filled = int(trade["fill_day"]), asset
+                due = trade["decision_day"] + trading.holding_days
+                late = exit_day > due and trade["reason"] == "time"
+                has_price = exit_day < DAYS and not np.isnan(episode.fill_price(exit_day, asset)[0])
+                week = [
+                    day for day in range(due - trading.holding_days + 1, due + 1) if not episode.is_session(day, asset)
+                ]
                 trades.append(
                     trade
                     | {
-                        "exit_in_gap": bool(np.isnan(panel.close[cell])) and trade["reason"] == "time",
+                        "waited_for_a_price": late and has_price and not week,
+                        "waited_in_vain": late and exit_day == DAYS,
+                        "ended": late and exit_day < DAYS and not has_price,
+                        "sessions_of_its_own": late and bool(week),
+                        "target_on_a_late_day": exit_day > due and trade["reason"] == "target",
                         "target_on_fill_day": trade["exit_day"] == trade["fill_day"],
                         "no_open": trading.fill == "next_open" and bool(np.isnan(panel.open[filled])),
                         "no_close": trading.fill == "next_open" and bool(np.isnan(panel.close[filled])),
@@ -181,5 +200,6 @@ def test_cases_reach_every_corner() -> None:
     table = pd.DataFrame(trades)
     assert len(table) > 2_000
     assert {"target", "time"} == set(table["reason"])
-    for corner in ("exit_in_gap", "target_on_fill_day", "no_open", "no_close", "target_on_last_day"):
+    late = ("waited_for_a_price", "waited_in_vain", "ended", "sessions_of_its_own", "target_on_a_late_day")
+    for corner in (*late, "target_on_fill_day", "no_open", "no_close", "target_on_last_day"):
         assert table[corner].any(), corner

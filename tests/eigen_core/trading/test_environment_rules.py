@@ -14,6 +14,7 @@ from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.errors import InputError
+from eigen_core.market import Panel
 from eigen_core.trading import orders
 from eigen_core.trading import prices as prices_module
 from eigen_core.trading.environment import TradingEnvironment, episode_time
@@ -42,7 +43,7 @@ def play(environment: TradingEnvironment, first_days: Tensor, coefficients: Tens
 def classic_rules(bookkeeping: str = "classic") -> TradingConfig:
     """The rules of the classic preset, in a week."""
     trading = Config(preset="eigen2-classic").trading
-    week = {"trading_days": 4, "settlement_days": 3, "holding_days": 3}
+    week = {"trading_days": 4, "settlement_days": 3, "holding_days": 3, "delisting_days": 3, "delisting_loss": 0.3}
     return trading.model_copy(update={**week, "bookkeeping": bookkeeping})
 
 
@@ -54,13 +55,13 @@ def test_classic_rules_by_hand(bookkeeping: str) -> None:
     high is exactly that (day 0's own high of 150 came before the purchase): +25 % x 2 = 50, booked on day 2.
     Day 1: asset 0 is wanted again, is held, and there is no second choice: no order.
     Day 2: asset 0 closed today, so it is bought again, at 108, target 50 % (asked: 70 %), coefficient 1. The highs
-    after day 2 do not reach 162, and the series ends on day 3. Exact bookkeeping closes it on day 5, its last, at 54,
-    its last known price: -50 %, times the loss multiplier of 10: -500, booked on day 5. Classic bookkeeping closes it
-    on day 4, the first without a price, at 108: 0 %, a win.
+    after day 2 do not reach 162, and the series ends on day 3. By exact bookkeeping its sale, due on day 5, waits until
+    day 6, the third without a price, on which the series counts as ended: at 54 less 30 %, 37.8: -65 %, times the loss
+    multiplier of 10: -650. Classic bookkeeping closes it on day 4, the first without a price, at 108: 0 %, a win.
     Day 3: asset 1 has 5 and is bought at 40, target 10 % (asked: 1 %): the high of day 4 is above 44: sold at 44,
     +10 % x 5 = 50, booked on day 4.
     Days 0 and 1 end with asset 0, as days 2 and 3 do. On day 4 a position closes, which counts by classic bookkeeping;
-    by the exact one it ends with asset 0. Days 5 and 6 are idle: -2 each.
+    by the exact one it ends with asset 0, as day 5 does. The days after it are idle: -2 each.
     """
     classic = bookkeeping == "classic"
     nan = np.nan
@@ -75,17 +76,18 @@ def test_classic_rules_by_hand(bookkeeping: str) -> None:
 
     environment = TradingEnvironment(prices, classic_rules(bookkeeping), record_trades=True)
     rewards = play(environment, torch.tensor([0]), coefficients, targets)
-    expected = torch.tensor([[0.0, 0.0, 50.0, 0.0, 50.0, -2.0 if classic else -502.0, -2.0]], dtype=torch.float64)
+    last = [-2.0, -2.0] if classic else [0.0, -652.0]
+    expected = torch.tensor([[0.0, 0.0, 50.0, 0.0, 50.0, *last]], dtype=torch.float64)
     torch.testing.assert_close(rewards, expected, rtol=0.0, atol=1e-9)
     account = environment.summary()
     wins = 3 if classic else 2
     assert (int(account.trades), int(account.wins), int(account.losses)) == (3, wins, 3 - wins)
-    assert int(account.idle_days) == 2
+    assert int(account.idle_days) == (2 if classic else 1)
     assert float(account.fees) == 0.0
     assert float(account.win_rate) == pytest.approx(wins / 3)
     table = environment.trades()
     assert table["reason"].tolist() == ["target", "time", "target"]
-    assert table["exit_day"].tolist() == [2, 4 if classic else 5, 4]
+    assert table["exit_day"].tolist() == [2, 4 if classic else 6, 4]
     assert table["entry"].tolist() == [100.0, 108.0, 40.0]
 
 
@@ -145,17 +147,18 @@ def test_credits_have_the_same_sum(seed: int, fill: Fill) -> None:
     torch.testing.assert_close(sums[0], sums[2], rtol=1e-11, atol=1e-9)
 
 
-def scribble_after(prices: Prices, day: int, seed: int) -> Prices:
+def scribble_after(panel: Panel, day: int, seed: int) -> Prices:
     """The same prices up to `day`; later ones are replaced, some by nothing."""
     random = np.random.default_rng(seed)
     changed = {}
     for name in ("open", "high", "close"):
-        values = getattr(prices, name).clone()
+        values = getattr(panel, name).copy()
         later = random.uniform(1.0, 200.0, values[day + 1 :].shape)
         later[random.random(later.shape) < 0.2] = np.nan
-        values[day + 1 :] = torch.tensor(later)
-        changed[name] = values.numpy()
-    return prices_of(panel_of(changed["open"], changed["high"], changed["close"]))
+        values[day + 1 :] = later
+        changed[name] = values
+    valid = np.where(np.arange(panel.days)[:, None] > day, ~np.isnan(changed["close"]), panel.valid)
+    return prices_of(dataclasses.replace(panel, valid=valid, **changed))
 
 
 @settings(max_examples=40, deadline=None)
@@ -171,12 +174,12 @@ def test_nothing_up_to_a_day_depends_on_later_prices(
 ) -> None:
     """Agents act on what they observe; observations, orders, fills and rewards up to a day ignore all later prices."""
     trading = TradingConfig(fill=fill, credit=credit, purchases_per_day=purchases, **SMALL)
-    before = prices_of(random_panel(seed, 60, 4))
+    panel = random_panel(seed, 60, 4)
     first_days = torch.tensor([7, 7])
     day = 7 + step
     coefficients, targets = random_actions(seed, 2, 33, 4)
     seen: list[dict[str, Any]] = []
-    for prices in (before, scribble_after(before, day, seed)):
+    for prices in (prices_of(panel), scribble_after(panel, day, seed)):
         environment = TradingEnvironment(prices, trading, record_trades=True)
         environment.reset(first_days)
         observed, acted, chosen = [], [], []
@@ -403,7 +406,8 @@ def test_what_is_observed_is_what_the_trades_say(
     expected = torch.zeros_like(seen)
     for trade in environment.trades().to_dict("records"):
         decided, asset = trade["decision_day"], trade["asset"]
-        for day in range(decided + 1, trade["exit_day"]):
+        ends = int(first_days[trade["episode"]]) + trading.episode_days
+        for day in range(decided + 1, min(trade["exit_day"], ends)):
             gain = min(float(prices.last_close[day, asset]) / trade["entry"] - 1.0, 5.0)
             values = (1.0, (day - decided) / holding, gain, trade["coefficient"] / (limit or 1.0))
             step = day - int(first_days[trade["episode"]])

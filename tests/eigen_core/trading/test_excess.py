@@ -6,15 +6,29 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from trading_cases import Array, prices_of, random_panel
+from trading_cases import Array, SlowEpisode, prices_of, random_panel
 
 from eigen_core.config import TradingConfig
 from eigen_core.trading import Prices, excess_of, market_gains, trade_whole_episodes
 
 
-def slow_market_gain(prices: Prices, trading: TradingConfig, day: int, offset: int) -> float:
+def slow_sale(rules: SlowEpisode, due: int, asset: int) -> float:
+    """What a sale gets that is due at the close of a day."""
+    last = rules.close_known(due, asset)
+    if not np.isnan(rules.panel.close[due, asset]):
+        return last
+    for day in range(due, rules.panel.days):
+        price, _ = rules.fill_price(day, asset)
+        if day > due and not np.isnan(price):
+            return price
+        if rules.has_ended(day, asset):
+            return last * (1.0 - (rules.trading.delisting_loss or 0.0))
+    return last
+
+
+def slow_market_gain(rules: SlowEpisode, prices: Prices, day: int, offset: int) -> float:
     """The mean net gain of the assets that a decision on a day can buy, one asset after the other."""
-    gains = []
+    gains, trading = [], rules.trading
     fill_day = day if trading.fill == "same_close" else day + 1
     for asset in range(prices.assets):
         if fill_day >= prices.days or not prices.tradable[day, asset]:
@@ -25,20 +39,21 @@ def slow_market_gain(prices: Prices, trading: TradingConfig, day: int, offset: i
         if not fill > 0.0:
             continue
         paid = fill * (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4)
-        close = float(prices.last_close[min(day + offset, prices.days - 1), asset])
-        gains.append(close * (1.0 - trading.slippage_bps / 1e4) * (1.0 - trading.cost_bps / 1e4) / paid - 1.0)
+        sold = slow_sale(rules, min(day + offset, prices.days - 1), asset)
+        gains.append(sold * (1.0 - trading.slippage_bps / 1e4) * (1.0 - trading.cost_bps / 1e4) / paid - 1.0)
     return float(np.mean(gains)) if gains else float("nan")
 
 
 @pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
 def test_the_market_gains_what_an_asset_drawn_at_random_gains(fill: str) -> None:
-    prices = prices_of(random_panel(11, days=60, assets=5))
+    panel = random_panel(11, days=60, assets=5)
+    prices = prices_of(panel)
     settings: dict[str, Any] = {"holding_days": 6, "settlement_days": 6, "trading_days": 20, "fill": fill}
-    trading = TradingConfig(**settings)
-    gains = market_gains(prices, trading)
+    trading = TradingConfig(**settings, delisting_days=9)
+    gains, rules = market_gains(prices, trading), SlowEpisode(panel, trading, 0)
     first = 0 if fill == "same_close" else 1
-    slow = [[slow_market_gain(prices, trading, day, offset) for offset in range(first, 7)] for day in range(60)]
-    np.testing.assert_allclose(gains[:, first:].numpy(), np.array(slow), rtol=1e-12, equal_nan=True)
+    slow = [[slow_market_gain(rules, prices, day, offset) for offset in range(first, 16)] for day in range(60)]
+    np.testing.assert_allclose(gains[:, first:16].numpy(), np.array(slow), rtol=1e-12, equal_nan=True)
 
 
 def slow_error(excess: Array, bought: NDArray[np.bool_], starts: list[int], lags: int) -> float:

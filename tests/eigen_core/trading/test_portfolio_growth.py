@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trading_cases import panel_of, prices_of, random_panel
+from trading_cases import SlowEpisode, panel_of, prices_of, random_panel
 
 from eigen_core.account.weights import weights_accounts
 from eigen_core.config import AccountConfig, TradingConfig
@@ -21,43 +21,40 @@ def slow_growth(panel: Any, trading: TradingConfig, first_day: int, targets: Any
     offset = 0 if trading.fill == "same_close" else 1
     close, assets = np.asarray(panel.close), panel.assets
 
-    def fill(day: int, asset: int) -> float | None:
-        opened = panel.open[day + offset][asset]
-        price = opened if trading.fill == "next_open" and not math.isnan(opened) else close[day + offset][asset]
-        return None if math.isnan(price) else float(price)
+    rules = SlowEpisode(panel, trading, 0)
 
     def worth(day: int, asset: int) -> float:
-        price = fill(day, asset)
-        if price is not None:
+        price, _ = rules.fill_price(day + offset, asset)
+        if not math.isnan(price):
             return price
         known = [value for value in close[: day + offset + 1, asset] if not math.isnan(value)]
-        return known[-1] if known else 1.0
+        lost = (trading.delisting_loss or 0.0) if has_ended(day, asset) else 0.0
+        return float(known[-1]) * (1 - lost) if known else 1.0
+
+    def has_ended(day: int, asset: int) -> bool:
+        begun = any(not math.isnan(rules.fill_price(known, asset)[0]) for known in range(day + offset + 1))
+        return begun and rules.has_ended(day + offset, asset)
 
     slippage, cost = trading.slippage_bps / 1e4, trading.cost_bps / 1e4
     cash, shares, growth = 100.0, [0.0] * assets, []
     for day in range(first_day, first_day + len(targets)):
         wanted = targets[day - first_day]
         before = cash + sum(shares[asset] * worth(day, asset) for asset in range(assets))
+        held = {asset: shares[asset] * worth(day, asset) for asset in range(assets)}
         values = {}
         for asset in range(assets):
-            has_later = any(fill(later, asset) is not None for later in range(day, panel.days - offset))
-            if not has_later:
+            decided = not math.isnan(close[day, asset])
+            if has_ended(day, asset):
                 values[asset] = 0.0
-            elif fill(day, asset) is None:
-                values[asset] = shares[asset] * worth(day, asset)
-            else:
+            elif decided and not math.isnan(rules.fill_price(day + offset, asset)[0]):
                 values[asset] = wanted[asset] * before
-        free = {asset for asset in values if fill(day, asset) is not None}
-        kept = sum(value for asset, value in values.items() if asset not in free)
-        decided = sum(
-            wanted[asset]
-            for asset in values
-            if any(fill(d, asset) is not None for d in range(day, panel.days - offset))
-        )
-        most = max(max(before, decided * before) - kept, 0.0)
-        asked = sum(values[asset] for asset in free)
-        if asked > most:
-            values = {a: value * most / asked if a in free else value for a, value in values.items()}
+            else:
+                values[asset] = held[asset]
+        asked = sum(max(value - held[asset], 0.0) for asset, value in values.items())
+        left = before - sum(min(value, held[asset]) for asset, value in values.items())
+        if asked > left + 1e-9:
+            left = max(left, 0.0)
+            values = {a: held[a] + (v - held[a]) * left / asked if v > held[a] else v for a, v in values.items()}
         paid = 0.0
         for asset, value in values.items():
             change = value - shares[asset] * worth(day, asset)
@@ -83,7 +80,7 @@ def random_targets(seed: int, panel: Any, days: range, short: float) -> torch.Te
 @pytest.mark.parametrize("seed", range(3))
 def test_growth_is_that_of_an_account_that_keeps_money_and_shares(seed: int, fill: Any, short: float) -> None:
     panel = random_panel(seed, 70, 6)
-    trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0)
+    trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0, delisting_days=4 + 4 * seed)
     days = range(5, 65)
     targets = random_targets(seed, panel, days, short)
     table = Rebalancing.of(prices_of(panel), trading)

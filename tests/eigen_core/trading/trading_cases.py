@@ -1,7 +1,7 @@
 """Markets with every kind of bad price, and the rules of an episode once more: slow, obvious, day by day."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 import numpy as np
@@ -54,16 +54,26 @@ def random_panel(seed: int, days: int, assets: int) -> Panel:
             closed[: random.integers(days)] = True
         if asset % 4 == 2:
             closed[random.integers(days) :] = True
+        if asset % 5 == 3:
+            # The first day is a Monday.
+            closed |= np.arange(days) % 7 > 4
         for prices in (open_, high, close):
             prices[closed, asset] = np.nan
     # Days that opened but never closed.
     stray = np.isnan(close) & (random.random((days, assets)) < 0.3)
     open_[stray] = random.uniform(30.0, 60.0, (days, assets))[stray]
-    return panel_of(open_, high, close)
+    panel = panel_of(open_, high, close)
+    # Suspended: the day has prices, but nothing is traded.
+    suspended = random.random((days, assets)) < 0.02
+    for prices in (panel.open, panel.high, panel.close):
+        prices[suspended] = np.nan
+    return panel
 
 
 def prices_of(panel: Panel) -> Prices:
-    return Prices.of_panel(panel, CPU)
+    """Prices of a panel, of which an order may meet all days: the episodes of tests lie in several splits."""
+    prices = Prices.of_panel(panel, CPU)
+    return replace(prices, last_day=torch.full((panel.days,), panel.days - 1))
 
 
 @dataclass
@@ -75,6 +85,8 @@ class Position:
     target: float
     coefficient: float
     mark: float = 0.0
+    sessions: int = 0
+    waits: bool = False
 
 
 class SlowTrade(TypedDict):
@@ -107,11 +119,44 @@ class SlowEpisode:
     idle_days: int = 0
     held: dict[int, Position] = field(default_factory=dict)
     ordered: list[tuple[int, float, float]] = field(default_factory=list)
+    sessions: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        return self.trading.episode_days - 1
 
     def close_known(self, day: int, asset: int) -> float:
         while math.isnan(self.panel.close[day, asset]):
             day -= 1
         return float(self.panel.close[day, asset])
+
+    def is_session(self, day: int, asset: int) -> bool:
+        """Whether an asset has a price that has traded on no days of the week on which this one has not."""
+        valid = self.panel.valid
+        if (day, asset) not in self.sessions:
+            week, *weeks = (
+                {int(known) % 7 for known in np.flatnonzero(valid[: day + 1, column])}
+                for column in (asset, *np.flatnonzero(valid[day]))
+            )
+            # Days of the week that have not come, ten days ago, since its first price may be days on which it trades.
+            first = int(valid[:, asset].argmax()) if valid[: day + 1, asset].any() else day
+            week |= set(range(7)) - {known % 7 for known in range(first, day - 9)}
+            self.sessions[day, asset] = any(other <= week for other in weeks)
+        return self.sessions[day, asset]
+
+    def fill_price(self, day: int, asset: int) -> tuple[float, bool]:
+        """What an order gets, NaN if nothing, and whether that is at the open."""
+        first = float(self.panel.open[day, asset])
+        if self.trading.fill == "next_open" and not math.isnan(first):
+            return first, True
+        return float(self.panel.close[day, asset]), False
+
+    def has_ended(self, day: int, asset: int) -> bool:
+        sessions = 0
+        while math.isnan(self.fill_price(day, asset)[0]):
+            sessions += self.is_session(day, asset)
+            day -= 1
+        return sessions >= self.trading.delisting_days
 
     def gain(self, entry: float, price: float) -> float:
         cost = self.trading.cost_bps / 10_000
@@ -133,22 +178,33 @@ class SlowEpisode:
 
     def fill_orders(self, day: int) -> None:
         for asset, coefficient, target in self.ordered:
-            first, close = float(self.panel.open[day, asset]), float(self.panel.close[day, asset])
-            if self.trading.fill == "next_open" and not math.isnan(first):
-                self.buy(asset, first, day - 1, day, (coefficient, target), at_open=True)
-            elif not math.isnan(close):
-                self.buy(asset, close, day - 1, day, (coefficient, target), at_open=False)
+            price, at_open = self.fill_price(day, asset)
+            if not math.isnan(price):
+                self.buy(asset, price, day - 1, day, (coefficient, target), at_open=at_open)
         self.ordered = []
 
     def close_positions(self, day: int) -> None:
         for asset in sorted(self.held):
             position = self.held[asset]
-            high = float(self.panel.high[day, asset])
+            if position.decision == day:
+                continue
+            high, close = float(self.panel.high[day, asset]), float(self.panel.close[day, asset])
+            position.sessions += self.is_session(day, asset)
+            price, at_open = self.fill_price(day, asset)
+            if position.waits and at_open:
+                self.sell(asset, self.market_price(price, -1), day, "time")
+                continue
             watched = day > position.fill or position.at_open
             if watched and not math.isnan(high) and high >= position.target:
                 self.sell(asset, position.target, day, "target")
-            elif day == position.decision + self.trading.holding_days:
-                self.sell(asset, self.market_price(self.close_known(day, asset), -1), day, "time")
+            elif position.sessions >= self.trading.holding_days:
+                if not math.isnan(close):
+                    self.sell(asset, self.market_price(close, -1), day, "time")
+                elif self.has_ended(day, asset):
+                    last = self.close_known(day, asset) * (1 - (self.trading.delisting_loss or 0.0))
+                    self.sell(asset, self.market_price(last, -1), day, "time")
+                else:
+                    position.waits = True
 
     def sell(self, asset: int, price: float, day: int, reason: str) -> None:
         position = self.held.pop(asset)
@@ -174,9 +230,9 @@ class SlowEpisode:
         if self.trading.credit == "decision":
             self.rewards[position.decision - self.first_day] += value
         elif self.trading.credit == "realized":
-            self.rewards[day - self.first_day] += value
+            self.rewards[min(day - self.first_day, self.last)] += value
         else:
-            self.rewards[day - self.first_day] += value - position.mark
+            self.rewards[min(day - self.first_day, self.last)] += value - position.mark
 
     def mark_positions(self, day: int) -> None:
         if self.trading.credit != "marked":
@@ -184,7 +240,7 @@ class SlowEpisode:
         for asset, position in self.held.items():
             price = self.market_price(self.close_known(day, asset), -1)
             mark = self.worth(position.coefficient, self.gain(position.entry, price))
-            self.rewards[day - self.first_day] += mark - position.mark
+            self.rewards[min(day - self.first_day, self.last)] += mark - position.mark
             position.mark = mark
 
     def observe(self, day: int) -> list[list[float]]:
@@ -224,8 +280,7 @@ class SlowEpisode:
     def run(self, coefficients: Array, targets: Array, ranks: Array | None = None) -> "SlowEpisode":
         """Trade with actions `[T, assets]`."""
         trading = self.trading
-        last = trading.trading_days + trading.settlement_days - 1
-        for step in range(last + 1):
+        for step in range(self.last + 1):
             day = self.first_day + step
             self.rewards.append(0.0)
             self.fill_orders(day)
@@ -237,7 +292,12 @@ class SlowEpisode:
             if not self.held:
                 self.idle_days += 1
                 self.rewards[step] -= trading.idle_penalty
+        for day in range(self.first_day + self.last + 1, self.panel.days):
+            self.close_positions(day)
+            self.mark_positions(day)
+        for asset in sorted(self.held):
+            price = self.market_price(self.close_known(self.panel.days - 1, asset), -1)
+            self.sell(asset, price, self.panel.days, "time")
         if not self.trades:
             self.rewards[trading.trading_days - 1] -= trading.no_trade_penalty
-        assert not self.held
         return self

@@ -1,0 +1,149 @@
+"""Whether an asset trades on a day, and at what price: the one place that rewards, accounts and orders ask."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import TradingConfig
+from eigen_core.errors import InputError
+
+BASIS_POINTS = 10_000.0
+
+
+@dataclass(frozen=True)
+class Fills:
+    """What becomes of orders at the market, `[days, assets]`.
+
+    An order is filled on a day on which the asset has a price: at its open if `trading.fill` is `next_open` and there
+    is one, else at its close. A purchase that is not filled on its day lapses. A sale is due at the close of the day
+    that is `trading.holding_days` sessions of the asset after its decision; where the asset has no close on that day,
+    the sale waits for its next fill. An asset without a price for `trading.delisting_days` of its sessions counts as
+    ended on the last of them: a sale that waits is then booked at the last close less `trading.delisting_loss`. Nothing
+    is known of an end before. A sale that is not filled by `Prices.last_day` counts at the last close; it is no sale.
+
+    Attributes:
+        price: float64, of an order on the day, slippage left out; NaN: not filled.
+        end_price: float64, what a share of an asset that has ended is worth.
+        entry: float64, by the day of the decision: price of one share bought, slippage included; NaN: not filled.
+        sale, sale_day: float64, int64, by the day on which a sale is due: its price, slippage left out, and its day;
+            a day after `Prices.last_day` where it is not filled.
+        exit, exit_offset: float64, int64, by the day of the decision: the same of the sale that ends the holding time,
+            as days after the decision.
+        target_offset: int64, by the day of the decision: the last day after it on which a sale target can be reached.
+        ended: bool, the asset counts as ended on the day.
+        longest: most days from a decision that is filled to its sale; at least `trading.holding_days`.
+    """
+
+    price: Tensor
+    end_price: Tensor
+    entry: Tensor
+    sale: Tensor
+    sale_day: Tensor
+    exit: Tensor
+    exit_offset: Tensor
+    target_offset: Tensor
+    ended: Tensor
+    longest: int
+
+    @staticmethod
+    def rules(trading: TradingConfig) -> Hashable:
+        """Return the values of the settings that fills depend on."""
+        sales = (trading.holding_days, trading.delisting_days, trading.delisting_loss, trading.bookkeeping)
+        return trading.fill, trading.slippage_bps, *sales
+
+    @classmethod
+    def of(
+        cls, open: Tensor, close: Tensor, last_close: Tensor, session: Tensor, last_day: Tensor, trading: TradingConfig
+    ) -> Self:
+        """Follow all orders; see `Prices` for the arguments.
+
+        Raises:
+            InputError: some asset does not trade on some day, and the rules are those of a run from before.
+        """
+        days, device = len(close), close.device
+        day = torch.arange(days, device=device)[:, None]
+        at_open = ~open.isnan() if trading.fill == "next_open" else torch.zeros_like(session)
+        price = torch.where(at_open, open, close)
+        filled = price > 0.0
+        sessions = session.to(torch.int64).cumsum(0)
+        before = torch.where(filled, day, -1).cummax(0).values
+        without = sessions - sessions.gather(0, before.clamp(min=0))
+        ended = (before >= 0) & (without >= trading.delisting_days)
+        if trading.delisting_loss is None and _any(~filled & (before >= 0) & (day <= last_day[:, None])):
+            raise InputError(
+                "This run began under rules by which a position is sold at the last known price while nothing trades, "
+                "and in these data some symbol does not trade on some day after its first: results would be wrong. "
+                "Train a new run."
+            )
+
+        # Sales, by the day on which they are due.
+        closes = close > 0.0
+        next_fill = _first_after(filled, day)
+        ends = _first_from(ended, day)
+        waits_until = torch.minimum(next_fill, ends)
+        unsold = ~closes & (waits_until > last_day[:, None])
+        sale_day = torch.where(closes, day, waits_until)
+        sale_day = torch.where(unsold, torch.maximum(day, last_day[:, None] + 1), sale_day)
+        row = sale_day.clamp(max=days - 1)
+        is_end = ~closes & ~unsold & (ends < next_fill)
+        end_price = last_close * (1.0 - (trading.delisting_loss or 0.0))
+        sale = torch.where(closes | unsold, last_close, price.gather(0, row))
+        sale = torch.where(is_end, end_price, sale)
+        last_target = torch.where(closes | ~at_open.gather(0, row), sale_day, sale_day - 1)
+        last_target = torch.where(unsold, torch.minimum(day, last_day[:, None]), last_target)
+
+        # The sale that ends the holding time, by the day of the decision.
+        offset = fill_offset(trading)
+        holding, classic = trading.holding_days, trading.bookkeeping == "classic"
+        due = torch.searchsorted(sessions.mT.contiguous(), (sessions + holding).mT.contiguous()).mT
+        beyond = due > torch.maximum(last_day[:, None], day + holding)
+        row = due.clamp(max=days - 1)
+        at_the_end = last_close[last_day.clamp(max=days - 1)]
+        exit_day = torch.where(beyond | (due >= days), due, sale_day.gather(0, row))
+        last_target = torch.where(beyond, last_day[:, None], last_target.gather(0, row))
+        exit_price = torch.where(beyond, at_the_end, sale.gather(0, row))
+        fill_row = (day[:, 0] + offset).clamp(max=days - 1)
+        can_buy = closes & filled[fill_row] & (day + offset < days)
+        entry = torch.where(can_buy, price[fill_row] * (1.0 + trading.slippage_bps / BASIS_POINTS), torch.nan)
+        return cls(
+            price=price,
+            end_price=end_price,
+            entry=entry,
+            sale=sale,
+            sale_day=sale_day,
+            exit=exit_price,
+            exit_offset=exit_day - day,
+            target_offset=last_target - day,
+            ended=ended,
+            longest=max(holding, 0 if classic else _on_host(torch.where(can_buy, exit_day - day, 0).amax())),
+        )
+
+
+def fill_offset(trading: TradingConfig) -> int:
+    """Return the days from a decision to the fill of its order."""
+    return 0 if trading.fill == "same_close" else 1
+
+
+def _first_from(where: Tensor, day: Tensor) -> Tensor:
+    """Return the first day from each day on, that day included, on which `where` is true: `[days, assets]`.
+
+    Where there is none, it is the number of days.
+    """
+    return torch.where(where, day, len(where)).flip(0).cummin(0).values.flip(0)
+
+
+def _first_after(where: Tensor, day: Tensor) -> Tensor:
+    """Return the first day after each day on which `where` is true; the number of days where there is none."""
+    first = _first_from(where, day)
+    return torch.cat([first[1:], torch.full_like(first[:1], len(where))])
+
+
+def _on_host(value: Tensor) -> int:
+    return int(value)
+
+
+def _any(where: Tensor) -> bool:
+    return bool(where.any())
