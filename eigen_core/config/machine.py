@@ -58,7 +58,7 @@ _OF_A_RUN = {
     "trading": (
         "trading_days settlement_days holding_days buy_threshold purchases_per_day rank max_coefficient "
         "min_target max_target fill credit bookkeeping cost_bps slippage_bps loss_multiplier idle_penalty "
-        "no_trade_penalty observe_portfolio"
+        "no_trade_penalty observe_portfolio delisting_days delisting_loss"
     ),
     "portfolio": "short max_score initial_speed",
     "environment": "episode_steps normalise_observations normalise_rewards",
@@ -76,7 +76,7 @@ _OF_A_RUN = {
     "evolution": (
         "method enabled elite_share offspring_share tournament_size blend_low blend_high mutation_rate "
         "mutation_std plateau_generations plateau_improvement mutation_growth mutation_rate_limit "
-        "mutation_std_limit reinject_champion learning_agents sync_generations exploit_share perturbation "
+        "mutation_std_limit first_champion_plateau reinject_champion learning_agents sync_generations exploit_share perturbation "
         "distribution_variance distribution_variance_limit distribution_variance_decay islands "
         "migration_generations"
     ),
