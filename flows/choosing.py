@@ -1,8 +1,8 @@
-"""Which run a flow trains: the one that was named, the newest unfinished one of the store, or a new one."""
+"""Which run a flow trains: the one that was named, the one that was asked for last, an unfinished one, or a new one."""
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,11 +19,19 @@ from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_v
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
-from flows.journals import count_attempt, forget_attempts, withdraw_attempt
-from flows.names import NOTHING_NAME, SUSPENDED_NAME, default_run_name
+from flows.journals import (
+    count_attempt,
+    forget_attempts,
+    forget_stop,
+    is_stopped,
+    remember_stop,
+    withdraw_attempt,
+)
+from flows.names import NOTHING_NAME, RUNNING_NAME, SUSPENDED_NAME
 from flows.operations.home import Home
 from flows.own_flow_run import name_flow_run
-from flows.resuming import own_deployment, suspension_of
+from flows.requests import TrainingRequest, is_automatic, last_request, own_run_name
+from flows.resuming import own_deployment
 from flows.runs import (
     config_to_resume,
     configured_location,
@@ -91,37 +99,68 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
 
     Args:
         config: of a new run; of one that is resumed, only what is this machine's own counts.
-        run: its name; None: a new one, or with `resume` the newest unfinished one of the store.
+        run: its name; None: a new one, or with `resume` the one that was asked for last; if that is complete, or none
+            was, and a user asks: the newest unfinished one of the store.
         resume: the run must exist.
 
     Raises:
         InputError: the store or the run cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    require_store(config.checkpoint)
-    if resume and run is None:
+    if run is None and resume:
         return _run_to_resume(config)
-    if resume and run is not None:
+    require_store(config.checkpoint)
+    chosen = _named(config, run or own_run_name(config), resume=resume)
+    if chosen.location.exists():
+        forget_attempts(chosen.location)
+        forget_stop(chosen.location)
+    return chosen
+
+
+def _named(config: Config, run: str, *, resume: bool) -> ChosenRun:
+    if resume:
         config = _resumed_config(config, run)
-    name = run or default_run_name(config)
-    location = RunLocation.of(config.checkpoint, name)
-    if not location.exists():
-        return ChosenRun(name, config, None)
-    forget_attempts(location)
-    newest = newest_generation(location)
-    return ChosenRun(name, config, None if newest is None else newest[1])
+    location = RunLocation.of(config.checkpoint, run)
+    newest = newest_generation(location) if location.exists() else None
+    return ChosenRun(run, config, None if newest is None else newest[1])
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
-    found = newest_unfinished(config.checkpoint.store, config.checkpoint.local)
-    if found is None:
-        name_flow_run("nothing to resume")
-        return Completed(name=NOTHING_NAME, message=f"Every run in {config.checkpoint.store} is complete.")
-    suspended = suspension_of(found.name)
-    if suspended is not None:
-        name_flow_run(f"{found.name} is suspended")
-        return Completed(name=SUSPENDED_NAME, message=suspended)
-    return replace(found, config=_resumed_config(config, found.name))
+    """Return the run that was asked for last, if that is neither complete nor stopped; else, for a user, another one.
+
+    What nobody has asked for is not trained because a schedule looks for something to resume.
+    """
+    request = last_request()
+    if request is not None and request.stopped is None and not request.is_complete:
+        return _requested_run(config, request)
+    stopped = None if request is None else request.stopped
+    if request is None or not is_automatic():
+        require_store(config.checkpoint)
+        for found in unfinished_runs(config.checkpoint.store, config.checkpoint.local):
+            known = request if request is not None and request.run == found.name else last_request(found.name)
+            if known is None or known.stopped is None:
+                return replace(_named(config, found.name, resume=True), unnamed=True)
+            request, stopped = known, stopped or known.stopped
+    if request is not None and request.is_suspended:
+        name_flow_run(f"{request.run} is suspended")
+        return Completed(name=SUSPENDED_NAME, message=stopped)
+    name_flow_run("nothing to resume")
+    nothing = "Every run that was asked for is complete" if request is not None else "Every run is complete or stopped"
+    return Completed(name=NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
+
+
+def _requested_run(config: Config, request: TrainingRequest) -> ChosenRun | State[None]:
+    """Return the run of a request whose process has ended: as it was asked for, until that is known in its store."""
+    if request.waits:
+        return Completed(name=RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it.")
+    asked = request.parameters or {}
+    given = with_own_settings(Config.model_validate(asked.get("config") or {}), request.run)
+    resume = bool(asked.get("resume", True))
+    if request.begun or request.parameters is None:
+        # The prices of the run are where this machine knows them.
+        given, resume = given.model_copy(update={"market": config.market}), True
+    require_store(given.checkpoint)
+    return replace(_named(given, request.run, resume=resume), unnamed=True)
 
 
 def _resumed_config(given: Config, run: str) -> Config:
@@ -130,10 +169,15 @@ def _resumed_config(given: Config, run: str) -> Config:
 
 
 def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
-    """Return the run of a store that was trained last among those that are not complete; None if there is none.
+    """Return the first of `unfinished_runs`, None if there is none."""
+    return next(iter(unfinished_runs(store, local)), None)
 
-    Its configuration is the one it had last, with this machine's locations for it (`configured_location`). Runs whose
-    configuration cannot be read are logged and passed over.
+
+def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[ChosenRun]:
+    """Return the runs of a store that are not complete and were not cancelled or suspended, the one trained last first.
+
+    The configurations are those that they had last, with this machine's locations for them (`configured_location`).
+    Runs whose configuration cannot be read are logged and passed over.
 
     Raises:
         InputError: the store cannot be used.
@@ -149,9 +193,20 @@ def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> Chos
         found = newest_generation(location)
         newest = None if found is None else found[1]
         generation, written = (0, "") if newest is None else (newest.generation, newest.created)
-        if not is_complete(config, generation, holdout_of(location, generation)):
+        if is_stopped(location):
+            logger.info("Run '%s' is passed over: it was cancelled or suspended.", name)
+        elif not is_complete(config, generation, holdout_of(location, generation)):
             candidates.append((written, name, ChosenRun(name, config, newest, unnamed=True)))
-    return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
+    return [found for *_, found in sorted(candidates, key=lambda candidate: candidate[:2], reverse=True)]
+
+
+def keep_stop(run: str) -> None:
+    """Keep in its store that a user has cancelled a run, which a worker of this machine has trained."""
+    own = merge(values_of_environment(os.environ), _without_task(Home.of(os.environ).launched(run)))
+    config = _with_store_of_environment(config_from_values(merge(Config().model_dump(), own)))
+    location = RunLocation.of(config.checkpoint, run)
+    if location.exists():
+        remember_stop(location)
 
 
 def with_own_settings(config: Config, run: str | None) -> Config:
@@ -172,7 +227,7 @@ def with_own_settings(config: Config, run: str | None) -> Config:
         launched = {} if run is None else _launched(run)
         _require_parameters_of_a_run(config)
         require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
-        own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
+        own = merge(values_of_environment(os.environ), _without_task(launched))
         workers = {} if own.get("scheduler") is None else {"workers": 0}
         config = config_from_values(merge(config.model_dump(), {**own, **workers}))
     return _with_store_of_environment(config)
@@ -194,6 +249,10 @@ def _require_parameters_of_a_run(config: Config) -> None:
 def _launched(run: str) -> dict[str, Any]:
     """Return what `eigen launch` was given of this machine's own settings for a run that this flow run trains."""
     return Home.of(os.environ).launched(run) if own_deployment() is not None else {}
+
+
+def _without_task(launched: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in launched.items() if key != "task"}
 
 
 def _with_store_of_environment(config: Config) -> Config:

@@ -11,7 +11,8 @@ from eigen_core.account.figures import Figures
 from eigen_core.errors import InputError
 from eigen_core.reporting.report import NAMES, Report
 from eigen_core.reporting.report.comparison import COLOURS, Comparison, comparison_page
-from flows.backtests import Backtest, backtest
+from eigen_core.store.files import require_place
+from flows.backtests import Backtest, backtest, newest_of_run
 from flows.reports import report_of, write_page
 from flows.run_settings import differing_settings
 from flows.runs import status_of
@@ -42,6 +43,11 @@ def write_comparison(
     """
     if not 2 <= len(set(runs)) == len(runs) <= len(COLOURS):
         raise InputError(f"Give from two to {len(COLOURS)} different runs to compare.")
+    if file is not None:
+        require_place(file)
+    for run in runs:
+        # Before the first look at the days of another run, which is counted.
+        newest_of_run(store, run)
     compared = compare(store, [backtest(store, run, span=span, agent=agent) for run in runs])
     if file is not None:
         write_page(comparison_page(compared), file)

@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue
 
 from eigen_core.checkpoint import RunContents, RunLocation, parse_checksummed
 from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint.names import ATTEMPTS_NAME
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.memory import HostLimits, MemoryReport, write_report
@@ -102,7 +103,7 @@ class Attempt(Record):
     """When, ISO 8601, UTC."""
 
 
-ATTEMPTS = Journal("attempts.json", Attempt)
+ATTEMPTS = Journal(ATTEMPTS_NAME, Attempt)
 
 
 def count_attempt(location: RunLocation, generation: int) -> None:
@@ -136,6 +137,32 @@ def has_failed_too_often(location: RunLocation, generation: int) -> bool:
     """Whether scheduled resumes have given `generation` up."""
     newest = ATTEMPTS.read(location)[-MOST_ATTEMPTS:]
     return len(newest) == MOST_ATTEMPTS and all(attempt.generation == generation for attempt in newest)
+
+
+class Stop(Record):
+    """A user has cancelled or suspended the run."""
+
+    moment: str
+    """When, ISO 8601, UTC."""
+
+
+_STOPS = Journal("stops.json", Stop)
+
+
+def remember_stop(location: RunLocation) -> None:
+    """Keep that a user has stopped a run, which must exist: only who names it continues it."""
+    _STOPS.append(location, Stop(moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
+
+
+def forget_stop(location: RunLocation) -> None:
+    """Let a run be resumed again: a user has named it."""
+    if is_stopped(location):
+        _STOPS.replace(location, [])
+
+
+def is_stopped(location: RunLocation) -> bool:
+    """Whether a user has stopped a run, and nobody has named it since."""
+    return bool(_STOPS.read(location))
 
 
 class Request(Record):

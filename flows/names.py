@@ -5,11 +5,6 @@ No Prefect in here.
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from eigen_core.config import Config
-
 
 FINISHED_NAME = "AlreadyFinished"
 RUNNING_NAME = "AlreadyRunning"
@@ -38,6 +33,6 @@ def tagged_run(tags: Iterable[str]) -> str | None:
     return next((tag.removeprefix(_RUN) for tag in tags if tag.startswith(_RUN)), None)
 
 
-def default_run_name(config: "Config") -> str:
-    """Return a name for a run that was given none: its preset and the time."""
-    return f"{config.preset}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+def default_run_name(preset: str, moment: datetime | None = None) -> str:
+    """Return a name for a run that was given none: its preset and the time, which is now unless another is given."""
+    return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -16,6 +16,7 @@ from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from flows.listener import Listener
 from flows.names import SUSPENDED_EVENT, run_tag
 from flows.reporter import Reporter
+from flows.requests import BEGUN_LABEL
 from flows.resuming import is_scheduled, own_deployment, remove_needless_resumes, switch_schedule
 from flows.server_presence import require_server, server_asked, server_is_there, wait_for_server
 
@@ -76,6 +77,13 @@ class OwnFlowRun(Listener):
         if context is not None and context.flow_run is not None:
             # The log shows this name.
             context.flow_run.name = self._name
+
+    def prepared(self, training: "Training") -> None:  # noqa: ARG002
+        """Label the flow run: from now on the run's own store has on record what was asked for."""
+        if flow_run.id is not None:
+            with server_asked("The flow run could not be labelled", get_run_logger()) as client:
+                require_server()
+                client.update_flow_run_labels(UUID(flow_run.id), {BEGUN_LABEL: time.time()})
 
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
         """Let the schedule resume the run from now on, after a crash."""

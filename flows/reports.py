@@ -11,7 +11,7 @@ from eigen_core.market import build_panel
 from eigen_core.records import Excess
 from eigen_core.reporting.report import NAMES, Fact, Report, report_page
 from eigen_core.reporting.report.tables import UNDEFINED
-from eigen_core.store.files import replacing
+from eigen_core.store.files import replacing, require_place
 from eigen_core.units import count, percent, ratio
 from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
@@ -51,6 +51,7 @@ def write_report(store: str, run: str, *, span: str | None, agent: str, file: Pa
     Raises:
         InputError: as `backtest`; or the file cannot be written.
     """
+    require_place(file)
     played = backtest(store, run, span=span, agent=agent)
     report = report_of(played, status_of(store, run))
     write_page(report_page(report), file)

@@ -15,11 +15,11 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import StateType
-from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import _deployment_id
 from prefect.logging import get_logger
 
-from flows.names import SCHEDULED_TAG, run_tag
+from flows.names import SCHEDULED_TAG
+from flows.operations.flow_runs import trained_run
 from flows.server_presence import require_server, server_asked, server_is_there
 
 if TYPE_CHECKING:
@@ -76,30 +76,16 @@ def remove_needless_resumes() -> None:
                     client.delete_flow_run(waiting.id)
 
 
-def suspension_of(run: str) -> str | None:
-    """Return, as a sentence, that the training of a run was suspended; None if not."""
-    deployment = own_deployment()
-    if deployment is None:
-        return None
-    trained = FlowRunFilter(
-        deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
-        tags=FlowRunFilterTags(all_=[run_tag(run)]),
-    )
-    last: list[FlowRun] = []
-    with server_asked(f"It is not known whether run {run} is suspended", logger) as client:
-        require_server()
-        last = client.read_flow_runs(flow_run_filter=trained, sort=FlowRunSort.START_TIME_DESC, limit=1)
-    if not last or last[0].state is None or not last[0].state.is_paused():
-        return None
-    end = last[0].state.state_details.pause_timeout
-    until = "" if end is None else f" until {end:%d %b %H:%M} UTC"
-    return f"Flow run {last[0].name} is suspended{until}: resume or cancel it in its page."
-
-
 def stop_resuming(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:  # noqa: ARG001 - what Prefect calls a hook with
-    """Switch the schedule off after a cancellation: it would resume the training within ten minutes."""
+    """Switch the schedule off after a cancellation, and keep with the run that nothing but its name continues it."""
     if flow_run.deployment_id is not None:
         _switch(flow_run.deployment_id, False)
+    run = trained_run(flow_run)
+    if run is not None:
+        # It loads torch, which a server's pages need not wait for.
+        from flows.choosing import keep_stop
+
+        keep_stop(run)
 
 
 def schedule_of(found: "DeploymentResponse") -> "DeploymentSchedule | None":

@@ -34,7 +34,7 @@ from eigen_core.threads import computing_threads
 from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_own_settings
 from flows.cockpit import Cockpit
 from flows.goodput import work_recorded
-from flows.journals import BlockedError, remember_own_settings
+from flows.journals import BlockedError, remember_own_settings, remember_stop
 from flows.listener import Listener, outside_listeners
 from flows.looks import keep_look
 from flows.memory_watch import MemoryWatch
@@ -44,6 +44,7 @@ from flows.own_flow_run import CancellationError, OwnFlowRun, report_suspension
 from flows.plotting import Plotting
 from flows.prefect_environment import set_umask
 from flows.reporter import Reporter
+from flows.requests import own_run
 from flows.resuming import is_scheduled, switch_schedule
 from flows.run_plan import RunPlan, RunTooLargeError, require_fit
 from flows.runs import holdout_of, is_complete, keep_request, open_or_create
@@ -98,15 +99,19 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     tune_allocator()
     set_umask(os.environ)
     resume = resume or (run is None and is_scheduled())
+    run = run or (own_run() if resume else None)
+    chosen: ChosenRun | State[None] | None = None
     try:
         chosen = choose_run(with_own_settings(config, run), run, resume=resume)
         ended = _train(chosen) if isinstance(chosen, ChosenRun) else chosen
     except (RunLockedError, LeaseHeldError) as error:
         return Completed(name=RUNNING_NAME, message=str(error))
     except Pause:
+        _keep_stop(chosen)
         report_suspension()
         raise
     except CancellationError as error:
+        _keep_stop(chosen)
         switch_schedule(False)
         return Cancelled(message=str(error))
     except TerminationSignal:
@@ -123,6 +128,11 @@ def train_run(config: Config, run: str | None, *, resume: bool) -> State[None] |
     if ended is None or ended.name in _LAST_NAMES:
         switch_schedule(False)
     return ended
+
+
+def _keep_stop(chosen: ChosenRun | State[None] | None) -> None:
+    if isinstance(chosen, ChosenRun) and chosen.location.exists():
+        remember_stop(chosen.location)
 
 
 def _end_at_once() -> None:
@@ -190,12 +200,12 @@ def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener])
         exits.enter_context(computed_by_workers(run.name, state, data, workers))
         open_or_create(config, run.name)
         session = exits.enter_context(open_session(config.checkpoint, run.name))
-        keep_request(config, run.name)
         watch.add_uploads(session)
         if run.newest is not None:
             with watch.guard.phase("resume", run.generation):
                 _resume(state, session)
-        # Now it is known that these are the run's data.
+        # Now it is known that these are the run's data: what is refused must not change what the run was asked for.
+        keep_request(config, run.name)
         remember_own_settings(config, run.name)
         plotting = Plotting()
         exits.callback(plotting.stop)

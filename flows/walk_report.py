@@ -15,6 +15,7 @@ from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import Fact, Fold, Report, report_page
 from eigen_core.store import open_store
+from eigen_core.store.files import require_place
 from eigen_core.units import count
 from flows.reports import WrittenReport, facts_of, write_page
 from flows.run_settings import options_of, settings_of
@@ -77,6 +78,7 @@ def write_walk_report(store: str, name: str, file: Path) -> WrittenReport:
             file cannot be written.
         StoreUnavailableError: the store does not answer.
     """
+    require_place(file)
     report = report_of_walk(play_walk(stored_walk(store, name)))
     write_page(report_page(report), file)
     return WrittenReport(report, "champion", file)

@@ -191,8 +191,19 @@ def remember_walk(walk: Walk) -> None:
         InputError: the store cannot be used, or the walk was begun otherwise.
         StoreUnavailableError: the store does not answer.
     """
-    store, name, now = open_store(walk.config.checkpoint.store), _document_name(walk.name), walk.document()
-    if created(store, name, checksummed(now)):
+    if not created(open_store(walk.config.checkpoint.store), _document_name(walk.name), checksummed(walk.document())):
+        require_same_walk(walk)
+
+
+def require_same_walk(walk: Walk) -> None:
+    """Refuse to go on with a walk that was begun otherwise; nothing is written.
+
+    Raises:
+        InputError: it was, or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    store, now = open_store(walk.config.checkpoint.store), walk.document()
+    if store.stat(_document_name(walk.name)) is None:
         return
     begun = _begun(store, walk.name)
     options = [f"--{key.replace('_', '-')}" for key in ("train_days", "seeds") if begun[key] != now[key]]

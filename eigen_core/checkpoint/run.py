@@ -29,7 +29,7 @@ from eigen_core.checkpoint.manifest import (
     manifest_bytes,
     reading_part,
 )
-from eigen_core.checkpoint.names import CONFIG_NAME, LEASES, LOCK_NAME, PLOTS, blob_name, generation_of
+from eigen_core.checkpoint.names import BEFORE_A_RUN, CONFIG_NAME, LOCK_NAME, PLOTS, blob_name, generation_of
 from eigen_core.checkpoint.reading import LoadedGeneration, read_snapshot, verify_parts
 from eigen_core.checkpoint.retention import CleanReport
 from eigen_core.checkpoint.ring_files import ring_columns, write_ring
@@ -389,7 +389,7 @@ def _parent_of(generation: int, base: Manifest | None) -> str | None:
 
 
 def _is_taken(path: Path) -> bool:
-    """Whether there is something in the place of a new run that is neither empty nor a lock or a lease for it."""
+    """Whether there is something in the place of a new run that is neither empty nor lock, lease or attempts for it."""
     with explained("make a run in", path.parent):
         try:
             names = os.listdir(path)
@@ -397,4 +397,4 @@ def _is_taken(path: Path) -> bool:
             return False
         except NotADirectoryError:
             return os.path.lexists(path)
-    return any(not name.startswith(".") and name not in (LOCK_NAME, LEASES.rstrip("/")) for name in names)
+    return any(not name.startswith(".") and name not in BEFORE_A_RUN for name in names)

@@ -4,6 +4,7 @@ from eigen_core.generation.holdout import hold_out
 from eigen_core.generation.phases import evaluate, evolve, train
 from eigen_core.generation.snapshot import (
     record_telemetry,
+    require_same_data,
     restore,
     snapshot,
     snapshot_form,
@@ -21,6 +22,7 @@ __all__ = [
     "hold_out",
     "record_telemetry",
     "remember_saved",
+    "require_same_data",
     "resolve_device",
     "restore",
     "snapshot",

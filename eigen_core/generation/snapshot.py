@@ -178,12 +178,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     """
     config, generation, ring = state.config, saved.generation, saved.ring
     document = _read(saved, "state", partial(parsed, _STATE))
-    if document.panel != state.task.fingerprint:
-        raise InputError(
-            f"generation {generation} was trained on other data: its panel was {document.panel[:12]}, this one is "
-            f"{state.task.fingerprint[:12]}. Give the data and feature functions that the run began with, or start a "
-            "new run."
-        )
+    _require_same_data(state, document, generation)
     history = _read(saved, "history", lambda held: history_in(held, generation))
     telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))
     champion = Champion(
@@ -229,6 +224,33 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
         generation=generation,
     )
     warn_of_another(saved.computed_by, generation, state.device)
+
+
+def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
+    """Refuse what `restore` would refuse because of its data, before a run is taken to be restored.
+
+    Args:
+        state: the state before the first generation.
+        document: the document `state` of the generation's snapshot; one that no run can have left is not looked at.
+        generation: its number.
+
+    Raises:
+        InputError: the snapshot was taken on other data.
+    """
+    try:
+        found = parsed(_STATE, document)
+    except UnfitRecordsError:
+        return
+    _require_same_data(state, found, generation)
+
+
+def _require_same_data(state: TrainingState, document: _StateDocument, generation: int) -> None:
+    if document.panel != state.task.fingerprint:
+        raise InputError(
+            f"generation {generation} was trained on other data: its panel was {document.panel[:12]}, this one is "
+            f"{state.task.fingerprint[:12]}. Give the data and feature functions that the run began with, or start a "
+            "new run."
+        )
 
 
 def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

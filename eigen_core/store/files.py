@@ -77,6 +77,20 @@ def store_errors(action: str, path: Path) -> Iterator[None]:
         raise StoreUnavailableError(f"Cannot {action} {path}: {error.strerror or error}") from error
 
 
+def require_place(path: Path) -> None:
+    """Refuse a file that could not be written, before its content is computed; nothing is made.
+
+    Raises:
+        InputError: its folder cannot be made or written to.
+    """
+    nearest = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    with explained("write", path):
+        if not nearest.is_dir():
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents durably; one that exists is not an error."""
     missing = []

@@ -45,10 +45,14 @@ def backtest(
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
     from eigen_core.progress import progress_to
+    from eigen_core.store.files import require_place
     from flows.backtest_files import write_backtest
     from flows.backtests import backtest as play
     from flows.cli.display import display_on
 
+    if out is not None:
+        # Before the look at these days, which is counted.
+        require_place(out / "equity.csv")
     with display_on(Console(stderr=True)) as display:
         display.waiting_for("reading the data")
         with progress_to(display):

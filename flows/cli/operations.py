@@ -220,7 +220,7 @@ def launch(
     home = Home.of(os.environ)
     settings = given_settings(generations, seed, assignments, data, _absolute(store), device)
     config = load_config(preset, settings)
-    name = default_run_name(config) if run is None else run
+    name = default_run_name(config.preset) if run is None else run
     check_run_name(name)
     api = known_server(home, os.environ)
     # First: what is being trained takes the memory and holds the run that would be checked here.
@@ -241,9 +241,9 @@ def launch(
             config = config_to_resume(
                 config.checkpoint.store, name, config.market.data, config.checkpoint.local, home.launched(name)
             )
-        with refused_with_its_plan(config, output_console()):
-            found, run_plan = require_trainable(config)
         require_same_run_here(config, name)
+        with refused_with_its_plan(config, output_console()):
+            found, run_plan = require_trainable(config, name)
     values = run_values(values if preset is None else {"preset": preset, **values})
 
     def remember() -> None:

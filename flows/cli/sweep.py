@@ -95,10 +95,9 @@ def run_sweep(sweep: Sweep, say: Callable[[str], None]) -> list[TrialResult]:
     definition = _definition(sweep)
     from flows.sweeps import Study
 
-    with _held(sweep):
+    with whole_runs(sweep.jobs, sweep.runs_on) as runs, _held(sweep):
         study = Study(sweep.folder / f"{sweep.name}.db", definition)
-        with whole_runs(sweep.jobs, sweep.runs_on) as runs:
-            _Trials(runs, sweep, study, say).train()
+        _Trials(runs, sweep, study, say).train()
         return results_of(sweep, study)
 
 

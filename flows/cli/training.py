@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
+    from eigen_core.generation import TrainingState
     from eigen_core.profiling import Profile
     from flows.run_plan import RunPlan
 
@@ -209,7 +210,7 @@ def _check(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
     from eigen_core.checkpoint import RunDirectory
     from flows.runs import open_or_create
 
-    found = require_trainable(config)
+    found = require_trainable(config, name)
     location = open_or_create(config, name)
     if location.local.exists():
         with RunDirectory.open(location.root, name).lock():
@@ -218,22 +219,39 @@ def _check(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
     return found
 
 
-def require_trainable(config: "Config") -> "tuple[Sequence[str], RunPlan]":
-    """Refuse a configuration that cannot be trained on its data, here; nothing is written.
+def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
+    """Refuse a configuration that cannot be trained on its data, here, as the run `name`; nothing is written.
 
     Returns what was found in the data, in sentences, and what the run will take.
 
     Raises:
-        InputError: the data, or the configuration with them, cannot be used.
+        InputError: the data, or the configuration with them, cannot be used, or the run was trained on other data.
         RunTooLargeError: the run does not fit into memory or disk.
     """
     from eigen_core.generation import start_training
     from eigen_core.reporting.trackers import require_packages
     from eigen_core.task import open_data
+    from eigen_core.workers import workers_of
     from flows.run_plan import require_fit
 
     require_packages(config)
+    if config.scheduler is not None:
+        # Refused here if it cannot be reached: the flow would find out when the run has been made.
+        workers_of(config.scheduler)
     data = open_data(config)
     run_plan = require_fit(config, data.facts)
-    start_training(config, data.content)
+    _require_its_data(start_training(config, data.content), name)
     return data.lines, run_plan
+
+
+def _require_its_data(state: "TrainingState", name: str) -> None:
+    from eigen_core.checkpoint import DamagedGenerationError, RunLocation
+    from eigen_core.generation import require_same_data
+    from flows.runs import newest_generation
+
+    newest = newest_generation(RunLocation.of(state.config.checkpoint, name))
+    if newest is not None:
+        contents, manifest = newest
+        # A damaged one is told, and passed over, when the run is brought back.
+        with suppress(DamagedGenerationError, KeyError):
+            require_same_data(state, contents.document(manifest, "state"), manifest.generation)

@@ -143,7 +143,7 @@ def train(
 ) -> None:
     """Train a run, or continue it if there is one of that name with the same settings."""
     config = config_of(preset, generations, seed, assignments, data, store, device)
-    start_or_continue(config, default_run_name(config) if run is None else run, fresh=fresh, profile=profile)
+    start_or_continue(config, default_run_name(config.preset) if run is None else run, fresh=fresh, profile=profile)
 
 
 @sentences

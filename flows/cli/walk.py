@@ -145,18 +145,20 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
         announce(display, "reading the data")
         with progress_to(display):
             walk = planned()
-        from flows.walks import remember_walk
+        from flows.walks import remember_walk, require_same_walk
 
-        remember_walk(walk)
+        require_same_walk(walk)
         left = next(((run, settings) for run, settings in walk.runs() if not is_finished(settings, run)), None)
         if left is None:
+            remember_walk(walk)
             return walk
         run, settings = left
         server.check()
         with refused_with_its_plan(settings, console):
             # Not around the flow: what Prefect still reports at this process's end needs the server.
             with started_meanwhile(server, signals), progress_to(display):
-                found, run_plan = require_trainable(settings)
+                found, run_plan = require_trainable(settings, run)
+                remember_walk(walk)
             for line in (*found, run_plan.sentence()):
                 print_line(console, line, style="dim")
             try:
@@ -190,11 +192,12 @@ def train_side_by_side(
         Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
     """
     walk = planned()
-    from flows.walks import folder_of, remember_walk
+    from flows.walks import folder_of, remember_walk, require_same_walk
 
-    remember_walk(walk)
+    require_same_walk(walk)
     runs = [whole_run(run, preset, [*given, *_days_of(config)]) for run, config in walk.runs()]
     with whole_runs(jobs, runs_on) as trained_by:
+        remember_walk(walk)
         train_all(runs, trained_by, jobs, folder_of(walk), say)
     return walk
 

@@ -135,7 +135,18 @@ def set_resuming(client: SyncPrefectClient, active: bool) -> None:
     Raises:
         InputError: the server has no such deployment or schedule.
     """
-    if not set_schedule(client, find_deployment(client), active):
+    deployment = find_deployment(client)
+    require_schedule(deployment)
+    set_schedule(client, deployment, active)
+
+
+def require_schedule(deployment: DeploymentResponse) -> None:
+    """Refuse a deployment without the schedule that resumes.
+
+    Raises:
+        InputError: it was removed.
+    """
+    if schedule_of(deployment) is None:
         raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
 
 

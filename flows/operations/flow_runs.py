@@ -40,7 +40,7 @@ def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
     found = active_flow_runs(client)
     # A run that waits for its process comes after one that has it.
     begun = [run for run in found if run.state_type != StateType.PENDING]
-    return next(iter([*begun, *(run for run in found if _is_beginning(run))]), None)
+    return next(iter([*begun, *(run for run in found if is_beginning(run))]), None)
 
 
 def active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
@@ -145,7 +145,7 @@ def _may_work_for(process: psutil.Process, flow_run_id: str) -> bool:
         return False
 
 
-def _is_beginning(pending: FlowRun) -> bool:
+def is_beginning(pending: FlowRun) -> bool:
     """Whether a flow run that is to begin will: not so if its worker has ended before its process was there."""
     if pending.state is None:
         return False

@@ -1,7 +1,7 @@
 """Starting a training on the worker. `eigen up` uses it too and need not load torch: it is imported where needed."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,8 @@ from prefect.exceptions import PrefectHTTPStatusError
 
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from flows.operations.deploying import client_of, find_deployment, resume_schedule, set_resuming
+from flows.names import SCHEDULED_TAG
+from flows.operations.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.operations.environment import ui_of
 from flows.operations.flow_runs import is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
 from flows.resuming import RESUME
@@ -67,6 +68,7 @@ def launch(
     """
     with client_of(api) as client:
         deployment = find_deployment(client)
+        require_schedule(deployment)
         _wait_until_free(client, api, say)
         before()
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
@@ -76,11 +78,12 @@ def launch(
 
 
 def resume(api: str, *, always: bool = True) -> str | None:
-    """Have the newest unfinished run of the worker's store trained, now and until it is finished.
+    """Have the run that was launched last trained, now and until it is finished.
 
     Args:
         api: of the server.
-        always: also if nothing was launched since the schedule that resumes was switched off.
+        always: also if nothing was launched since the schedule that resumes was switched off, or if the last one is
+            complete or was stopped: then the newest unfinished run of the worker's store that was not stopped.
 
     Returns the page of the flow run; None if one is under way or due already, or nothing is to be resumed.
     """
@@ -93,7 +96,9 @@ def resume(api: str, *, always: bool = True) -> str | None:
                 return None
         if running_flow_run(client) is not None or _is_due(next_flow_run(client)):
             return None
-        return page_of(api, str(_create(client, find_deployment(client).id, {"resume": True}, RESUME).id))
+        tags = () if always else (SCHEDULED_TAG,)
+        created = _create(client, find_deployment(client).id, {"resume": True}, RESUME, tags)
+        return page_of(api, str(created.id))
 
 
 def _is_due(flow_run: FlowRun | None) -> bool:
@@ -163,10 +168,11 @@ def _ending(active: FlowRun) -> str | None:
     return None
 
 
-def _create(client: SyncPrefectClient, deployment_id: UUID, parameters: dict[str, Any], name: str) -> FlowRun:
-
+def _create(
+    client: SyncPrefectClient, deployment_id: UUID, parameters: dict[str, Any], name: str, tags: Sequence[str] = ()
+) -> FlowRun:
     try:
-        return client.create_flow_run_from_deployment(deployment_id, parameters=parameters, name=name)
+        return client.create_flow_run_from_deployment(deployment_id, parameters=parameters, name=name, tags=tags)
     except PrefectHTTPStatusError as error:
         detail = error.response.json().get("detail", error.response.text) if error.response.content else str(error)
         raise InputError(

@@ -129,6 +129,26 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, listening: L
             though it has no password, or the log cannot be written to.
         Stopped: the server ended, or did not answer in time.
     """
+    require_startable(home, environ, port, listening)
+    api = api_at(port)
+    command, environment = server_command(port, listening.host), server_environment(environ, port)
+    record, started = home.start("server", command, environment, api=api, host=listening.host)
+    try:
+        started.wait_until_ready("server", lambda: answers(api), START_SECONDS)
+    except Stopped:
+        started.stop()
+        raise
+    home.remember_port(port)
+    return record
+
+
+def require_startable(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> None:
+    """Refuse to start a server as `start_server` would; nothing is written.
+
+    Raises:
+        InputError: the port is taken, a training waits for the server at another one, or other machines could reach it
+            though it has no password.
+    """
     host = listening.host
     if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
         raise InputError(
@@ -144,16 +164,6 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, listening: L
         )
     if is_taken(host, port):
         raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
-    api = api_at(port)
-    command, environment = server_command(port, host), server_environment(environ, port)
-    record, started = home.start("server", command, environment, api=api, host=host)
-    try:
-        started.wait_until_ready("server", lambda: answers(api), START_SECONDS)
-    except Stopped:
-        started.stop()
-        raise
-    home.remember_port(port)
-    return record
 
 
 def _prefects_api() -> str | None:

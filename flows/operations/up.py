@@ -17,7 +17,14 @@ from flows.operations.environment import api_at, ui_of, worker_command, worker_e
 from flows.operations.flow_runs import last_heartbeat, report_lost
 from flows.operations.home import Home, ProcessRecord
 from flows.operations.processes import last_words
-from flows.operations.server import Listening, configured_api, known_server, start_server, wanted_port
+from flows.operations.server import (
+    Listening,
+    configured_api,
+    known_server,
+    require_startable,
+    start_server,
+    wanted_port,
+)
 from flows.operations.supervisor import ensure_supervisor
 
 Say = Callable[[str], None]
@@ -77,6 +84,11 @@ def bring_up(
         InputError: the port is taken, another `eigen up` is at work, or the server elsewhere does not answer.
         Stopped: a process ended, or was not ready in time.
     """
+    if not home.path.exists():
+        # What is refused leaves no folder behind.
+        port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
+        if port is not None:
+            require_startable(home, environ, port, listening)
     with home.alone(_LOCK_TIMEOUT_SECONDS if waits or home.running("supervisor") is not None else 0.0):
         brought = _brought(home, environ, listening, say, only)
         if supervised:

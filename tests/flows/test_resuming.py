@@ -20,16 +20,24 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.context import _deployment_id
 from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
-from prefect.states import Cancelled, Failed, Running, Scheduled, Suspended
+from prefect.states import Cancelled, Completed, Crashed, Failed, Pending, Running, Scheduled, Suspended
 
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.config import Config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
-from flows import choosing, own_flow_run
+from flows import choosing, own_flow_run, training
 from flows.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
-from flows.names import BLOCKED_NAME, FINISHED_NAME, NOTHING_NAME, SUSPENDED_EVENT, SUSPENDED_NAME, run_tag
+from flows.names import (
+    BLOCKED_NAME,
+    FINISHED_NAME,
+    NOTHING_NAME,
+    RUNNING_NAME,
+    SUSPENDED_EVENT,
+    SUSPENDED_NAME,
+    run_tag,
+)
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.runs import status_of
 from flows.train import train_flow
@@ -168,7 +176,7 @@ def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-    monkeypatch.setattr(choosing, "newest_unfinished", raising(InputError("the key may not read the bucket")))
+    monkeypatch.setattr(choosing, "unfinished_runs", raising(InputError("the key may not read the bucket")))
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
     assert deployed.is_on
@@ -228,9 +236,16 @@ class TestStopped:
         location = RunLocation.of(config.checkpoint, "mine")
         ends: list[dict[str, Any]] = []
         monkeypatch.setattr(own_flow_run, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
+
+        def resumed() -> State[Any]:
+            """What goes on: of itself after a signal; what was suspended because its user resumes it."""
+            if isinstance(told, Pause):
+                return cast("State[Any]", asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True))
+            return scheduled(tmp_path)
+
         begun: list[tuple[Any, str, Callable[[], object]]] = [
             (phases, "train", lambda: asked(config, "mine", return_state=True)),
-            (RunSession, "save", lambda: scheduled(tmp_path)),
+            (RunSession, "save", resumed),
         ]
         for generation, (owner, name, begin) in enumerate(begun):
             with monkeypatch.context() as patch:
@@ -247,7 +262,7 @@ class TestStopped:
             (related,) = end["related"]
             assert related["prefect.resource.id"] == f"prefect.deployment.{deployed.number}"
         assert location.stored.verify() == []
-        assert scheduled(tmp_path).is_completed()
+        assert resumed().is_completed()
         whole = status_of(str(tmp_path), "mine")
         assert asked(config, "undisturbed", return_state=True).is_completed()
         undisturbed = status_of(str(tmp_path), "undisturbed")
@@ -258,23 +273,139 @@ class TestStopped:
 
 
 @pytest.mark.thorough
-def test_what_is_suspended_is_left_alone_until_it_is_resumed(
+def test_what_is_suspended_is_left_alone_until_a_user_names_it(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
         assert asked(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_failed()
-    for run in ("mine", "other"):
-        number = deployed.asked(Running(), by_schedule=False)
-        deployed.client.update_flow_run(number, name=f"{run} gen 1-1", tags=[run_tag(run)])
-        deployed.client.set_flow_run_state(number, Suspended(timeout_seconds=3600), force=True)
-        ended = scheduled(tmp_path)
-        assert (ended.name, deployed.is_on) == (SUSPENDED_NAME, True)
-        assert re.match(r"Flow run mine gen 1-1 is suspended until \d\d \w+ \d\d:\d\d UTC: resume", str(ended.message))
+    number = deployed.asked(Running(), by_schedule=False)
+    deployed.client.update_flow_run(number, name="mine gen 1-1", tags=[run_tag("mine")])
+    deployed.client.set_flow_run_state(number, Suspended(timeout_seconds=3600), force=True)
+    ended = scheduled(tmp_path)
+    assert (ended.name, deployed.is_on) == (SUSPENDED_NAME, True)
+    assert re.match(r"Flow run mine gen 1-1 is suspended until \d\d \w+ \d\d:\d\d UTC: resume", str(ended.message))
     assert ATTEMPTS.read(RunLocation.of(small_flow_config(tmp_path).checkpoint, "mine")) == []
-    for mine in deployed.flow_runs("mine"):
-        deployed.client.set_flow_run_state(mine, Failed(message="The flow was paused and never resumed."), force=True)
-    assert scheduled(tmp_path).name == "Completed"
+    deployed.client.set_flow_run_state(number, Failed(message="The flow was paused and never resumed."), force=True)
+    for _ in range(2):
+        ended = scheduled(tmp_path)
+        assert (ended.name, deployed.is_on) == (NOTHING_NAME, False)
+        assert "`eigen launch --run mine` continues it" in str(ended.message)
+        deployed.client.set_flow_run_state(number, Cancelled(), force=True)
+    assert status_of(str(tmp_path), "mine").generation == 0
+    assert asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True).is_completed()
+
+
+class TestRequests:
+    """What a user has asked for is trained, whatever becomes of its process; what a user has stopped is not."""
+
+    @staticmethod
+    def unfinished(config: Config, run: str, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
+        """A run without any generation."""
+        with monkeypatch.context() as patch:
+            patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+            assert asked(config, run, return_state=True).is_failed()
+        return RunLocation.of(config.checkpoint, run)
+
+    @staticmethod
+    def by_user(store: Path) -> State[Any]:
+        """What `eigen up --resume` starts."""
+        return cast("State[Any]", asked(small_flow_config(store), resume=True, return_state=True))
+
+    def launched(self, deployed: Deployed, state: State[Any], **parameters: Any) -> UUID:
+        """A flow run that was launched, and is in this state."""
+        config = parameters.pop("config", None)
+        values = {} if config is None else {"config": config.model_dump(mode="json", exclude={"checkpoint"})}
+        found = deployed.client.create_flow_run_from_deployment(deployed.number, parameters={**values, **parameters})
+        deployed.client.set_flow_run_state(found.id, Running(), force=True)
+        deployed.client.set_flow_run_state(found.id, state, force=True)
+        return found.id
+
+    @pytest.mark.thorough
+    def test_one_whose_process_dies_before_its_first_files_is_trained_and_no_other(
+        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small_flow_config(tmp_path, generations=1, seed=5)
+        self.unfinished(config, "other", monkeypatch)
+        deployed.switch_on()
+        self.launched(deployed, Crashed(), config=config.model_copy(update={"seed": 7}), run="lost")
+        assert scheduled(tmp_path).is_completed()
+        status = status_of(str(tmp_path), "lost")
+        assert (status.state, status.config.seed) == ("finished", 7)
+        assert status_of(str(tmp_path), "other").generation == 0
+
+    @pytest.mark.thorough
+    def test_one_that_dies_each_time_is_tried_three_times_under_one_name(
+        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deployed.switch_on()
+        self.launched(deployed, Crashed(), config=small_flow_config(tmp_path, generations=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(training, "start_training", raising(FloatingPointError("no luck")))
+            ends = [scheduled(tmp_path).name for _ in range(MOST_ATTEMPTS + 1)]
+        assert ends == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME]
+        (name,) = (path.name for path in tmp_path.iterdir())
+        assert name.startswith("quickstart-")
+        assert not deployed.is_on
+
+    @pytest.mark.thorough
+    def test_more_generations_are_trained_though_the_process_died_before_they_were_in_the_store(
+        self, deployed: Deployed, tmp_path: Path
+    ) -> None:
+        config = small_flow_config(tmp_path, generations=1)
+        assert asked(config, "mine", return_state=True).is_completed()
+        self.launched(deployed, Crashed(), config=config.model_copy(update={"generations": 2}), run="mine")
+        assert scheduled(tmp_path).is_completed()
+        assert status_of(str(tmp_path), "mine").generation == 2
+
+    @pytest.mark.parametrize("message", ["Deployment concurrency limit reached.", None])
+    @pytest.mark.thorough
+    def test_a_cancellation_by_the_server_stops_nothing_and_that_by_a_user_all(
+        self, deployed: Deployed, tmp_path: Path, message: str | None
+    ) -> None:
+        config = small_flow_config(tmp_path, generations=1)
+        self.launched(deployed, Crashed(), config=config, run="first")
+        self.launched(deployed, Cancelled(message=message), config=config, run="second")
+        deployed.switch_on()
+        ended = scheduled(tmp_path)
+        assert ended.name == ("Completed" if message else NOTHING_NAME)
+        assert not deployed.is_on
+        assert [path.name for path in tmp_path.iterdir()] == (["first"] if message else [])
+
+    @pytest.mark.thorough
+    def test_a_cancelled_run_stays_so_on_another_server_until_it_is_named(
+        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small_flow_config(tmp_path, generations=1)
+        self.unfinished(config, "mine", monkeypatch)
+        number = self.launched(deployed, Cancelled(), config=config, run="mine")
+        stop_resuming(train_flow, deployed.client.read_flow_run(number), Cancelled())
+        for ended in (scheduled(tmp_path), self.by_user(tmp_path)):
+            assert (ended.name, "`eigen launch --run mine` continues it" in str(ended.message)) == (NOTHING_NAME, True)
+        deployed.client.delete_flow_run(number)
+        for ended in (scheduled(tmp_path), self.by_user(tmp_path)):
+            assert ended.name == NOTHING_NAME
+        with monkeypatch.context() as patch:
+            patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+            assert asked(config, "mine", resume=True, return_state=True).is_failed()
+        assert scheduled(tmp_path).is_completed()
+
+    @pytest.mark.thorough
+    def test_a_resume_that_nobody_has_asked_for_leaves_what_nobody_has_asked_for(
+        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = small_flow_config(tmp_path, generations=1)
+        self.unfinished(config, "by-hand", monkeypatch)
+        self.launched(deployed, Completed(), config=config, run="mine")
+        assert scheduled(tmp_path).name == NOTHING_NAME
+        assert self.by_user(tmp_path).name == "Completed"
+        assert status_of(str(tmp_path), "by-hand").generation == 1
+
+    def test_one_that_is_about_to_begin_is_left_to_its_own_flow_run(self, deployed: Deployed, tmp_path: Path) -> None:
+        set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
+        self.launched(deployed, Pending(), config=small_flow_config(tmp_path), run="mine")
+        ended = scheduled(tmp_path)
+        assert (ended.name, deployed.is_on) == (RUNNING_NAME, True)
 
 
 @pytest.mark.thorough
