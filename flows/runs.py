@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -459,8 +460,21 @@ def newest_generation(location: RunLocation) -> tuple[RunContents, Manifest] | N
 
 
 def newest_first(location: RunLocation) -> Iterator[tuple[RunContents, Manifest]]:
-    """Yield all manifests and where they are, the newest first; none is read long before it is its turn."""
-    return ((contents, found) for contents, found in newest_of(location.contents()) if isinstance(found, Manifest))
+    """Yield all manifests and where they are, the newest first; none is read long before it is its turn.
+
+    One that is damaged is logged.
+    """
+    for contents, found in newest_of(location.contents()):
+        if isinstance(found, Manifest):
+            yield contents, found
+        else:
+            _warn_once(f"Run '{location.name}' in {contents.store.url}: {found}. What is older is used.")
+
+
+@cache
+def _warn_once(sentence: str) -> None:
+    """Log what a process would find again and again."""
+    logger.warning("%s", sentence)
 
 
 def _config_of(location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:

@@ -6,6 +6,7 @@ with safe_open("champion.safetensors", framework="pt") as file:
 """
 
 import json
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from eigen_core.checkpoint.tensor_files import read_tensors, tensor_file
 from eigen_core.config.stored import current_values
 from eigen_core.errors import InputError
 from eigen_core.store.files import explained, replacing
+
+logger = logging.getLogger(__name__)
 
 CHAMPION = "champion"
 """Stem of the tensors and of the document that a champion is made of."""
@@ -66,6 +69,7 @@ def write_champion(contents: RunContents, path: Path, manifest: Manifest | None 
             _write(contents, path, found)
         except DamagedGenerationError as error:
             damages += error.damages
+            logger.warning("Run '%s': %s. An older champion is looked for.", contents.name, error.damages[0])
         else:
             return found
     if damages:

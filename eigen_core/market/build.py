@@ -22,6 +22,7 @@ from eigen_core.market.normalisation import normalised
 from eigen_core.market.own_features import feature_functions, uses_columns
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.reading_need import require_memory_to_read
 from eigen_core.market.report import DataReport
 from eigen_core.market.sources import PriceRows, read_source
 from eigen_core.memory import release_free_memory
@@ -60,11 +61,14 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     cache = PanelCache(cache_root if cache_root is not None else default_cache_root())
     opened: _Opened | None = None
     if feature_functions(market):
+        require_memory_to_read(source, config)
         # What a function returns is known once it was called: its code may use other code, and may not have changed.
         opened = _opened(source, market)
         fingerprint = _with_results(fingerprint, opened.features)
     found = cache.load(fingerprint, market)
     if found is None:
+        if opened is None:
+            require_memory_to_read(source, config)
         panel, report = _build(config, source, opened or _opened(source, market), fingerprint)
         cache.store(panel, report)
         # What is returned is always what was stored: mapped, not a second copy in memory.

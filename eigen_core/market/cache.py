@@ -8,9 +8,11 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ _ARRAYS = ("features", "valid", "open", "high", "low", "close", "dates")
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _UNFINISHED_SECONDS = 86_400.0
+_COPIED_BYTES = 4 << 20
 
 
 # A change of how prices are read or reported makes cached panels be built again: what was misread is not kept.
@@ -48,7 +51,9 @@ class PanelCache:
     def load(self, fingerprint: str, market: MarketConfig) -> tuple[Panel, DataReport] | None:
         """Return the panel with this fingerprint, its arrays mapped from disk and read-only; None if there is none.
 
-        A damaged entry is logged and counts as none.
+        What is mapped is a copy without a name, on the same disk for as long as it is used: whatever happens to the
+        cache, even a file that is written to in place, does not reach a training that runs. A damaged entry is logged
+        and counts as none.
         """
         folder = self._folder(fingerprint)
         if not folder.is_dir():
@@ -129,10 +134,7 @@ def _load(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, 
     arrays: dict[str, NDArray[Any]] = {}
     for name in _ARRAYS:
         path = folder / f"{name}.npy"
-        expected = content["files"][path.name]
-        if path.stat().st_size != expected["bytes"] or _sha256(path) != expected["sha256"]:
-            raise _DamagedError(f"{path.name} is not as it was written")
-        arrays[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+        arrays[name] = _mapped(path, str(content["files"][path.name]["sha256"]))
     dates = np.asarray(arrays.pop("dates")).astype("datetime64[D]")
     panel = Panel(
         **arrays,
@@ -145,12 +147,42 @@ def _load(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, 
     return panel, DataReport.of_dict(content["report"])
 
 
+def _mapped(path: Path, sha256: str) -> NDArray[Any]:
+    """Map a copy of an array's file that nobody else can open, if the copy has this checksum."""
+    with _copied(path) as copy:
+        if hashlib.file_digest(copy, "sha256").hexdigest() != sha256:
+            raise _DamagedError(f"{path.name} is not as it was written")
+        # The file has no other name. The mapping keeps it.
+        array: NDArray[Any] = np.load(f"/proc/self/fd/{copy.fileno()}", mmap_mode="r", allow_pickle=False)
+        return array
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[BinaryIO]:
+    """Give a file without a name that holds what `path` holds: in memory if its folder cannot take it."""
+    with path.open("rb") as original, ExitStack() as opened:
+        try:
+            copy: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=path.parent))
+            shutil.copyfileobj(original, copy, _COPIED_BYTES)
+            copy.flush()
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+                raise
+            original.seek(0)
+            copy = opened.enter_context(os.fdopen(os.memfd_create(path.name), "w+b"))
+            shutil.copyfileobj(original, copy, _COPIED_BYTES)
+            copy.flush()
+        copy.seek(0)
+        yield copy
+
+
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except ValueError as error:
+        whole = isinstance(manifest, dict) and manifest.get("sha256") == _sha256_of_json(manifest.get("content"))
+    except (ValueError, RecursionError) as error:
         raise _DamagedError(f"{_MANIFEST} cannot be read") from error
-    if not isinstance(manifest, dict) or manifest.get("sha256") != _sha256_of_json(manifest.get("content")):
+    if not whole:
         raise _DamagedError(f"{_MANIFEST} is not as it was written")
     content: dict[str, Any] = manifest["content"]
     return content

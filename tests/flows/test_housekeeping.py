@@ -19,11 +19,13 @@ from upload_cases import whole_generations
 
 from eigen_core.checkpoint import DamagedGenerationError, RunDirectory, RunLocation, create_run, read_champion
 from eigen_core.checkpoint.lease import Lease, lease_state
+from eigen_core.checkpoint.names import blob_name
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import Store
 from eigen_core.store.files import leftovers
 from flows.housekeeping import clean_runs, export_champion, parse_duration, verify_run
+from flows.runs import statuses_of
 
 DAY = 86_400.0
 PLANTED = f"run/blobs/ab/{'ab' * 32}"
@@ -293,6 +295,33 @@ def test_the_newest_champion_is_exported_wherever_it_is(elsewhere: Config, tmp_p
     location.store.delete([stored.name for stored in location.store.objects("run/manifests/")])
     export_champion(elsewhere.checkpoint.store, "run", path)
     assert torch.equal(read_champion(path).weights, champion_weights(1))
+
+
+@pytest.mark.parametrize("part", ["manifest", "champion.safetensors"])
+def test_what_is_taken_in_place_of_a_damaged_generation_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    config = run_config(tmp_path / "store", tmp_path / "runs")
+    contents = save_generations(config, "run", 1, 2).local
+    manifest = contents.newest_manifest()
+    assert manifest is not None
+    name = contents.manifest_names()[0] if part == "manifest" else blob_name(manifest.entry(part).sha256)
+    (tmp_path / "store" / "run" / name).write_bytes(b"{}")
+    path = tmp_path / "champion.safetensors"
+    export_champion(config.checkpoint.store, "run", path)
+    assert torch.equal(read_champion(path).weights, champion_weights(1))
+    assert f"generation 2: {part}" in caplog.text
+
+
+def test_a_run_whose_newest_manifest_is_damaged_is_listed_with_a_word_about_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = run_config(tmp_path / "store", tmp_path / "runs")
+    contents = save_generations(config, "run", 1, 2).local
+    (tmp_path / "store" / "run" / contents.manifest_names()[0]).write_bytes(b"{}")
+    _, unreadable = statuses_of(config.checkpoint.store)
+    assert unreadable == {}
+    assert "generation 2: manifest" in caplog.text
 
 
 def test_an_export_that_fails_leaves_what_was_there(config: Config, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """The panel: built, normalised from train days, split, cached, and built again when the cache is damaged."""
 
+import errno
 import json
 import logging
 import multiprocessing
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +135,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "emptied": lambda path: path.write_bytes(b""),
     "deleted": lambda path: path.unlink(),
     "garbage": lambda path: path.write_bytes(b"\x93NUMPY" * 50),
+    "brackets": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
 }
 
 
@@ -139,6 +143,26 @@ def flip(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_what_happens_to_the_cache_does_not_reach_what_is_mapped(
+    tmp_path: Path, prices_file: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    if not writable:
+        monkeypatch.setattr(tempfile, "TemporaryFile", forbidden)
+    panel, _ = build_panel(small_config(prices_file), tmp_path)
+    fresh, _ = build_panel(small_config(prices_file), tmp_path / "other")
+    for path in (tmp_path / "panels" / panel.fingerprint).glob("*.npy"):
+        with path.open("r+b") as file:
+            size = path.stat().st_size
+            file.write(b"\x01" * size)
+    assert_same_panel(panel, fresh)
+
+
+def forbidden(**_: object) -> None:
+    """Make no file."""
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
