@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from eigen_core.child_processes import stop_with_this_process
 from eigen_core.errors import InputError
 from flows.endings import Stopped
+from flows.prefect_database import require_database
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -118,7 +119,8 @@ class PrefectServer:
         """Refuse an API that cannot be used, before anything is started or written; an embedded server is not asked.
 
         Raises:
-            InputError: Prefect is configured with an API that does not answer, or with none.
+            InputError: Prefect is configured with an API that does not answer, or with none, or its database is none
+                that the embedded server can use.
         """
         if self._api:
             return
@@ -132,6 +134,8 @@ class PrefectServer:
                 "Prefect has no API: its embedded server is switched off and PREFECT_API_URL is not set. "
                 "Set PREFECT_API_URL, or PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=true."
             )
+        else:
+            require_database()
 
     def prepare(self) -> None:
         """Begin to load the embedded server, which takes seconds, in a process that serves nothing before `start`.

@@ -20,6 +20,7 @@ from flows.cli.signals import StopSignals, stop_signals
 from flows.endings import Stopped, StoppedByMemory, require_addresses
 from flows.listener import Listener, observed_by
 from flows.names import RUNNING_NAME
+from flows.prefect_database import require_home
 from flows.prefect_environment import PrefectServer, prepare_environment
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def prepared_to_train(
             open_store(settings.store).check()
         server = PrefectServer()
         if not names_an_api(os.environ):
+            require_home(os.environ)
             server.prepare()
         announce(display, "loading")
         yield display, signals, server

@@ -91,8 +91,11 @@ def up(
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
     from flows.operations.home import Home
+    from flows.prefect_database import require_home
 
     environment = _environment()
+    if not os.environ.get("PREFECT_API_URL"):
+        require_home(os.environ)
     from flows.operations.launching import resume as go_on
     from flows.operations.server import Listening
     from flows.operations.stopping import bring_down

@@ -89,6 +89,7 @@ def _start_server(signals: StopSignals) -> None:
     """Start one server of Prefect for all runs, unless one is configured or runs here."""
     from flows.operations.home import Home
     from flows.operations.server import names_an_api, server_for_training
+    from flows.prefect_database import require_home
     from flows.prefect_environment import PrefectServer, prepare_environment
 
     prepare_environment()
@@ -96,6 +97,7 @@ def _start_server(signals: StopSignals) -> None:
     server = PrefectServer()
     signals.before_leaving(server.stop)
     if not names_an_api(os.environ):
+        require_home(os.environ)
         server.prepare()
     server.check()
     server.start()

@@ -3,6 +3,7 @@
 Torch and Prefect take seconds to import: a command imports them when it needs them.
 """
 
+import os
 from functools import partial
 from typing import Annotated
 
@@ -75,10 +76,14 @@ def doctor(
 ) -> None:
     """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
     from flows.doctor import Doctor
+    from flows.operations.home import Home
+    from flows.operations.server import server_for_training
     from flows.prefect_environment import prepare_environment
 
     config = config_of(preset, None, None, assignments, data, store, device)
     prepare_environment()
+    # What is checked is the server that a training would use: that of `eigen up`, if one runs here.
+    os.environ.update(server_for_training(Home.of(os.environ), os.environ))
     if as_json:
         findings = list(Doctor(config).findings())
         print_json(findings_document(findings))

@@ -11,6 +11,7 @@ from flows.endings import Stopped
 from flows.operations.environment import HOST, api_at, own_environment, server_command, server_environment, ui_of
 from flows.operations.health import answers, is_taken
 from flows.operations.home import Home, ProcessRecord
+from flows.prefect_database import require_database, require_home
 
 DEFAULT_PORT = 4200
 START_SECONDS = 180.0
@@ -146,8 +147,8 @@ def require_startable(home: Home, environ: Mapping[str, str], port: int, listeni
     """Refuse to start a server as `start_server` would; nothing is written.
 
     Raises:
-        InputError: the port is taken, a training waits for the server at another one, or other machines could reach it
-            though it has no password.
+        InputError: the port is taken, a training waits for the server at another one, other machines could reach it
+            though it has no password, or its database is none of this version of Prefect.
     """
     host = listening.host
     if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
@@ -162,6 +163,8 @@ def require_startable(home: Home, environ: Mapping[str, str], port: int, listeni
             f"A training still runs that asks the server at port {last}: start it there with `eigen up --port {last}`, "
             "or stop the training first."
         )
+    require_home(environ)
+    require_database()
     if is_taken(host, port):
         raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
 
