@@ -17,6 +17,7 @@ from eigen_core.config.choices import has_prices
 from eigen_core.distribution import DISTRIBUTION
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
+from eigen_core.store.files import nearest_there
 from eigen_core.store.retries import within
 from eigen_core.units import size
 from flows.prefect_database import require_home
@@ -148,10 +149,10 @@ class Doctor:
         run_plan = self._run_plan
         if run_plan is None:
             return Finding("memory", "warning", "what the run takes is not known", _SEE_DATA)
-        if run_plan.fits:
-            return Finding("memory", "ok", run_plan.sentence())
+        if run_plan.fits_memory:
+            return Finding("memory", "ok", run_plan.memory_sentence())
         advice = "Free memory, raise the limit, or change the settings as `eigen plan` says."
-        return Finding("memory", "failed", run_plan.sentence(), advice)
+        return Finding("memory", "failed", run_plan.memory_sentence(), advice)
 
     def _prefect(self) -> Finding:
         have = version("prefect")
@@ -197,21 +198,20 @@ class Doctor:
     def _disk(self) -> Finding:
         settings = self._config.checkpoint
         folder = run_root(settings.store, settings.local)
-        free = shutil.disk_usage(_nearest(folder)).free
+        free = shutil.disk_usage(nearest_there(folder)).free
         found = f"{size(free)} free at {folder}"
         if self._run_plan is None:
             return Finding("disk", "warning", f"{found}; what the run takes is not known", _SEE_DATA)
-        disk = self._run_plan.plan.disk
+        disk, room = self._run_plan.plan.disk, self._run_plan.disk
         whole = disk.local_bytes or disk.most_bytes
         found = (
             f"{found}; preset {self._config.preset} takes {size(disk.checkpoint_bytes)} a checkpoint and "
             f"{size(whole)} at most"
         )
-        if free < disk.checkpoint_bytes:
-            return Finding("disk", "failed", found, "Free some, or choose another store with --store.")
-        if free < whole:
-            advice = "Free some, choose another store with --store, or keep fewer generations (checkpoint.keep_last)."
-            return Finding("disk", "warning", found, advice)
+        if not room.fits:
+            from flows.run_plan import DISK_ADVICE
+
+            return Finding("disk", "failed", found, DISK_ADVICE)
         return Finding("disk", "ok", found)
 
     def _workers(self) -> Finding:
@@ -294,11 +294,6 @@ def _driver() -> str:
     return f"NVIDIA driver {numbers[0]}" if numbers else "an NVIDIA driver"
 
 
-def _nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that is there."""
-    return next(path for path in (folder, *folder.parents) if path.exists())
-
-
 def _require_usable(folder: Path) -> None:
     """Try in a folder whatever a store does; one that is missing is tried above it, and not made.
 
@@ -308,7 +303,7 @@ def _require_usable(folder: Path) -> None:
     if folder.is_dir():
         LocalStore(folder).check()
         return
-    with _folder_in(_nearest(folder)) as scratch:
+    with _folder_in(nearest_there(folder)) as scratch:
         LocalStore(scratch).check()
 
 

@@ -1,7 +1,9 @@
 """What a run will take on this machine, whether that fits, and the refusal of a run that does not."""
 
 import os
+import shutil
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -11,12 +13,57 @@ from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, d
 from eigen_core.memory.usage import SystemMeter, Usage
 from eigen_core.needs import Facts
 from eigen_core.planning import PHASES, Limit, Plan, Suggestion, Verdict, plan_of, suggestions_for
+from eigen_core.store import run_root
+from eigen_core.store.files import nearest_there
 from eigen_core.units import size
 from flows.prefect_environment import is_embedded
 
 _MOST_SUGGESTED = 3
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
+
+
+DISK_ADVICE = "Free some, choose another store with --store, or keep fewer generations (checkpoint.keep_last)."
+
+
+@dataclass(frozen=True)
+class DiskRoom:
+    """What a run still writes on this machine, and what is free for it.
+
+    Attributes:
+        folder: which holds the run.
+        needed_bytes: the most that it has there at any time, less what it has now (bytes).
+        free_bytes: what is free (bytes).
+    """
+
+    folder: Path
+    needed_bytes: int
+    free_bytes: int
+
+    @classmethod
+    def of(cls, plan: Plan, config: Config, run: str | None) -> "DiskRoom":
+        """Return that of a run with this plan; None: it is a new one, without a name."""
+        settings = config.checkpoint
+        folder = run_root(settings.store, settings.local)
+        most = plan.disk.local_bytes or plan.disk.most_bytes
+        held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
+        return cls(folder, max(most - held, 0), shutil.disk_usage(nearest_there(folder)).free)
+
+    @property
+    def fits(self) -> bool:
+        """Whether enough is free."""
+        return self.needed_bytes <= self.free_bytes
+
+    def __str__(self) -> str:
+        return f"it takes {size(self.needed_bytes)} of the disk, and {size(self.free_bytes)} are free at {self.folder}"
+
+
+def _size_of(path: Path) -> int:
+    """Return the size of a file; 0 if it is none, or has gone meanwhile."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -29,6 +76,7 @@ class RunPlan:
         limits: of the host, the smallest first.
         device_limit: of the GPU; None if the run has none.
         suggestions: what would make it fit; none if it does.
+        disk: what it still writes here, and what is free.
         missing_device: the run is to compute on a GPU, and this machine has none.
     """
 
@@ -37,16 +85,31 @@ class RunPlan:
     limits: HostLimits
     device_limit: DeviceLimit | None
     suggestions: tuple[Suggestion, ...]
+    disk: DiskRoom
     missing_device: bool = False
 
     @property
     def fits(self) -> bool:
         """Whether the run can be trained on this machine, now."""
+        return self.fits_memory and self.disk.fits
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether it can as far as memory and device are concerned."""
         return self.plan.fits and not self.missing_device
 
     def sentence(self) -> str:
-        """Return the verdict in one to three sentences: peak, phase, limit with its origin; what would make it fit."""
-        if self.fits:
+        """Return the verdict in one to four sentences: peak, phase, limit with its origin; what would make it fit."""
+        if self.disk.fits:
+            return self.memory_sentence()
+        disk = f"{self.disk}. {DISK_ADVICE}"
+        if self.fits_memory:
+            return f"The run does not fit: {disk}"
+        return f"{self.memory_sentence()} {disk[0].upper()}{disk[1:]}"
+
+    def memory_sentence(self) -> str:
+        """Return the part of `sentence` on memory and device."""
+        if self.fits_memory:
             return f"The run fits: {'; '.join(_need(verdict) for verdict in self.plan.verdicts)}."
         needs = [_need(verdict) for verdict in self.plan.verdicts if not verdict.fits]
         if self.missing_device:
@@ -94,8 +157,13 @@ class RunTooLargeError(Exception):
         self.run_plan = run_plan
 
 
-def plan_run(config: Config, facts: Facts) -> RunPlan:
+def plan_run(config: Config, facts: Facts, run: str | None = None) -> RunPlan:
     """Plan a run, and find out whether it fits into what this machine has now, as the guard would.
+
+    Args:
+        config: of the run.
+        facts: of its data.
+        run: its name, if what it has on the disk already is to count; None: it is a new one.
 
     Raises:
         InputError: a limit cannot be read, or nothing can run under it.
@@ -115,18 +183,19 @@ def plan_run(config: Config, facts: Facts) -> RunPlan:
         available["device"] = _available_on_device(of_device, usage.device, plan, hard)
     plan = plan_of(config, facts, server=server, limits=available)
     suggestions = suggestions_for(config, facts, plan, available, server=server)
-    return RunPlan(facts, plan, limits, of_device, tuple(suggestions), missing)
+    room = DiskRoom.of(plan, config, run)
+    return RunPlan(facts, plan, limits, of_device, tuple(suggestions), room, missing)
 
 
-def require_fit(config: Config, facts: Facts) -> RunPlan:
-    """Return the plan of a run that fits.
+def require_fit(config: Config, facts: Facts, run: str | None = None) -> RunPlan:
+    """Return the plan of a run that fits; its arguments are those of `plan_run`.
 
     Raises:
         RunTooLargeError: it does not.
         InputError: a limit cannot be read, or the run is to compute on a GPU and there is none.
     """
     resolve_device(config.device)
-    run_plan = plan_run(config, facts)
+    run_plan = plan_run(config, facts, run)
     if not run_plan.fits:
         raise RunTooLargeError(run_plan)
     return run_plan

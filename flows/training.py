@@ -188,7 +188,7 @@ def _prepared(run: ChosenRun, watch: MemoryWatch, listeners: Sequence[Listener])
     # It has the name that the flow run has been given just now.
     logger = get_run_logger()
     data = open_data(config)
-    plan = require_fit(config, data.facts)
+    plan = require_fit(config, data.facts, run.name)
     _send(listeners, lambda listener: listener.planned(plan))
     with ExitStack() as exits:
         workers = exits.enter_context(local_workers(config))

@@ -83,12 +83,17 @@ def require_place(path: Path) -> None:
     Raises:
         InputError: its folder cannot be made or written to.
     """
-    nearest = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    nearest = nearest_there(path.absolute().parent)
     with explained("write", path):
         if not nearest.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def nearest_there(path: Path) -> Path:
+    """Return a path, or the nearest one above it that exists."""
+    return next(found for found in (path, *path.parents) if os.path.lexists(found))
 
 
 def make_folder(folder: Path) -> None:

@@ -239,7 +239,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
         # Refused here if it cannot be reached: the flow would find out when the run has been made.
         workers_of(config.scheduler)
     data = open_data(config)
-    run_plan = require_fit(config, data.facts)
+    run_plan = require_fit(config, data.facts, name)
     _require_its_data(start_training(config, data.content), name)
     return data.lines, run_plan
 

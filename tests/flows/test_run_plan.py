@@ -1,7 +1,9 @@
 """The plan of a run, judged by what a machine has: limits of every kind, what others take, the refusal."""
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -217,6 +219,23 @@ def test_require_fit_returns_the_plan_or_raises_it() -> None:
         require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=1.2"]), FACTS)
     assert str(caught.value) == caught.value.run_plan.sentence()
     assert not caught.value.run_plan.fits
+
+
+def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config("quickstart", ["device=cpu", f"checkpoint.store={tmp_path}"])
+    facts = PanelFacts(days=8_313, columns=20, assets=20, features=13)
+    most = plan_run(config, facts).plan.disk.most_bytes
+    usage = SimpleNamespace(total=100 * most, used=0, free=most - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(RunTooLargeError, match=rf"of the disk, and .* free at {tmp_path}\. Free some"):
+        require_fit(config, facts, "mine")
+    (tmp_path / "mine" / "blobs").mkdir(parents=True)
+    (tmp_path / "mine" / "blobs" / "one").write_bytes(bytes(10))
+    assert require_fit(config, facts, "mine").fits
+    with pytest.raises(RunTooLargeError):
+        require_fit(config, facts, "other")
 
 
 def test_prefects_server_counts_where_no_api_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,8 +111,8 @@ def test_bad_data_leaves_what_depends_on_it_open() -> None:
     assert "GB free at" in checks["disk"]["found"]
 
 
-def test_a_full_disk_is_a_failure_and_a_nearly_full_one_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    for free, status, code in ((10**6, "failed", 1), (20 * 10**6, "warning", 0), (10**9, "ok", 0)):
+def test_a_disk_without_room_for_the_run_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, status, code in ((10**6, "failed", 1), (20 * 10**6, "failed", 1), (10**9, "ok", 0)):
         usage = SimpleNamespace(free=free)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
         checks = found(code=code)
