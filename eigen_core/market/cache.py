@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,11 +159,11 @@ def _mapped(path: Path, sha256: str) -> NDArray[Any]:
 
 
 @contextmanager
-def _copied(path: Path) -> Iterator[BinaryIO]:
+def _copied(path: Path) -> Iterator[BufferedRandom]:
     """Give a file without a name that holds what `path` holds: in memory if its folder cannot take it."""
     with path.open("rb") as original, ExitStack() as opened:
         try:
-            copy: BinaryIO = opened.enter_context(tempfile.TemporaryFile(dir=path.parent))
+            copy = opened.enter_context(tempfile.TemporaryFile(dir=path.parent))
             shutil.copyfileobj(original, copy, _COPIED_BYTES)
             copy.flush()
         except OSError as error:

@@ -1,6 +1,5 @@
 """Whether there is memory to read price files, estimated from their sizes before anything is read."""
 
-import struct
 from pathlib import Path
 
 import torch
@@ -40,4 +39,4 @@ def _bytes_of_text(path: Path) -> int:
     with path.open("rb") as file:
         file.seek(-_ISIZE_BYTES, 2)
         # The length of what was packed, modulo 4 GiB; of the last part alone if there are several.
-        return max(packed, struct.unpack("<I", file.read(_ISIZE_BYTES))[0])
+        return max(packed, int.from_bytes(file.read(_ISIZE_BYTES), "little"))

@@ -113,9 +113,17 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
     _log_physics_warnings()
     environment = _made(name, make)
     try:
-        observations, actions = environment.observation_space, environment.action_space
+        opened = _with_spaces(name, make, environment, settings.episode_steps or known_limit)
+        _require_played(opened, environment)
     finally:
         environment.close()
+    return opened
+
+
+def _with_spaces(
+    name: str, make: Callable[[], Environment], environment: Environment, episode_steps: int | None
+) -> OpenedEnvironment:
+    observations, actions = environment.observation_space, environment.action_space
     if not isinstance(observations, spaces.Box):
         raise InputError(
             f"task gym:{name}: its observations are {type(observations).__name__}, and agents observe vectors (Box): "
@@ -123,8 +131,8 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
         )
     first_choice = 0
     if isinstance(actions, spaces.Discrete):
-        count, first_choice = int(actions.n), int(actions.start)
-        low, high = np.zeros(count, dtype=np.float32), np.ones(count, dtype=np.float32)
+        choices, first_choice = int(actions.n), int(actions.start)
+        low, high = np.zeros(choices, dtype=np.float32), np.ones(choices, dtype=np.float32)
     elif isinstance(actions, spaces.Box) and np.issubdtype(actions.dtype, np.floating):
         low, high = actions.low.astype(np.float32).ravel(), actions.high.astype(np.float32).ravel()
     else:
@@ -137,7 +145,6 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
             f"task gym:{name}: its actions have no finite bounds, and agents need them: wrap it in "
             "gymnasium.wrappers.RescaleAction."
         )
-    episode_steps = settings.episode_steps or known_limit
     if episode_steps is None:
         raise InputError(
             f"task gym:{name}: no limit of its episodes is registered: give environment.episode_steps, the most steps "
@@ -146,6 +153,58 @@ def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironmen
     discrete = isinstance(actions, spaces.Discrete)
     facts = EnvironmentFacts(int(np.prod(observations.shape)), len(low), episode_steps, discrete)
     return OpenedEnvironment(name, make, facts, actions.shape or (), low, high, first_choice)
+
+
+def _require_played(opened: OpenedEnvironment, environment: Environment) -> None:
+    """Play one step, and refuse an environment that does not keep to what Gymnasium asks of `reset` and `step`.
+
+    Gymnasium's own `check_env` asks for more than agents need, such as rendering, and only warns of other shapes.
+
+    Raises:
+        InputError: it does not.
+    """
+    begins, goes_on = "reset(seed=0)", "step(action)"
+    found = _called(opened.name, begins, lambda: environment.reset(seed=0))
+    asked = "an observation and a dictionary: `return observation, {}`"
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
+        raise _other_than(opened, begins, _in_words(found), asked)
+    _require_shape(opened, environment, begins, found[0])
+    middle = (opened.low + opened.high) / 2
+    found = _called(opened.name, goes_on, lambda: environment.step(opened.played(middle[None])[0]))
+    asked = "observation, reward, terminated, truncated and a dictionary"
+    if not (isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], dict)):
+        old = " (the API of Gym before 0.26 had four)" if isinstance(found, tuple) and len(found) == 4 else ""
+        raise _other_than(opened, goes_on, f"{_in_words(found)}{old}", asked)
+    _require_shape(opened, environment, goes_on, found[0])
+    if np.ndim(found[1]) != 0 or not np.issubdtype(np.asarray(found[1]).dtype, np.number):
+        raise _other_than(opened, goes_on, f"the reward {_in_words(found[1])}", "a number")
+
+
+def _called(name: str, call: str, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
+    try:
+        return function()
+    except (TypeError, ValueError, AttributeError, AssertionError, LookupError, gymnasium.error.Error) as error:
+        raise InputError(f"task gym:{name}: its {call} fails: {type(error).__name__}: {_one_line(error)}") from error
+
+
+def _require_shape(opened: OpenedEnvironment, environment: Environment, call: str, observed: Any) -> None:  # noqa: ANN401
+    shape, asked = np.shape(observed), environment.observation_space.shape
+    if shape != asked:
+        raise _other_than(opened, call, f"an observation of shape {shape}", f"the shape {asked} of its space")
+
+
+def _other_than(opened: OpenedEnvironment, call: str, found: str, asked: str) -> InputError:
+    return InputError(
+        f"task gym:{opened.name}: its {call} returns {found}, and Gymnasium asks for {asked}: correct it, "
+        "`gymnasium.utils.env_checker.check_env` says more."
+    )
+
+
+def _in_words(found: Any) -> str:  # noqa: ANN401 - whatever it is
+    if isinstance(found, tuple):
+        return count(len(found), "value")
+    shape = np.shape(found)
+    return f"{type(found).__name__} of shape {shape}" if shape else type(found).__name__
 
 
 def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:

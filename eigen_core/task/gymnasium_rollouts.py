@@ -3,6 +3,7 @@
 The environments are stepped one after another; the actions of a step are computed for all of them at once.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -90,6 +91,8 @@ class EnvironmentPool:
         terminated = np.zeros(count, dtype=np.bool_)
         for index, seed in enumerate(seeds.tolist()):
             observations[index, 0] = np.ravel(self._environments[index].reset(seed=seed)[0])
+            if not np.isfinite(observations[index, 0]).all():
+                raise FloatingPointError(_not_finite(opened, seed, 0, 0.0, observations[index, 0]))
         playing = list(range(count))
         for step in range(most):
             if not playing:
@@ -101,9 +104,17 @@ class EnvironmentPool:
                 observed, reward, terminal, truncated, _ = self._environments[index].step(played[index])
                 observations[index, step + 1] = np.ravel(observed)
                 rewards[index, step] = reward
+                if not (math.isfinite(reward) and np.isfinite(observations[index, step + 1]).all()):
+                    raise FloatingPointError(_not_finite(opened, seeds[index], step + 1, reward, observed))
                 if terminal or truncated:
                     lengths[index], terminated[index] = step + 1, terminal
                     playing.remove(index)
-        if not (np.isfinite(observations).all() and np.isfinite(rewards).all()):
-            raise FloatingPointError(f"environment {opened.name} gave an observation or a reward that is not finite.")
         return Episodes(observations, actions, rewards, lengths, terminated)
+
+
+def _not_finite(opened: OpenedEnvironment, seed: int, step: int, reward: float, observed: object) -> str:
+    values = np.ravel(observed)  # type: ignore[call-overload] # whatever the environment gave
+    wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
+    what = f"the observed value {values[wrong[0]]} (number {wrong[0]})" if len(wrong) else f"the reward {reward}"
+    where = f"step {step} of the episode with seed {seed}" if step else f"reset(seed={seed})"
+    return f"Environment {opened.name} gave {what}, which is not finite, in {where}."

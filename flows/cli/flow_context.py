@@ -228,7 +228,13 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
             raise
         # Once it trains, what was given was good: a disk has filled up since, for example.
         raise Stopped(f"{error} {_where_it_stands(observer.config, observer.run)}") from error
-    except (OSError, FloatingPointError) as error:
+    except FloatingPointError as error:
+        # The same computation from the same checkpoint ends in the same way.
+        raise Stopped(
+            f"{error} A resume would end in the same way: correct what gave it, or train another run with other "
+            f"settings. {_what_is_saved(observer.config, observer.run)}."
+        ) from error
+    except OSError as error:
         raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(observer.config, observer.run)}") from error
     except Exception as error:
         error.add_note(_where_it_stands(observer.config, observer.run))
@@ -249,9 +255,13 @@ def _memory_report_since(began: datetime, config: "Config", name: str) -> str:
 
 def _where_it_stands(config: "Config", name: str) -> str:
     """Say what is safe on this machine and how to go on. A store elsewhere is not asked: it may be what failed."""
+    return f"{_what_is_saved(config, name)}. Go on with: {command_for('resume', config, name)}"
+
+
+def _what_is_saved(config: "Config", name: str) -> str:
     from eigen_core.checkpoint import RunLocation
 
     location = RunLocation.of(config.checkpoint, name)
     newest = location.local.newest_manifest()
     saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
-    return f"{saved} in {location.root / name}. Go on with: {command_for('resume', config, name)}"
+    return f"{saved} in {location.root / name}"

@@ -1,10 +1,12 @@
 """The training flow with a Gymnasium environment: trained, gone on with and held out as the market is."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_cases import NoDrawing, small_flow_config
+import uneven_environment
+from flow_cases import NoDrawing, eigen_environment, run_eigen, small_flow_config, small_settings
 
 import flows.plotting
 from eigen_core.config import Config
@@ -20,6 +22,36 @@ def pendulum(store: Path, generations: int) -> Config:
         "replay": {"minimum": 100},
     }
     return small_flow_config(store, generations=generations, **sections)
+
+
+def trained(folder: Path, environment: str) -> subprocess.CompletedProcess[str]:
+    """What a user sees of a training on an environment of `uneven_environment`."""
+    settings = small_settings(environment={"episode_steps": 9}, replay={"minimum": 20})
+    support = str(Path(uneven_environment.__file__).parent)
+    return run_eigen(
+        ["train", "--run", "x", "--generations", "2", *settings, "--set", f"task=gym:uneven_environment:{environment}"],
+        environment=eigen_environment(folder / "prefect", PYTHONPATH=support),
+        folder=folder,
+    )
+
+
+@pytest.mark.thorough
+def test_an_environment_of_the_old_api_is_refused_before_a_run_is_made(tmp_path: Path) -> None:
+    ended = trained(tmp_path, "OldStepEnvironment")
+    assert ended.returncode == 2, ended.stderr
+    assert "step(action) returns 4 values" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.thorough
+def test_a_reward_that_is_no_number_is_named_and_no_resume_is_advised(tmp_path: Path) -> None:
+    ended = trained(tmp_path, "NotFiniteEnvironment")
+    assert ended.returncode == 1
+    said = ended.stderr.splitlines()[-1]
+    assert "gave the reward nan, which is not finite, in step 3 of the episode" in said
+    assert "Go on with" not in said
+    assert "is tried again" not in ended.stderr
 
 
 @pytest.mark.thorough

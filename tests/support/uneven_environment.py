@@ -98,6 +98,49 @@ class BrokenEnvironment(UnevenEnvironment):
         self.rooms = rooms
 
 
+class OldStepEnvironment(UnevenEnvironment):
+    """Its step is that of Gym before 0.26."""
+
+    def step(self, action: NDArray[np.float32]) -> Any:
+        """Move."""
+        observed, reward, terminated, truncated, info = super().step(action)
+        return observed, reward, terminated or truncated, info
+
+
+class OldResetEnvironment(UnevenEnvironment):
+    """Its reset is that of Gym before 0.26."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Begin."""
+        return super().reset(seed=seed, options=options)[0]
+
+
+class UnseededEnvironment(UnevenEnvironment):
+    """Its reset knows no seed."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        """Begin."""
+        return super().reset()
+
+
+class OtherShapeEnvironment(UnevenEnvironment):
+    """Observes less after a step than it says."""
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move."""
+        observed, *rest = super().step(action)
+        return observed[0], *rest  # type: ignore[return-value]
+
+
+class VectorRewardEnvironment(UnevenEnvironment):
+    """Gives two rewards at once."""
+
+    def step(self, action: NDArray[np.float32]) -> Any:
+        """Move."""
+        observed, reward, *rest = super().step(action)
+        return observed, np.array([reward, reward]), *rest
+
+
 class NotFiniteEnvironment(UnevenEnvironment):
     """Its third reward is not a number."""
 
