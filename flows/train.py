@@ -34,16 +34,18 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
     Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
-    the run, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and `NothingToDo` if
-    every run is complete; as `Failed`, with the exception as its data, named `MemoryPlan` if the run cannot fit into
-    memory and nothing was begun, `MemoryGuard` if the guard ended it, and `Blocked` if the guard, or whatever ended
-    scheduled resumes, has ended this generation as often as is allowed.
+    the run or is about to, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and
+    `NothingToDo` if what was asked for is complete or was stopped; as `Failed`, with the exception as its data, named
+    `MemoryPlan` if the run cannot fit into memory or onto the disk and nothing was begun, `MemoryGuard` if the guard
+    ended it, and `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is
+    allowed.
 
     Args:
         config: Everything that determines the run. What is left alone comes from the preset. With resume, only the
             store counts: a run continues as it was configured.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
-            with resume, the run of the store that was trained last and is not complete.
+            with resume, the run that was asked for last; if that is complete or was stopped, and no schedule asks, the
+            run of the store that was trained last, is not complete and was not stopped.
         resume: Continue a run that exists. Otherwise it is begun if it is missing.
 
     Raises:

@@ -169,7 +169,7 @@ def _require_played(opened: OpenedEnvironment, environment: Environment) -> None
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
         raise _other_than(opened, begins, _in_words(found), asked)
     _require_shape(opened, environment, begins, found[0])
-    middle = (opened.low + opened.high) / 2
+    middle = np.float32(0.5) * (opened.low + opened.high)
     found = _called(opened.name, goes_on, lambda: environment.step(opened.played(middle[None])[0]))
     asked = "observation, reward, terminated, truncated and a dictionary"
     if not (isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], dict)):

@@ -105,7 +105,7 @@ class EnvironmentPool:
                 observations[index, step + 1] = np.ravel(observed)
                 rewards[index, step] = reward
                 if not (math.isfinite(reward) and np.isfinite(observations[index, step + 1]).all()):
-                    raise FloatingPointError(_not_finite(opened, seeds[index], step + 1, reward, observed))
+                    raise FloatingPointError(_not_finite(opened, seeds[index], step + 1, float(reward), observed))
                 if terminal or truncated:
                     lengths[index], terminated[index] = step + 1, terminal
                     playing.remove(index)

@@ -82,7 +82,8 @@ def up(
         typer.Option("--without-password", help="Let other machines reach a server without a password.", metavar=""),
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the newest unfinished run of the store.", metavar="")
+        bool,
+        typer.Option("--resume", help="Go on with what was launched last, else the newest unfinished run.", metavar=""),
     ] = False,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run until SIGTERM or Ctrl-C, then stop everything.", metavar="")

@@ -129,7 +129,7 @@ class OtherShapeEnvironment(UnevenEnvironment):
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Move."""
         observed, *rest = super().step(action)
-        return observed[0], *rest  # type: ignore[return-value]
+        return observed[0], *rest
 
 
 class VectorRewardEnvironment(UnevenEnvironment):
