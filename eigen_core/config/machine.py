@@ -76,7 +76,8 @@ _OF_A_RUN = {
     "evolution": (
         "method enabled elite_share offspring_share tournament_size blend_low blend_high mutation_rate "
         "mutation_std plateau_generations plateau_improvement mutation_growth mutation_rate_limit "
-        "mutation_std_limit first_champion_plateau reinject_champion learning_agents sync_generations exploit_share perturbation "
+        "mutation_std_limit first_champion_plateau reinject_champion learning_agents sync_generations exploit_share "
+        "perturbation "
         "distribution_variance distribution_variance_limit distribution_variance_decay islands "
         "migration_generations"
     ),
