@@ -90,7 +90,9 @@ def settings_tables() -> str:
 
 
 def _section_text(section: str) -> list[str]:
-    documented: Any = Config.model_fields[section].annotation if section else Config
+    documented: Any = Config
+    for name in section.split(".") if section else ():
+        documented = documented.model_fields[name].annotation
     return [str(documented.__doc__), ""]
 
 

@@ -69,6 +69,9 @@ _CHANGEABLE_KEYS = frozenset(
         "scheduler",
         "population.group_size",
         "replay.compression",
+        # The panel's fingerprint shows whether prices are read as they were.
+        "market.layout",
+        "market.suspicious",
     }
 )
 _CHANGEABLE_SECTIONS = ("account.", "checkpoint.", "memory.", "reporting.")

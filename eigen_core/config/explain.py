@@ -109,11 +109,7 @@ def settings() -> Mapping[str, Setting]:
 @cache
 def section_names() -> tuple[str, ...]:
     """Return the names of the configuration's sections."""
-    return tuple(name for name, field in Config.model_fields.items() if _is_section(field.annotation))
-
-
-def _is_section(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Section)
+    return tuple(dict.fromkeys(section for key in settings() if (section := key.rpartition(".")[0])))
 
 
 def _settings_of(section: type[Section], prefix: str) -> Iterator[Setting]:
@@ -121,7 +117,7 @@ def _settings_of(section: type[Section], prefix: str) -> Iterator[Setting]:
     for name, field in section.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, Section):
-            yield from _settings_of(annotation, f"{name}.")
+            yield from _settings_of(annotation, f"{prefix}{name}.")
         else:
             yield _setting(f"{prefix}{name}", properties[name])
 

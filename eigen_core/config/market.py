@@ -3,7 +3,7 @@
 import zoneinfo
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from eigen_core.config.plain import shown
 from eigen_core.config.values import (
@@ -17,13 +17,57 @@ from eigen_core.config.values import (
     Text,
 )
 
+Heading = Text | None
+
+
+class ColumnsConfig(Section):
+    """Headings of a price file's columns, where they are not those of the long layout or of a known vendor."""
+
+    date: Heading = None
+    """Heading of the column of dates or time stamps; empty: `date`, `datetime`, `timestamp` or `trade date`."""
+    time: Heading = None
+    """Heading of the column of times of day beside the dates; empty: `time`."""
+    symbol: Heading = None
+    """Heading of the column of symbols; empty: `symbol` or `ticker`."""
+    open: Heading = None
+    """Heading of the column of opens; empty: `open`."""
+    high: Heading = None
+    """Heading of the column of highs; empty: `high`."""
+    low: Heading = None
+    """Heading of the column of lows; empty: `low`."""
+    close: Heading = None
+    """Heading of the column of closes; empty: `close`."""
+    adjusted_close: Heading = None
+    """Heading of the column of adjusted closes; empty: `adj close` or `adjusted close`."""
+    volume: Heading = None
+    """Heading of the column of volumes; empty: `volume` or `vol`."""
+
 
 class MarketConfig(Section):
     """Which prices, which features, which days."""
 
     data: Text | None = None
-    """Price file or folder: a long CSV/Parquet, a wide CSV of closes, or a folder with one file a symbol; or `us5`, the
+    """Price file or folder: CSV, Parquet or Feather, one file, or a folder with one file a symbol; or `us5`, the
     bundled bars of five US stocks, 2000-2013. Empty: the bundled 20 S&P 500 stocks, 1990-2022."""
+    layout: Literal["long", "wide"] = "long"
+    """`long`: one row a symbol and day. `wide`: one row a day, and each column beside the date has the closes of one
+    symbol, unless the headings are those of the long layout or of a known vendor."""
+    symbols: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
+    """Symbols that are read, beside those of `market.context`; empty: all."""
+    symbol_from: Text | None = None
+    """Where in the names of a folder's files the symbol is, as `{symbol}-1d-{part}.csv`; a part begins with a digit.
+    Empty: a file without a column of symbols is named after its symbol."""
+    date_format: Text | None = None
+    """How dates are written, in the directives of strftime as `%d.%m.%Y`; or `s`, `ms`, `us`, `ns`, the unit in which
+    they count from 1970. Empty: as `2024-12-31`, with or without a time of day and a time zone, as `20241231`, or in
+    milliseconds, microseconds or nanoseconds (13, 16 or 19 digits)."""
+    decimal: Literal[".", ","] | None = None
+    """The mark between the whole and the decimal part of a number; the other one may then divide thousands. Empty: a
+    point; a comma, where numbers in the file show it."""
+    suspicious: Literal["refuse", "drop", "keep"] = "refuse"
+    """Rows whose prices make figures absurd (a factor of three and back, a jump as of a split or by a factor of five, a
+    close of zero or below, a day twice, a loss of 99 % on the last day): refused, left out, or kept. The data report
+    names them."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic", "columns"] = "returns"
@@ -38,8 +82,8 @@ class MarketConfig(Section):
     """Bars within a day: refused, or days are formed of them from midnight to midnight on the exchange's clock (first
     open, highest high, lowest low, last close, summed volume)."""
     time_zone: Text | None = None
-    """The exchange's time zone, as `America/New_York`, for bars within a day whose stamps have a time zone. Empty: days
-    are those of the stamps' own clock, unless that is UTC."""
+    """The exchange's time zone, as `America/New_York`, in which stamps with a time zone become days. Empty: days are
+    those of the stamps' own clock; stamps in UTC must then be at midnight."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Days that an agent observes, today included (days)."""
     validation_days: Count = 252
@@ -52,6 +96,8 @@ class MarketConfig(Section):
     """Prices before this date are left out, as if the data began with it; empty: none."""
     last_date: Date | None = None
     """Prices after this date are left out, as if the data ended with it; empty: none."""
+    columns: ColumnsConfig = ColumnsConfig()
+    """Headings of the columns, where they are not those of the long layout or of a known vendor."""
 
     @model_validator(mode="after")
     def _dates_are_ordered(self) -> Self:
@@ -66,6 +112,15 @@ class MarketConfig(Section):
         """Days of validation, of holdout, and those left out before each of them."""
         purged = self.purge_days * (2 if self.holdout_days else 1)
         return self.validation_days + self.holdout_days + purged
+
+    @field_validator("symbol_from")
+    @classmethod
+    def _pattern_has_a_symbol(cls, pattern: str | None) -> str | None:
+        if pattern is not None and pattern.count("{symbol}") != 1:
+            raise ValueError(
+                f"market.symbol_from {shown(pattern)} must have {{symbol}} once, as {{symbol}}-1d-{{part}}.csv"
+            )
+        return pattern
 
     @model_validator(mode="after")
     def _time_zone_is_known(self) -> Self:

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from eigen_core.bundled import own_path
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.machine import run_values
 from eigen_core.config.model import Config
@@ -52,6 +53,15 @@ def _fills_of_version_6(values: dict[str, Any]) -> None:
     section.setdefault(name, None)
 
 
+def _own_prices_of_version_7(values: dict[str, Any]) -> None:
+    """Read own prices as before layouts were named: headings decided, and suspicious rows were kept."""
+    section, _ = _section_of(values, "market.data")
+    data = section.get("data")
+    if isinstance(data, str) and own_path(data) is not None:
+        section.setdefault("layout", "wide")
+        section.setdefault("suspicious", "keep")
+
+
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _bookkeeping_of_version_1,
     _policy_delay_of_version_2,
@@ -59,6 +69,7 @@ MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _settlement_of_version_4,
     _plateau_of_version_5,
     _fills_of_version_6,
+    _own_prices_of_version_7,
 )
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 

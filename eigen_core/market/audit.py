@@ -1,7 +1,6 @@
 """The audit of a market's data: each feature of each symbol is tried for look-ahead, from the rows of the files on."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +12,8 @@ from eigen_core.config.choices import has_prices
 from eigen_core.errors import InputError
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.days import PriceRows
 from eigen_core.market.files import find_source
-from eigen_core.market.folders import with_days_of_bars, with_symbols_of_files
 from eigen_core.market.look_ahead import (
     FUTURES,
     Future,
@@ -28,8 +27,6 @@ from eigen_core.market.normalisation import normalised
 from eigen_core.market.panel import Splits
 from eigen_core.market.panel_features import PanelFeatures
 from eigen_core.market.report import DataReport
-from eigen_core.market.sources import PriceRows
-from eigen_core.market.spellings import PRICE_ROLES
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 
@@ -98,19 +95,12 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     if not has_prices(config.task):
         raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")
     market = config.market
-    source = find_source(market.data)
-    parts = with_symbols_of_files(list(read_rows(source, market)), str(source.path))
-    files: dict[str, tuple[str, ...]] = defaultdict(tuple)
-    for file, part in zip(source.files, parts, strict=True):
-        for symbol in part.symbols:
-            files[symbol] += (file.path.name,)
-    parts = with_days_of_bars(parts, str(source.path))
-    prices, report = clean_prices(parts, str(source.path), market.context, market.first_date, market.last_date)
+    source = find_source(market.data, market.symbol_from)
+    rows = read_rows(source, market)
+    prices, report = clean_prices(rows, str(source.path), market.context, market.first_date, market.last_date)
     config.require_days(len(prices.days))
-    rows = _together(parts)
-    del parts
     features = PanelFeatures.of(prices, market)
-    tried = _Tried(rows, prices, features, Splits.of_days(len(prices.days), market).train, dict(files))
+    tried = _Tried(rows, prices, features, Splits.of_days(len(prices.days), market).train, rows.files)
     positions = _positions(prices, tried.train, days)
     findings: list[LookAhead] = []
     for done, position in enumerate(positions, 1):
@@ -142,7 +132,7 @@ class _Tried:
         rows = rows_with_future(self.rows, self.prices.days[position], future, 0)
         market = self.features.market
         # A symbol of the context may begin later: whether it can be traded is no matter here.
-        prices, _ = clean_prices([rows], "what was left of the prices", (), market.first_date, market.last_date)
+        prices, _ = clean_prices(rows, "what was left of the prices", (), market.first_date, market.last_date)
         features = PanelFeatures.of(prices, market)
         changes = [*changed_prices(self.prices, prices, position + 1), *self._raw(features, position + 1)]
         for name, symbol, day in changes:
@@ -211,32 +201,3 @@ def _suspected(features: PanelFeatures, train: range) -> tuple[SuspectedLeak, ..
                 correlations[name].append(float(spearmanr(of_feature[known], returns[known]).statistic))
     means = {name: float(np.mean(found)) for name, found in correlations.items() if found}
     return tuple(SuspectedLeak(name, mean) for name, mean in means.items() if abs(mean) >= SUSPICIOUS_CORRELATION)
-
-
-def _together(parts: Sequence[PriceRows]) -> PriceRows:
-    """Return the rows of all files as those of one."""
-    symbols = tuple(dict.fromkeys(symbol for part in parts for symbol in part.symbols))
-    position = {symbol: index for index, symbol in enumerate(symbols)}
-    codes = [np.array([position[symbol] for symbol in part.symbols], dtype=np.intp)[part.codes] for part in parts]
-    own = dict.fromkeys(name for part in parts for name in part.own)
-    unknown = [np.full(len(part.codes), np.nan) for part in parts]
-    return PriceRows(
-        layout="wide" if any(part.layout == "wide" for part in parts) else "long",
-        symbols=symbols,
-        codes=np.concatenate(codes),
-        days=np.concatenate([part.days for part in parts]),
-        prices={
-            role: np.concatenate([part.prices.get(role, nan) for part, nan in zip(parts, unknown, strict=True)])
-            for role in PRICE_ROLES
-            if any(role in part.prices for part in parts)
-        },
-        read=0,
-        undated=0,
-        unsorted=0,
-        moved=0,
-        ignored=(),
-        own={
-            name: np.concatenate([part.own.get(name, nan) for part, nan in zip(parts, unknown, strict=True)])
-            for name in own
-        },
-    )

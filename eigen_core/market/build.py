@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,16 +14,17 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.errors import InputError
 from eigen_core.market.cache import PanelCache
 from eigen_core.market.cleaning import CleanPrices, Grid, clean_prices
+from eigen_core.market.days import PriceRows, rows_of_days
 from eigen_core.market.files import Source, find_source
-from eigen_core.market.intraday import Intraday
 from eigen_core.market.look_ahead import look_ahead_of_functions
 from eigen_core.market.normalisation import normalised
 from eigen_core.market.own_features import feature_functions, uses_columns
 from eigen_core.market.panel import Panel, Splits
 from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.reading import read_source
 from eigen_core.market.reading_need import require_memory_to_read
 from eigen_core.market.report import DataReport
-from eigen_core.market.sources import PriceRows, read_source
+from eigen_core.market.suspicious import absurd, sentences
 from eigen_core.memory import release_free_memory
 from eigen_core.progress import report_progress
 
@@ -56,7 +56,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
             values of a feature function change with later days and `market.look_ahead` is `refuse`.
     """
     market = config.market
-    source = find_source(market.data)
+    source = find_source(market.data, market.symbol_from)
     fingerprint = _fingerprint(source, market)
     cache = PanelCache(cache_root if cache_root is not None else default_cache_root())
     opened: _Opened | None = None
@@ -76,6 +76,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         del panel, report, opened
         _release_memory()
     panel, report = found
+    _refuse_suspicious(report, market)
     config.require_days(panel.days)
     if report.look_ahead and market.look_ahead == "refuse":
         raise InputError(
@@ -107,7 +108,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
 def read_prices(market: MarketConfig) -> CleanPrices:
     """Return the cleaned prices that `market` describes; raise `InputError` if they cannot be used."""
-    return _opened(find_source(market.data), market).prices
+    return _opened(find_source(market.data, market.symbol_from), market).prices
 
 
 def _release_memory() -> None:
@@ -126,11 +127,22 @@ def _fingerprint(source: Source, market: MarketConfig) -> str:
         "holdout_days": market.holdout_days,
     }
     # Only where they are given: fingerprints from before these settings stay as they are.
-    for name in ("own_features", "purge_days", "first_date", "last_date"):
+    for name in ("own_features", "purge_days", "first_date", "last_date", "symbols", "symbol_from", "date_format"):
         if value := getattr(market, name):
             inputs[name] = value
+    if named := market.columns.model_dump(exclude_none=True):
+        inputs["columns"] = named
+    if market.decimal is not None:
+        inputs["decimal"] = market.decimal
+    if market.suspicious == "drop":
+        inputs["suspicious"] = market.suspicious
     if market.intraday == "aggregate":
         inputs["intraday"] = [market.intraday, market.time_zone]
+        if market.suspicious == "refuse":
+            # An unfinished last day is left out, which was not so before there was this setting.
+            inputs["suspicious"] = market.suspicious
+    elif market.time_zone is not None:
+        inputs["time_zone"] = market.time_zone
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
@@ -147,6 +159,7 @@ def _opened(source: Source, market: MarketConfig) -> _Opened:
     prices, report = clean_prices(
         read_rows(source, market), str(source.path), market.context, market.first_date, market.last_date
     )
+    _refuse_suspicious(report, market)
     features = PanelFeatures.of(prices, market)
     time_zone = (market.time_zone or "") if report.bars else ""
     return _Opened(prices, replace(report, own_features=features.own_names, time_zone=time_zone), features)
@@ -209,9 +222,33 @@ def _panel(features: PanelFeatures, fingerprint: str) -> Panel:
     )
 
 
-def read_rows(source: Source, market: MarketConfig) -> Iterator[PriceRows]:
-    """Read the files of `source` one after another, as `market` says, with progress; see `read_source`."""
-    intraday = Intraday(market.intraday == "aggregate", market.time_zone)
-    for done, rows in enumerate(read_source(source, intraday, own_columns=uses_columns(market)), 1):
-        yield rows
-        report_progress(_PROGRESS, _STEPS // 2 * done // len(source.files), _STEPS)
+def read_rows(source: Source, market: MarketConfig) -> PriceRows:
+    """Read the files of `source` as `market` says, with progress, into rows of days.
+
+    Where `market.suspicious` is `drop`, rows that make figures absurd are not among them.
+
+    Raises:
+        InputError: they cannot be read.
+    """
+    if market.data is None:
+        market = market.model_copy(update={"layout": "wide"})
+    parts = []
+    for part in read_source(source, market, own_columns=uses_columns(market)):
+        parts.append(part)
+        report_progress(_PROGRESS, _STEPS // 2 * len(parts) // len(source.files), _STEPS)
+    rows = rows_of_days(parts, [file.path.name for file in source.files], market, str(source.path))
+    while market.suspicious == "drop":
+        _, report = clean_prices(rows, str(source.path), (), market.first_date, market.last_date)
+        if not absurd(report.suspicious):
+            break
+        rows = rows.without(absurd(report.suspicious))
+    return rows
+
+
+def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
+    found = absurd(report.suspicious)
+    if found and market.suspicious == "refuse":
+        raise InputError(
+            f"{' '.join(sentences(found))} Such rows make figures absurd: correct them, or leave them out with "
+            "`--set market.suspicious=drop`, or train on them with `--set market.suspicious=keep`."
+        )

@@ -5,21 +5,19 @@ have been the same on the evening of its day.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
-from eigen_core.market.days import Days
-from eigen_core.market.folders import with_days_of_bars, with_symbols_of_files
-from eigen_core.market.repeats import Repeats
+from eigen_core.market.days import PriceRows, Repeats, refuse_longer_bars
 from eigen_core.market.report import DataReport, SymbolHistory
-from eigen_core.market.sources import PriceRows
-from eigen_core.market.spacing import refuse_longer_bars
-from eigen_core.market.spellings import PRICE_ROLES, Role
+from eigen_core.market.stamps import Days
+from eigen_core.market.suspicious import SuspiciousRow, suspicious_prices
 from eigen_core.market.universe import UniverseAudit
+from eigen_core.market.vendors import PRICE_ROLES, Role
 
 # Numbers outside of these are errors of the source; inside, no indicator overflows.
 SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
@@ -73,13 +71,12 @@ class _Raw:
     symbols: tuple[str, ...]
     cells: dict[Role, Grid]
     own: dict[str, Grid]
-    layouts: tuple[str, ...]
     counts: dict[str, int]
-    ignored: tuple[str, ...]
+    twice: tuple[SuspiciousRow, ...]
 
 
 def clean_prices(
-    parts: Iterable[PriceRows],
+    rows: PriceRows,
     source: str,
     context: Sequence[str],
     first_date: str | None = None,
@@ -88,7 +85,7 @@ def clean_prices(
     """Clean prices and report what was found and done.
 
     Args:
-        parts: rows, file by file.
+        rows: of all files.
         source: name of the source, for messages.
         context: symbols that are not tradable; they come last, in this order.
         first_date, last_date: days before, after them are left out, as if the source did not hold them; None: none.
@@ -97,7 +94,6 @@ def clean_prices(
         InputError: no symbol has a usable price, a context symbol is not there, none is left to trade, or the bars are
             weekly or longer.
     """
-    rows = with_days_of_bars(with_symbols_of_files(list(parts), source), source)
     raw = _on_grid(_between(rows, first_date, last_date, source), source)
     counts = dict(raw.counts)
     cells = _usable(raw.cells, counts)
@@ -133,16 +129,17 @@ def clean_prices(
         counts["derived_highs"] = counts["derived_lows"] = 0
     report = DataReport(
         source=source,
-        layout="folder" if len(raw.layouts) > 1 else raw.layouts[0],
+        layout=rows.layout,
         days=len(raw.days),
         first_day=str(raw.days[0]),
         last_day=str(raw.days[-1]),
         symbols=_histories(prices),
-        universe=UniverseAudit.of(raw.days, symbols, assets, prices.open, prices.close, factor[:, order]),
+        universe=UniverseAudit.of(raw.days, assets, prices.close, factor[:, order]),
+        suspicious=(*rows.found, *raw.twice, *suspicious_prices(raw.days, raw.symbols, raw.cells, cells)),
         large_moves=_large_moves(prices.close),
         suspended_days=int(prices.suspended.sum()),
         dropped_symbols=dropped,
-        ignored_columns=raw.ignored,
+        ignored_columns=rows.ignored,
         ignored_files=(),
         own_features=(),
         look_ahead=(),
@@ -152,78 +149,56 @@ def clean_prices(
     return prices, report
 
 
-def _between(parts: list[PriceRows], first: str | None, last: str | None, source: str) -> list[PriceRows]:
+def _between(rows: PriceRows, first: str | None, last: str | None, source: str) -> PriceRows:
     """Return the rows of the days from `first` to `last`."""
     if first is None and last is None:
-        return parts
-    kept = [part.between(first, last) for part in parts]
-    days = np.concatenate([part.days for part in parts])
-    if days.size and not any(part.days.size for part in kept):
+        return rows
+    kept = rows.between(first, last)
+    if len(rows.days) and not len(kept.days):
         raise InputError(
-            f"{source} holds no day from {first or 'its first'} to {last or 'its last'}, but days from {days.min()} to "
-            f"{days.max()}: change market.first_date or market.last_date."
+            f"{source} holds no day from {first or 'its first'} to {last or 'its last'}, but days from "
+            f"{rows.days.min()} to {rows.days.max()}: change market.first_date or market.last_date."
         )
     return kept
 
 
-def _on_grid(parts: Sequence[PriceRows], source: str) -> _Raw:
-    columns: dict[str, int] = {}
-    for part in parts:
-        present = np.bincount(part.codes, minlength=len(part.symbols)) > 0
-        for symbol, has_rows in zip(part.symbols, present, strict=True):
-            if has_rows:
-                columns.setdefault(symbol, len(columns))
-    if not columns:
-        raise InputError(f"{source} has no row with a date and a symbol: give dates as YYYY-MM-DD in the first column.")
-    symbols = tuple(columns) if any(part.layout == "wide" for part in parts) else tuple(sorted(columns))
-    columns = {symbol: position for position, symbol in enumerate(symbols)}
-    codes = np.concatenate(
-        [np.array([columns.get(symbol, -1) for symbol in part.symbols])[part.codes] for part in parts]
-    )
-    dates = np.concatenate([part.days for part in parts])
-    rows = {
-        role: np.concatenate([part.prices.get(role, np.full(len(part.codes), np.nan)) for part in parts])
-        for role in PRICE_ROLES
-        if any(role in part.prices for part in parts)
-    }
-    own_rows = {
-        name: np.concatenate([part.own.get(name, np.full(len(part.codes), np.nan)) for part in parts])
-        for name in dict.fromkeys(name for part in parts for name in part.own)
-    }
+def _on_grid(rows: PriceRows, source: str) -> _Raw:
+    if not len(rows.codes):
+        raise InputError(f"{source} has no row with a date and a symbol: give dates as YYYY-MM-DD, and a symbol.")
+    present = np.flatnonzero(np.bincount(rows.codes, minlength=len(rows.symbols)))
+    symbols = tuple(rows.symbols[code] for code in present)
+    codes = np.searchsorted(present, rows.codes)
+    values = [*rows.prices.items(), *rows.own.items()]
     # A row without a price says nothing against another one.
-    priced = np.logical_or.reduce([~np.isnan(values) for values in rows.values()])
-    repeated = _repeated(codes, dates, [*rows.items(), *own_rows.items()], priced, symbols, source)
-    days, day_codes = np.unique(dates, return_inverse=True)
+    priced = np.logical_or.reduce([~np.isnan(column) for column in rows.prices.values()])
+    repeated, twice = _repeated(codes, rows.days, values, priced, symbols)
+    days, day_codes = np.unique(rows.days, return_inverse=True)
     cells = {role: np.full((len(days), len(symbols)), np.nan) for role in PRICE_ROLES}
     cell = (day_codes * len(symbols) + codes)[priced]
-    for role, values in rows.items():
-        cells[role].ravel()[cell] = values[priced]
-    own = {name: np.full((len(days), len(symbols)), np.nan) for name in own_rows}
-    for name, values in own_rows.items():
-        own[name].ravel()[cell] = np.where(np.abs(values) <= LARGEST_PRICE, values, np.nan)[priced]
+    for role, column in rows.prices.items():
+        cells[role].ravel()[cell] = column[priced]
+    own = {name: np.full((len(days), len(symbols)), np.nan) for name in rows.own}
+    for name, column in rows.own.items():
+        own[name].ravel()[cell] = np.where(np.abs(column) <= LARGEST_PRICE, column, np.nan)[priced]
     informed = np.zeros(len(days), dtype=np.bool_)
     for role in ("open", "high", "low", "close"):
         informed |= ~np.isnan(cells[role]).all(axis=1)
     if not informed.any():
         raise InputError(f"{source} holds no usable price of any symbol: give closes above zero.")
+    repeated = repeated // len(symbols) if rows.layout == "wide" else repeated
     return _Raw(
         days=days[informed],
         symbols=symbols,
         cells={role: grid[informed] for role, grid in cells.items()},
         own={name: grid[informed] for name, grid in own.items()},
-        layouts=tuple(part.layout for part in parts),
         counts={
-            "files": len(parts),
-            "rows": sum(part.read for part in parts),
-            "undated_rows": sum(part.undated for part in parts),
-            "duplicate_rows": _duplicates(parts, repeated) + sum(part.repeated for part in parts),
-            "unsorted_rows": sum(part.unsorted for part in parts),
-            "moved_stamps": sum(part.moved for part in parts),
+            "files": 1,
+            "rows": len(rows.codes),
+            **rows.counts,
+            "duplicate_rows": repeated + rows.counts.get("duplicate_rows", 0),
             "empty_days": int((~informed).sum()),
-            "bars": sum(part.bars for part in parts),
-            "formed_days": sum(len(part.codes) for part in parts if part.bars),
         },
-        ignored=tuple(dict.fromkeys(name for part in parts for name in part.ignored)),
+        twice=twice,
     )
 
 
@@ -233,31 +208,21 @@ def _repeated(
     rows: Sequence[tuple[str, NDArray[np.float64]]],
     priced: NDArray[np.bool_],
     symbols: tuple[str, ...],
-    source: str,
-) -> int:
-    """Count rows whose symbol and day come again, and refuse those that say something else."""
+) -> tuple[int, tuple[SuspiciousRow, ...]]:
+    """Count rows whose symbol and day come again with the same prices, and name those that say something else."""
     repeats = Repeats.of(codes, days)
     if not repeats.rows.size:
-        return 0
+        return 0, ()
     with_price = Repeats.of(codes[priced], days[priced])
-    for name, values in rows:
-        differing = with_price.difference(values[priced])
-        if differing is not None:
-            symbol, day = symbols[codes[priced][differing[1]]], days[priced][differing[1]]
-            one, other = (f"{values[priced][row]:g}" for row in differing)
-            raise InputError(
-                f"{source}: '{symbol}' has several rows on {day}, with {name} {one} and {other}: they are of several "
-                "symbols whose names are missing, or one corrects the other: name the column of symbols symbol, and "
-                "leave one row a symbol and day."
-            )
-    return int((~repeats.starts).sum())
-
-
-def _duplicates(parts: Sequence[PriceRows], repeated_cells: int) -> int:
-    """Count repeated rows; a row of a wide file is repeated once, whatever its number of cells."""
-    if len(parts) == 1 and parts[0].layout == "wide":
-        return repeated_cells // len(parts[0].symbols)
-    return repeated_cells
+    found: dict[tuple[int, str], str] = {}
+    for name, column in rows:
+        values = column[priced]
+        for position in np.flatnonzero(with_price.differing(values)):
+            before, row = with_price.rows[position - 1], with_price.rows[position]
+            detail = f"{name} {values[before]:g} and {values[row]:g}"
+            found.setdefault((int(codes[priced][row]), str(days[priced][row])), detail)
+    twice = tuple(SuspiciousRow("twice", symbols[code], day, detail) for (code, day), detail in sorted(found.items()))
+    return int((~repeats.starts).sum()) - len(twice), twice
 
 
 def _usable(cells: dict[Role, Grid], counts: dict[str, int]) -> dict[Role, Grid]:

@@ -1,225 +1,443 @@
-"""From the dates and time stamps of a price file to trading days."""
+"""From dates and time stamps to trading days, and from bars within days to days."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
+from eigen_core.market.advice import settings_to_add
+from eigen_core.market.reading import FileRows
+from eigen_core.market.stamps import Days, Instants, Stamps, likely_zone, on_clock, weekdays_of
+from eigen_core.market.suspicious import SuspiciousRow
+from eigen_core.market.vendors import PRICE_ROLES, Role
 
-Days = NDArray[np.datetime64]
+if TYPE_CHECKING:
+    from pandas.core.groupby import SeriesGroupBy
 
-# Day first and month first are tried both; a column that can be read both ways is refused, not guessed at.
-_DATE_FORMATS = ("%Y-%m-%d", "%Y%m%d", "%d-%b-%Y", "%b %d, %Y", "%d %b %Y", "%B %d, %Y", "%d %B %Y")
-_DAY_AND_MONTH_FORMATS = ("%m-%d-%Y", "%d-%m-%Y")
-
-_STAMP = (
-    r"^(?P<date>.+?)"
-    r"(?:(?:[T ]\s*(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,]\d+)?)?(?:\s*(?P<half>[AaPp])[Mm])?"
-    r"|T(?P<compact_hour>\d{2})(?P<compact_minute>\d{2})(?P<compact_second>\d{2})?)"
-    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?$"
-)
-_TIME_OF_DAY = (
-    r"^(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,]\d+)?)?(?:\s*(?P<half>[AaPp])\.?[Mm]\.?)?$"
-)
-_UTC_ZONES = ("Z", "UTC", "GMT", "+00:00", "-00:00", "+0000", "-0000", "+00", "-00")
-
-_EARLIEST, _LATEST = np.datetime64("1800-01-01"), np.datetime64("2200-12-31")
-
-# Digits that are a date and a time of day, by their number; 2018010109 as seconds would be a day of 2033.
-_WRITTEN_OUT = {10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-_EPOCH_UNITS = ((1e8, 1e10, "s"), (1e11, 1e13, "ms"), (1e14, 1e16, "us"), (1e17, 1e19, "ns"))
+_OWN = "own column "
+_DAYS_TO_JUDGE_BY = 10
+_MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
+_MONDAY, _FRIDAY, _SATURDAY, _SUNDAY = 0, 4, 5, 6
+_NAMES_OF_BARS = {"weekly": (6, 8), "monthly": (26, 33), "quarterly": (85, 95)}
 
 
 @dataclass(frozen=True)
-class Stamps:
-    """The stamps of a file's rows.
+class PriceRows:
+    """Rows of prices, one a symbol and day.
 
     Attributes:
-        days: datetime64[D] `[rows]`, the date on the stamp's own clock; NaT where the row has none.
-        seconds: int64 `[rows]`, since midnight on that clock; 0 for a date alone.
-        in_utc: bool `[rows]`, that clock is UTC, which is no exchange's own.
-        offsets: float64 `[rows]`, seconds by which that clock is ahead of UTC; NaN where the stamp has no time zone.
+        layout: `long`, `wide` or `folder`.
+        symbols: names.
+        codes: intp `[rows]`, which of `symbols` a row is about.
+        days: datetime64[D] `[rows]`.
+        prices: float64 `[rows]` of each role that the files have, NaN where a cell is missing.
+        own: float64 `[rows]` of each numeric column beside prices, by heading, NaN where a cell is missing.
+        files: names of the files of each symbol.
+        counts: of rows and files, under the names that `DataReport` has.
+        ignored: headings of unused columns, and keys of unused partitions.
+        found: suspicious rows that are not among these any more.
     """
 
+    layout: str
+    symbols: tuple[str, ...]
+    codes: NDArray[np.intp]
     days: Days
-    seconds: NDArray[np.int64]
-    in_utc: NDArray[np.bool_]
-    offsets: NDArray[np.float64]
+    prices: dict[Role, NDArray[np.float64]]
+    own: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    found: tuple[SuspiciousRow, ...] = ()
+
+    def kept(self, rows: NDArray[np.bool_]) -> "PriceRows":
+        """Return some rows."""
+        prices = {role: values[rows] for role, values in self.prices.items()}
+        own = {name: values[rows] for name, values in self.own.items()}
+        return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
+
+    def without(self, suspicious: Sequence[SuspiciousRow]) -> "PriceRows":
+        """Return the rows without suspicious days, and without all days before a change of the scale."""
+        kept = np.ones(len(self.days), dtype=np.bool_)
+        for row in suspicious:
+            own, day = self.codes == self.symbols.index(row.symbol), np.datetime64(row.day)
+            kept &= ~(own & (self.days < day if row.ends_a_scale else self.days == day))
+        left_out = tuple(replace(row, left_out=True) for row in suspicious)
+        return replace(self.kept(kept), found=(*self.found, *left_out))
+
+    def between(self, first: str | None, last: str | None) -> "PriceRows":
+        """Return the rows of the days from `first` to `last`, both included; None: no bound."""
+        rows = np.ones(len(self.days), dtype=np.bool_)
+        if first is not None:
+            rows &= self.days >= np.datetime64(first)
+        if last is not None:
+            rows &= self.days <= np.datetime64(last)
+        return self.kept(rows)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Rows of which each has another one about the same symbol and time.
+
+    Attributes:
+        rows: intp `[repeated rows]`, positions of these rows, those of one symbol and time together.
+        starts: bool `[repeated rows]`, the row is the first of its symbol and time.
+    """
+
+    rows: NDArray[np.intp]
+    starts: NDArray[np.bool_]
 
     @classmethod
-    def of_instants(cls, instants: NDArray[np.datetime64], in_utc: bool) -> "Stamps":
-        """Return the stamps of instants, datetime64 `[rows]` of any unit."""
-        days = instants.astype("datetime64[D]")
-        seconds = (instants.astype("datetime64[s]") - days.astype("datetime64[s]")).astype(np.int64)
-        offsets = np.full(len(days), 0.0 if in_utc else np.nan)
-        return cls(days, np.where(np.isnat(days), 0, seconds), np.full(len(days), in_utc), offsets)
+    def of(cls, codes: NDArray[np.intp], times: NDArray[np.datetime64]) -> "Repeats":
+        """Find the rows in which a code and a time come more than once."""
+        number = times.astype(np.int64)
+        first, last = (number.min(), number.max()) if len(times) else (0, 0)
+        key = codes * (last - first + 1) + (number - first)
+        order = np.argsort(key, kind="stable")
+        new = np.diff(key[order], prepend=-1) != 0
+        repeated = ~new | np.append(~new[1:], False)
+        return cls(order[repeated], new[repeated])
+
+    def differing(self, cells: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return of each repeated row whether its cell differs from that of its symbol's and time's row before.
+
+        Args:
+            cells: `[all rows]`; two missing ones do not differ.
+        """
+        codes, _ = pd.factorize(cells[self.rows], use_na_sentinel=True)
+        return np.asarray(~self.starts & (codes != np.concatenate([codes[:1], codes[:-1]])))
 
 
-class UnreadableDateError(ValueError):
-    """A cell of a column of dates cannot be read; `row` counts from 0, `text` is what stands there."""
+def are_bars_within_days(codes: NDArray[np.intp], utc: Instants, days: Days) -> bool:
+    """Return whether most days of symbols have rows at several times, or some at many: a live row makes few of both."""
+    rows = pd.DataFrame({"code": codes, "instant": utc, "day": days}).drop_duplicates()
+    rows["several"] = rows.duplicated(["code", "day"], keep=False)
+    one_each = rows.drop_duplicates(["code", "day"])
+    share = float(one_each["several"].mean()) if len(rows) else 0.0
+    times = rows.loc[rows["several"], "instant"]
+    return share > _MANY_DAYS or (share > _SOME_DAYS and (times - times.dt.normalize()).nunique() > _MANY_TIMES)
 
-    def __init__(self, row: int, text: str) -> None:
-        super().__init__(text)
-        self.row = row
-        self.text = text
 
-
-def read_stamps(column: "pd.Series[Any]", where: str) -> Stamps:
-    """Read dates, time stamps with or without a time zone, or seconds to nanoseconds since 1970.
+def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: MarketConfig, where: str) -> PriceRows:
+    """Return the rows of all files as those of days.
 
     Args:
-        column: text, numbers, dates or time stamps.
-        where: file and column, for messages.
+        parts: rows of each file.
+        names: of the files.
+        market: names the symbols, the exchange's time zone, and what becomes of bars within days.
+        where: the source, for messages.
 
     Raises:
-        UnreadableDateError: a cell is no date.
-        InputError: days and months cannot be distinguished, or the years are out of range.
+        InputError: symbols differ in case alone; stamps may be of two days; or there are bars within days, and days are
+            not to be formed of them, or cannot be.
     """
-    if isinstance(column.dtype, pd.DatetimeTZDtype):
-        stamps = _of_zoned(column)
-    elif pd.api.types.is_datetime64_any_dtype(column.dtype):
-        stamps = Stamps.of_instants(column.to_numpy(), in_utc=False)
-    elif pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
-        numbers = column.astype("float64")
-        texts = pd.Series(numbers.map(lambda number: "" if np.isnan(number) else f"{number:.0f}"), dtype="str")
-        stamps = _of_texts(texts, where)
-    else:
-        stamps = _of_texts(column.astype("str").where(column.notna(), ""), where)
-    known = stamps.days[~np.isnat(stamps.days)]
-    if known.size and (known.min() < _EARLIEST or known.max() > _LATEST):
-        raise InputError(
-            f"{where}: the dates reach from {known.min()} to {known.max()}: write them as YYYY-MM-DD, between "
-            f"{_EARLIEST} and {_LATEST}."
-        )
-    return stamps
-
-
-def seconds_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
-    """Return seconds since midnight, float64 `[rows]`, of times of day: 9:30, 16:00:00, 4:00 PM, 93000 or 1600.
-
-    NaN where a cell is none of these, or no time.
-    """
-    texts = column.astype("str").where(column.notna(), "").str.strip().str.removesuffix(".0")
-    digits = texts.str.fullmatch(r"\d{3,6}|0")
-    padded = texts.str.zfill(4).where(texts.str.len() <= 4, texts.str.zfill(6)).str.ljust(6, "0")
-    written = texts.where(~digits, padded.str.replace(r"(..)(..)(..)", r"\1:\2:\3", regex=True))
-    parts = written.str.extract(_TIME_OF_DAY)
-    hours, minutes, seconds = (pd.to_numeric(parts[unit]) for unit in ("hour", "minute", "second"))
-    afternoon = parts["half"].str.lower() == "p"
-    hours = hours.where(parts["half"].isna(), hours % 12 + 12 * afternoon)
-    found = hours * 3_600 + minutes * 60 + seconds.fillna(0)
-    right = (hours < 24) & (minutes < 60) & (seconds.fillna(0) < 60)
-    return np.asarray(found.where(right).to_numpy(dtype=np.float64, na_value=np.nan))
-
-
-def _of_zoned(column: "pd.Series[Any]") -> Stamps:
-    in_utc = str(column.dt.tz) in ("UTC", "GMT", "Etc/UTC", "Zulu", "UTC+00:00", "+00:00")
-    local, utc = (column.dt.tz_localize(None), column.dt.tz_convert("UTC").dt.tz_localize(None))
-    offsets = (local - utc).dt.total_seconds().to_numpy(dtype=np.float64)
-    return replace(Stamps.of_instants(local.to_numpy(), in_utc), offsets=offsets)
-
-
-def _of_texts(texts: "pd.Series[str]", where: str) -> Stamps:
-    codes, found = pd.factorize(texts.str.strip())
-    unique = pd.Series(found, dtype="str")
-    stamps = _of_unique_texts(unique, where)
-    unreadable = np.isnat(stamps.days)
-    unreadable &= ~unique.isin(["", "NaT", "nan", "NaN", "None", "null", "NA", "<NA>"]).to_numpy()
-    if unreadable.any():
-        row = int(np.argmax(unreadable[codes]))
-        raise UnreadableDateError(row, str(unique[codes[row]]))
-    return Stamps(stamps.days[codes], stamps.seconds[codes], stamps.in_utc[codes], stamps.offsets[codes])
-
-
-def _of_unique_texts(texts: "pd.Series[str]", where: str) -> Stamps:
-    stamps = Stamps.of_instants(_in_format(texts, _DATE_FORMATS[0]), in_utc=False)
-    digits = np.isnat(stamps.days) & texts.str.fullmatch(r"\d{9,19}").to_numpy(dtype=np.bool_)
-    if digits.any():
-        _put(stamps, digits, _of_digits(texts[digits]))
-    other = np.isnat(stamps.days) & ~digits
-    if other.any():
-        parts = texts[other].str.extract(_STAMP)
-        dates = parts["date"].fillna("").str.strip().str.replace(r"[./]", "-", regex=True)
-        in_utc = parts["zone"].isin(_UTC_ZONES).to_numpy()
-        found = Stamps(_parse_dates(dates, where), _seconds_of(parts), in_utc, _offsets_of(parts["zone"]))
-        _put(stamps, other, found)
-    return stamps
-
-
-def _put(stamps: Stamps, rows: NDArray[np.bool_], found: Stamps) -> None:
-    stamps.days[rows], stamps.seconds[rows] = found.days, found.seconds
-    stamps.in_utc[rows], stamps.offsets[rows] = found.in_utc, found.offsets
-
-
-def _offsets_of(zones: "pd.Series[str]") -> NDArray[np.float64]:
-    """Return the seconds ahead of UTC that `Z`, `+05:30`, `-0500` or `+09` say, NaN where there is none."""
-    parts = zones.where(~zones.isin(_UTC_ZONES), "+00").str.extract(r"([+-])(\d{2}):?(\d{2})?")
-    hours, minutes = (pd.to_numeric(parts[column]) for column in (1, 2))
-    seconds = hours * 3_600 + minutes.fillna(0) * 60
-    return np.asarray(seconds.where(parts[0] != "-", -seconds).to_numpy(dtype=np.float64, na_value=np.nan))
-
-
-def _seconds_of(parts: pd.DataFrame) -> NDArray[np.int64]:
-    hours, minutes, seconds = (
-        pd.to_numeric(parts[unit].fillna(parts[f"compact_{unit}"])).fillna(0).to_numpy(dtype=np.int64)
-        for unit in ("hour", "minute", "second")
+    symbols = _symbols(parts, market, where)
+    position = {symbol: code for code, symbol in enumerate(symbols)}
+    files: dict[str, tuple[str, ...]] = defaultdict(tuple)
+    for part, name in zip(parts, names, strict=True):
+        for symbol in part.symbols:
+            files[symbol] += (name,)
+    codes = np.concatenate(
+        [np.array([position.get(s, -1) for s in part.symbols], dtype=np.intp)[part.codes] for part in parts]
     )
-    half = parts["half"].str.lower()
-    hours = np.where(half.notna(), hours % 12, hours)
-    afternoon = (half == "p").to_numpy(dtype=np.int64)
-    return np.asarray((hours + 12 * afternoon) * 3_600 + minutes * 60 + seconds, dtype=np.int64)
+    kept = codes >= 0
+
+    def joined(columns: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64]:
+        whole = [np.full(len(part.codes), np.nan) for part in parts]
+        return np.concatenate([own if column is None else column for column, own in zip(columns, whole, strict=True)])[
+            kept
+        ]
+
+    roles = [role for role in PRICE_ROLES if any(role in part.prices for part in parts)]
+    values: dict[str, NDArray[np.float64]] = {role: joined([part.prices.get(role) for part in parts]) for role in roles}
+    own = dict.fromkeys(name for part in parts for name in part.own)
+    # A column of the data may be called like a price.
+    values |= {f"{_OWN}{name}": joined([part.own.get(name) for part in parts]) for name in own}
+    stamps = Stamps(
+        *(np.concatenate([getattr(part.stamps, name) for part in parts])[kept] for name in ("instants", "offsets"))
+    )
+    local = np.concatenate([on_clock(part.stamps, _zone_of(part, market)) for part in parts])[kept]
+    codes = codes[kept]
+    counts = {
+        "files": len(parts),
+        "rows": sum(part.read for part in parts),
+        "undated_rows": sum(part.undated for part in parts),
+        "unsorted_rows": sum(_unsorted(part) for part in parts),
+    }
+    days = local.astype("datetime64[D]")
+    found: tuple[SuspiciousRow, ...] = ()
+    zoned = ~np.isnan(stamps.offsets)
+    if are_bars_within_days(codes, stamps.utc, days):
+        _require_days_of_bars(codes, stamps, days, market, where)
+        bars = form_days(codes, symbols, stamps.utc, local, values, where)
+        codes, days, values = bars.codes, bars.days, bars.values
+        if bars.unfinished and market.suspicious != "keep":
+            finished = days < np.datetime64(bars.unfinished)
+            codes, days = codes[finished], days[finished]
+            values = {name: column[finished] for name, column in values.items()}
+            found = (SuspiciousRow("unfinished", "", bars.unfinished, left_out=True),)
+        counts |= {"bars": bars.bars, "formed_days": len(codes), "duplicate_rows": bars.repeated}
+    elif zoned.any():
+        unplaced = zoned & (stamps.offsets == 0.0) & (local == stamps.instants) & (local != days)
+        if unplaced.any() and market.time_zone is None:
+            raise InputError(
+                f"{where} has stamps of days in UTC that are not at midnight, as {local[unplaced][0]}, so nothing says "
+                f"which days they are of{settings_to_add({'time_zone': likely_zone(stamps.at(zoned))})}"
+            )
+        refuse_shifted_weeks(days[zoned], market.time_zone, where)
+    return PriceRows(
+        layout="folder" if len(parts) > 1 else parts[0].layout,
+        symbols=symbols,
+        codes=codes,
+        days=days,
+        prices={role: values[role] for role in roles},
+        own={name: values[f"{_OWN}{name}"] for name in own},
+        files=dict(files),
+        counts=counts,
+        ignored=tuple(dict.fromkeys(name for part in parts for name in part.ignored)),
+        found=found,
+    )
 
 
-def _of_digits(texts: "pd.Series[str]") -> Stamps:
-    """Read dates and times of day that are written as digits alone; what is none counts seconds or less since 1970."""
-    lengths = texts.str.len().to_numpy()
-    stamps = Stamps.of_instants(np.full(len(texts), np.datetime64("NaT"), dtype="datetime64[s]"), in_utc=False)
-    for length in np.unique(lengths):
-        same = lengths == length
-        pattern = _WRITTEN_OUT.get(int(length))
-        instants = _instants(texts[same], pattern) if pattern else None
-        if instants is not None and not np.isnat(instants).any():
-            _put(stamps, same, Stamps.of_instants(instants, in_utc=False))
-        else:
-            _put(stamps, same, _of_epochs(texts[same].to_numpy(dtype=np.float64)))
-    return stamps
+def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tuple[str, ...]:
+    """Return the symbols that are read, in the order of wide files, else sorted."""
+    wanted = {*market.symbols, *market.context} if market.symbols else None
+    found = dict.fromkeys(
+        symbol
+        for part in parts
+        for symbol, rows in zip(part.symbols, np.bincount(part.codes, minlength=len(part.symbols)), strict=True)
+        if rows and (wanted is None or symbol in wanted)
+    )
+    if not found:
+        raise InputError(f"{where} has no row with a date and a symbol: give dates as YYYY-MM-DD, and a symbol.")
+    if missing := sorted(set(market.symbols) - found.keys()):
+        raise InputError(f"market.symbols names '{missing[0]}', which is not in {where}: correct it or leave it out.")
+    spelled: dict[str, str] = {}
+    for symbol in found:
+        other = spelled.setdefault(symbol.casefold(), symbol)
+        if other != symbol and wanted is None:
+            raise InputError(
+                f"{where} has the symbols '{other}' and '{symbol}', which differ in case alone: write both alike if "
+                "they are one, or name all symbols that are to be read in market.symbols."
+            )
+    return tuple(found) if any(part.layout == "wide" for part in parts) else tuple(sorted(found))
 
 
-def _of_epochs(numbers: NDArray[np.float64]) -> Stamps:
-    instants = np.full(len(numbers), np.datetime64("NaT"), dtype="datetime64[s]")
-    for lowest, highest, unit in _EPOCH_UNITS:
-        within = (numbers >= lowest) & (numbers < highest)
-        instants[within] = numbers[within].astype(np.int64).astype(f"datetime64[{unit}]")
-    return Stamps.of_instants(instants, in_utc=True)
+def _zone_of(part: FileRows, market: MarketConfig) -> str | None:
+    """Return the time zone by which a file's stamps become days: what is named, or its vendor's for midnights."""
+    if market.time_zone is not None or part.vendor is None or not len(part.codes):
+        return market.time_zone
+    at_midnight = part.stamps.instants == part.stamps.instants.astype("datetime64[D]")
+    return None if at_midnight.all() else part.vendor.time_zone
 
 
-def _parse_dates(dates: "pd.Series[str]", where: str) -> Days:
-    parsed = np.full(len(dates), np.datetime64("NaT"), dtype="datetime64[D]")
-    for pattern in _DATE_FORMATS:
-        open_cells = np.isnat(parsed)
-        if not open_cells.any():
-            return parsed
-        cells = dates[open_cells]
-        # 201811 is a month, not 1 January.
-        fitting = cells.where(cells.str.len() == 8, "") if pattern == "%Y%m%d" else cells
-        parsed[open_cells] = _in_format(fitting, pattern)
-    rest = dates[np.isnat(parsed)]
-    month_first, day_first = (_in_format(rest, pattern) for pattern in _DAY_AND_MONTH_FORMATS)
-    misread_by_month, misread_by_day = (int(np.isnat(read).sum()) for read in (month_first, day_first))
-    differ = (month_first != day_first) & ~np.isnat(month_first) & ~np.isnat(day_first)
-    if misread_by_month == misread_by_day and differ.any():
-        text = rest.iloc[int(np.argmax(differ))]
-        raise InputError(f"{where}: '{text}' could be day-month or month-day: write dates as YYYY-MM-DD.")
-    parsed[np.isnat(parsed)] = month_first if misread_by_month < misread_by_day else day_first
-    return parsed
+def _unsorted(part: FileRows) -> int:
+    """Count rows that lie before the preceding row of their symbol; a row of a wide file counts once."""
+    order = np.argsort(part.codes, kind="stable")
+    codes, instants = part.codes[order], part.stamps.instants[order]
+    count = int(((codes[1:] == codes[:-1]) & (instants[1:] < instants[:-1])).sum())
+    return count // len(part.symbols) if part.layout == "wide" else count
 
 
-def _in_format(dates: "pd.Series[str]", pattern: str) -> Days:
-    return _instants(dates, pattern).astype("datetime64[D]")
+def _require_days_of_bars(
+    codes: NDArray[np.intp], stamps: Stamps, days: Days, market: MarketConfig, where: str
+) -> None:
+    """Refuse bars within days of which no days are to be formed, or by nothing that is known."""
+    found: dict[str, str] = {} if market.intraday == "aggregate" else {"intraday": "aggregate"}
+    zoned = ~np.isnan(stamps.offsets)
+    if market.time_zone is None and (stamps.offsets == 0.0).any():
+        found["time_zone"] = likely_zone(stamps.at(stamps.offsets == 0.0))
+    if found:
+        raise InputError(
+            f"{where} has bars within days: give daily bars, or have days formed of them, from midnight to midnight on "
+            f"the exchange's clock{settings_to_add(found)}"
+        )
+    if market.time_zone is not None and not zoned.all():
+        raise InputError(
+            f"{where} has bars within days without a time zone, which may be on the exchange's clock or in UTC: leave "
+            "market.time_zone out in the first case, and write the stamps with +00:00 in the second."
+        )
+    rows = pd.DataFrame({"code": codes, "day": days, "instant": stamps.utc}).drop_duplicates().groupby("code")
+    daily = rows.size()[(rows.size() == rows["day"].nunique()) & (rows.size() >= _DAYS_TO_JUDGE_BY)]
+    if len(daily):
+        raise InputError(
+            f"{where} has symbols with one row a day beside others with bars within days: give one kind of them alone, "
+            "or name the symbols to be read in market.symbols."
+        )
 
 
-def _instants(texts: "pd.Series[str]", pattern: str) -> NDArray[np.datetime64]:
-    return pd.to_datetime(texts, format=pattern, errors="coerce").to_numpy()
+@dataclass(frozen=True)
+class FormedDays:
+    """Days that bars have formed, ordered by symbol and day.
+
+    Attributes:
+        codes: intp `[days]`, which symbol a day is of.
+        days: datetime64[D] `[days]`.
+        values: float64 `[days]` of each role and own column.
+        bars: bars that the days were formed of.
+        repeated: bars that came again with the same values, counted once.
+        unfinished: the last day, if its bars end before the time at which they usually do, as YYYY-MM-DD.
+    """
+
+    codes: NDArray[np.intp]
+    days: Days
+    values: dict[str, NDArray[np.float64]]
+    bars: int
+    repeated: int
+    unfinished: str
+
+
+def form_days(
+    codes: NDArray[np.intp],
+    symbols: Sequence[str],
+    utc: Instants,
+    local: Instants,
+    values: Mapping[str, NDArray[np.float64]],
+    where: str,
+) -> FormedDays:
+    """Form days of bars: first open, highest high, lowest low, last close, summed volume, the last of any other value.
+
+    Args:
+        codes: intp `[bars]`, which of `symbols` a bar is of.
+        symbols: names.
+        utc: datetime64[s] `[bars]`, by which bars are ordered and come again: a clock that is put back shows an hour
+            twice.
+        local: the same on the exchange's clock, whose midnights part the days.
+        values: float64 `[bars]` of each role and own column, NaN where a cell is missing; bars without any are none.
+        where: the source, for messages.
+
+    Raises:
+        InputError: bars of one symbol and instant differ, or sessions go over midnight.
+    """
+    known = np.logical_or.reduce([~np.isnan(column) for column in values.values()])
+    order = np.flatnonzero(known)
+    order = order[np.lexsort((utc[order], codes[order]))]
+    codes, utc, local = codes[order], utc[order], local[order]
+    values = {name: column[order] for name, column in values.items()}
+    _refuse_sessions_over_midnight(local, where)
+    repeats = Repeats.of(codes, utc)
+    for name, column in values.items():
+        differing = repeats.differing(column)
+        if differing.any():
+            row = int(np.argmax(differing))
+            one, other = (f"{column[repeats.rows[position]]:g}" for position in (row - 1, row))
+            symbol, instant = symbols[codes[repeats.rows[row]]], local[repeats.rows[row]].item()
+            raise InputError(
+                f"{where}: '{symbol}' has several bars at {instant:%Y-%m-%d %H:%M:%S}, with {name} {one} and {other}: "
+                "leave one bar an instant, and write stamps with their time zone."
+            )
+    first = np.ones(len(codes), dtype=np.bool_)
+    first[repeats.rows[~repeats.starts]] = False
+    days = local[first].astype("datetime64[D]")
+    keys = [pd.Series(codes[first]), pd.Series(days.astype(np.int64))]
+    formed = {name: _formed(name, pd.Series(column[first]).groupby(keys)) for name, column in values.items()}
+    index = next(iter(formed.values())).index
+    return FormedDays(
+        codes=index.get_level_values(0).to_numpy(dtype=np.intp),
+        days=index.get_level_values(1).to_numpy(dtype=np.int64).astype("datetime64[D]"),
+        values={name: np.asarray(column.to_numpy(), dtype=np.float64) for name, column in formed.items()},
+        bars=int(first.sum()),
+        repeated=int((~first).sum()),
+        unfinished=_unfinished(local),
+    )
+
+
+def _formed(name: str, cells: "SeriesGroupBy[float, tuple[Hashable, ...]]") -> "pd.Series[float]":
+    if name == "open":
+        return cells.first()
+    if name == "high":
+        return cells.max()
+    if name == "low":
+        return cells.min()
+    return cells.sum(min_count=1) if name == "volume" else cells.last()
+
+
+def _unfinished(local: Instants) -> str:
+    """Return the last day if its last bar is earlier than usual by more than a bar, as YYYY-MM-DD, else nothing."""
+    days = local.astype("datetime64[D]")
+    seconds = pd.Series((local - days).astype(np.int64))
+    last = seconds.groupby(pd.Series(days)).max()
+    steps = np.diff(np.unique(seconds))
+    if len(last) <= _DAYS_TO_JUDGE_BY or not steps.size:
+        return ""
+    return str(last.index[-1].date()) if last.iloc[-1] < last.iloc[:-1].median() - np.median(steps) else ""
+
+
+def _refuse_sessions_over_midnight(instants: Instants, where: str) -> None:
+    """Refuse bars whose sessions begin or end on a day of the weekend: by midnights they would form a day more."""
+    days, bars = np.unique(instants.astype("datetime64[D]"), return_counts=True)
+    # The first and the last may be cut.
+    days, bars = days[1:-1], bars[1:-1]
+    weekdays = weekdays_of(days)
+    usual = bars[weekdays < _SATURDAY]
+    for weekday, name in ((_SATURDAY, "Saturdays"), (_SUNDAY, "Sundays")):
+        own = bars[weekdays == weekday]
+        if usual.size and 20 * own.size >= usual.size and 2 * np.median(own) < np.median(usual):
+            raise InputError(
+                f"{where} has few bars on {name} ({int(np.median(own))}, {int(np.median(usual))} on other days), so "
+                "sessions go over midnight, or the stamps are on another clock than the exchange's: write them with "
+                "their time zone and name the exchange's in market.time_zone, or give daily bars."
+            )
+
+
+def refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None:
+    """Refuse weeks from Tuesday to Saturday, and by a time zone from Sunday to Thursday: the days are others."""
+    counts = np.bincount(weekdays_of(np.unique(days)), minlength=7)
+    regular = 4 * counts >= counts.max()
+    if len(np.unique(days)) < _DAYS_TO_JUDGE_BY:
+        return
+    if regular[_SATURDAY] and not regular[_MONDAY] and not regular[_SUNDAY]:
+        advice = "add `--set market.time_zone=America/New_York`" if time_zone is None else "leave market.time_zone out"
+        raise InputError(
+            f"{where} has days from Tuesday to Saturday, so its stamps in UTC are those of the end of a day: {advice}."
+        )
+    if time_zone is not None and regular[_SUNDAY] and not regular[_FRIDAY] and not regular[_SATURDAY]:
+        raise InputError(
+            f"{where} has days from Sunday to Thursday in {time_zone}, so its stamps are dates, or on another "
+            "exchange's clock: leave market.time_zone out, or name that exchange's."
+        )
+
+
+def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[str], source: str) -> None:
+    """Refuse prices of which most symbols have one row a week, a month, or any other number of days above one.
+
+    Gaps of daily prices are not regular: their days follow each other after one day, but for weekends.
+
+    Args:
+        days: datetime64[D] `[days]`, increasing.
+        known: bool `[days, symbols]`, there is a price.
+        symbols: names.
+        source: the name of the source, for messages.
+
+    Raises:
+        InputError: over half of the symbols with enough rows are such.
+    """
+    spacings = {
+        symbol: spacing
+        for symbol, column in zip(symbols, known.T, strict=True)
+        if (spacing := _spacing(np.diff(days[column]).astype(np.int64))) is not None
+    }
+    longer = {symbol: spacing for symbol, spacing in spacings.items() if spacing > 1}
+    if not longer or 2 * len(longer) <= len(spacings):
+        return
+    usual = int(np.median(list(longer.values())))
+    name = next((name for name, (low, high) in _NAMES_OF_BARS.items() if low <= usual <= high), f"{usual}-day")
+    raise InputError(
+        f"{source}: most rows of {len(longer)} of {len(symbols)} symbols, '{next(iter(longer))}' first, follow each "
+        f"other after about {usual} days: these look like {name} bars. Holding days, windows and yearly figures count "
+        "trading days: give daily bars."
+    )
+
+
+def _spacing(gaps: NDArray[np.int64]) -> int | None:
+    """Return by how many days most rows follow each other, 0 if they do so irregularly; None: too few rows to judge."""
+    if len(gaps) < _DAYS_TO_JUDGE_BY:
+        return None
+    usual = float(np.median(gaps))
+    near = (gaps >= 0.8 * usual) & (gaps <= 1.25 * usual)
+    return round(usual) if near.mean() >= 0.8 else 0

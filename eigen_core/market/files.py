@@ -8,7 +8,6 @@ from pathlib import Path
 from eigen_core.bundled import path_of_data
 from eigen_core.errors import InputError
 
-_COPY = re.compile(r" ?\(\d+\)$|[ _-]+copy( ?\(?\d+\)?)?$|^copy (\(\d+\) )?of ", re.IGNORECASE)
 _FORMS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -21,21 +20,20 @@ _FORMS = {
 }
 # In a folder other text lies beside prices; Stooq's begins so.
 _TEXT_OF_PRICES = b"<TICKER>"
-_SHEETS = "is a spreadsheet: save the sheet of prices as CSV in UTF-8, and give that."
-_DATABASE = "is a database, which may hold many tables: export the one of prices"
 _ARCHIVE = "is an archive: unpack it and give the file or folder."
-_PICKLE = "could run code when it is opened: save the prices as Parquet, and give that."
+_OTHER = "is no file of prices that can be read: export its prices as CSV or Parquet, and give that."
 _ADVICE = {
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers"), _SHEETS),
-    **dict.fromkeys((".duckdb", ".ddb"), f"{_DATABASE}, with `COPY prices TO 'prices.parquet'`, and give that."),
-    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), f"{_DATABASE} to CSV or Parquet, and give that."),
     **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz"), _ARCHIVE),
-    **dict.fromkeys((".pkl", ".pickle"), _PICKLE),
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers"), _OTHER),
+    **dict.fromkeys((".duckdb", ".ddb", ".db", ".sqlite", ".sqlite3", ".pkl", ".pickle"), _OTHER),
 }
-# pyarrow, DuckDB, Spark and Dask name the files of one table so.
-_PART = re.compile(r"(part|data|chunk)[-_.]\d.*|[0-9a-f]{32}-\d+|[0-9a-f-]{36}(-\d+)?", re.IGNORECASE)
 # freqtrade's files are named like BTC_USDT-1d.feather.
 _LENGTH_OF_BARS = re.compile(r"-\d+[smhdwM](-futures|-spot)?$")
+# Names that are symbols and nothing else: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. What may be a part of a
+# symbol's history has a space, an underscore, a number after a hyphen, or a year at its end.
+_SYMBOL = re.compile(
+    r"(?!.*[-.]\d)(?!.*[^\W\d](19|20)\d{2})(?!(part|data|chunk)\W?\d)\^?[^\W_]+([-.^=&!$+][^\W_]*)*", re.IGNORECASE
+)
 
 Partition = tuple[tuple[str, str], ...]
 """Key and value of each folder `key=value` that a file lies in, as they are written."""
@@ -48,8 +46,7 @@ class SourceFile:
     Attributes:
         path: where it lies.
         form: `csv`, `parquet` or `arrow`.
-        symbol: whose prices it holds if it has no column of symbols: its name without the suffix; empty: it is a part
-            of a table, whose name says nothing.
+        symbol: whose prices it holds if it has no column of symbols; empty: its name does not say it.
         sha256: of its bytes, in hexadecimal.
         partition: of the folders that it lies in; empty: it is no part of a larger table.
     """
@@ -81,8 +78,12 @@ class Source:
     ignored: tuple[str, ...] = ()
 
 
-def find_source(data: str | None) -> Source:
+def find_source(data: str | None, symbol_from: str | None = None) -> Source:
     """Find and hash the price files of `config.market.data`.
+
+    Args:
+        data: path, name of bundled prices, or None for the default ones.
+        symbol_from: where the symbol is in a file's name; see `MarketConfig.symbol_from`.
 
     Raises:
         InputError: there is no such file or folder, it holds no price file, or one cannot be read; or `data` can be
@@ -90,7 +91,7 @@ def find_source(data: str | None) -> Source:
     """
     path = path_of_data(data)
     try:
-        return _source_at(path)
+        return _source_at(path, symbol_from)
     except OSError as error:
         raise InputError(unreadable(path, error)) from error
 
@@ -100,9 +101,16 @@ def unreadable(path: Path, error: OSError) -> str:
     return f"{error.filename or path} cannot be read ({error.strerror}): check the name and the permissions."
 
 
-def _source_at(path: Path) -> Source:
+def symbol_in(name: str, symbol_from: str) -> str:
+    """Return the symbol that a file's name has by a pattern as `{symbol}-1d-{part}.csv`; empty: it is not so named."""
+    pattern = re.escape(symbol_from).replace(r"\{symbol\}", "(?P<symbol>.+?)").replace(r"\{part\}", r"\d.*?")
+    found = re.fullmatch(pattern, name, re.IGNORECASE)
+    return found["symbol"] if found else ""
+
+
+def _source_at(path: Path, symbol_from: str | None) -> Source:
     if path.is_dir():
-        return _folder_at(path)
+        return _folder_at(path, symbol_from)
     if not path.exists():
         raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
     if _form_of(path) is None:
@@ -110,25 +118,31 @@ def _source_at(path: Path) -> Source:
         raise InputError(f"{path} {advice}")
     if not path.is_file():
         raise InputError(f"{path} is a pipe or a device, which cannot be read twice: give a file or a folder of files.")
-    return Source(path, (_source_file(path, _symbol_of(path), ()),))
+    symbol = _stem(path) if symbol_from is None else _named_symbol(path, symbol_from)
+    return Source(path, (_source_file(path, symbol, ()),))
 
 
-def _folder_at(path: Path) -> Source:
+def _folder_at(path: Path, symbol_from: str | None) -> Source:
     found, ignored = _entries(path)
     if not found:
         raise InputError(_without_prices(path))
-    symbols = ["" if partition or _PART.fullmatch(_symbol_of(file)) else _symbol_of(file) for file, partition in found]
-    files = tuple(
-        _source_file(file, symbol, partition) for (file, partition), symbol in zip(found, symbols, strict=True)
-    )
-    for file in files:
-        first = _COPY.sub("", file.symbol)
-        if first != file.symbol:
-            raise InputError(
-                f"{file.path} is named like a second download or a copy of {first}: keep one of them and remove the "
-                "other, or name it by its symbol."
-            )
-    return Source(path, files, ignored)
+    files = []
+    for file, partition in found:
+        if symbol_from is not None:
+            symbol = _named_symbol(file, symbol_from)
+        else:
+            stem = _stem(file)
+            of_freqtrade = _form_of(file) == "arrow" and stem != file.stem
+            symbol = stem if not partition and (of_freqtrade or _SYMBOL.fullmatch(stem)) else ""
+        files.append(_source_file(file, symbol, partition))
+    return Source(path, tuple(files), ignored)
+
+
+def _named_symbol(path: Path, symbol_from: str) -> str:
+    symbol = symbol_in(path.name, symbol_from)
+    if not symbol:
+        raise InputError(f"{path} is not named as market.symbol_from={symbol_from} says: rename it or change that.")
+    return symbol
 
 
 def _without_prices(folder: Path) -> str:
@@ -175,7 +189,7 @@ def _form_of(path: Path) -> str | None:
     return _FORMS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
 
 
-def _symbol_of(path: Path) -> str:
+def _stem(path: Path) -> str:
     stem = Path(path.name[:-3] if path.name.lower().endswith(".gz") else path.name).stem
     return _LENGTH_OF_BARS.sub("", stem) if _form_of(path) == "arrow" else stem
 

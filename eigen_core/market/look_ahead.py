@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.days import PriceRows
 from eigen_core.market.features import Bars, Series
 from eigen_core.market.own_features import FeatureFunction
 from eigen_core.market.panel_features import PanelFeatures
-from eigen_core.market.sources import PriceRows
 from eigen_core.randomness import keyed_generator
 
 Future = Literal["cut off", "shuffled"]

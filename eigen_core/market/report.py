@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from eigen_core.config import TradingConfig
+from eigen_core.market.suspicious import SuspiciousRow, sentences
 from eigen_core.market.universe import UniverseAudit
 
 _YEAR_DAYS = 252
@@ -45,7 +46,6 @@ class DataReport:
         undated_rows: rows without a date or a symbol, left out.
         duplicate_rows: rows of a symbol and day that came again with the same prices, counted once.
         unsorted_rows: rows before the preceding row of their symbol, sorted.
-        moved_stamps: rows whose UTC stamp was the evening before their trading day, moved to it.
         empty_days: days of the source without any price, left out.
         unusable_prices: prices that are zero, negative, infinite or absurd, taken as missing.
         repaired_highs, repaired_lows: highs below, lows above the day's open or close, set to the larger, the smaller.
@@ -63,6 +63,7 @@ class DataReport:
         own_features: names of the features that are columns of the data or are computed by registered functions.
         look_ahead: what feature functions know of later days, in sentences.
         universe: what prices show of the choice of symbols and of how prices were made.
+        suspicious: rows that are probably wrong.
     """
 
     source: str
@@ -74,10 +75,10 @@ class DataReport:
     last_day: str
     symbols: tuple[SymbolHistory, ...]
     universe: UniverseAudit
+    suspicious: tuple[SuspiciousRow, ...] = ()
     undated_rows: int = 0
     duplicate_rows: int = 0
     unsorted_rows: int = 0
-    moved_stamps: int = 0
     empty_days: int = 0
     unusable_prices: int = 0
     repaired_highs: int = 0
@@ -107,7 +108,7 @@ class DataReport:
         """Return the report as values that JSON can hold."""
         return asdict(self) | {
             "symbols": [asdict(history) for history in self.symbols],
-            "universe": self.universe.as_dict(),
+            "suspicious": [asdict(row) for row in self.suspicious],
             "dropped_symbols": list(self.dropped_symbols),
             "ignored_columns": list(self.ignored_columns),
             "ignored_files": list(self.ignored_files),
@@ -122,7 +123,8 @@ class DataReport:
             **{
                 **values,
                 "symbols": tuple(SymbolHistory(**history) for history in values["symbols"]),
-                "universe": UniverseAudit.of_dict(values["universe"]),
+                "universe": UniverseAudit(**values["universe"]),
+                "suspicious": tuple(SuspiciousRow(**row) for row in values["suspicious"]),
                 "dropped_symbols": tuple(values["dropped_symbols"]),
                 "ignored_columns": tuple(values["ignored_columns"]),
                 "ignored_files": tuple(values["ignored_files"]),
@@ -138,7 +140,7 @@ class DataReport:
             trading: says what becomes of a symbol that ends; None: the settings are named, without their values.
         """
         found = (*self._findings(), self._ends(trading), *self._universe())
-        return [*self._summary(), *(sentence for count, sentence in found if count)]
+        return [*self._summary(), *sentences(self.suspicious), *(sentence for count, sentence in found if count)]
 
     def _summary(self) -> list[str]:
         tradable = [history for history in self.symbols if history.tradable]
@@ -197,10 +199,6 @@ class DataReport:
                 f"from midnight to midnight {f'in {self.time_zone}' if self.time_zone else 'by their own clock'}: "
                 "first open, highest high, lowest low, last close, summed volume.",
             ),
-            (
-                self.moved_stamps,
-                f"{_counted(self.moved_stamps, 'time stamp')} in UTC on the evening before the trading day: moved.",
-            ),
             (self.empty_days, f"{_counted(self.empty_days, 'day')} without any price: left out."),
             (
                 self.gap_days,
@@ -252,18 +250,11 @@ class DataReport:
     def _universe(self) -> list[tuple[int, str]]:
         """What the choice of symbols and the making of their prices do to a backtest."""
         universe = self.universe
-        splits = [str(split) for split in universe.suspected_splits]
-        stale = [str(run) for run in universe.stale_runs]
         return [
             (
                 not universe.ended_symbols and self.days >= _YEAR_DAYS,
                 "No tradable symbol ends before the last day: they were probably chosen among those that survived. A "
                 "backtest on survivors earns more than trading would have: those that failed are missing.",
-            ),
-            (
-                len(splits),
-                f"Probably splits that prices are not adjusted for: {_listed(splits)}. Such a change counts as a gain "
-                "or a loss that no holder of shares had: give adjusted prices.",
             ),
             (
                 universe.dividends == "unadjusted",
@@ -279,11 +270,6 @@ class DataReport:
                 universe.weekend_days,
                 f"{_counted(universe.weekend_days, 'day')} on a Saturday or Sunday: right where trading never stops, "
                 "wrong dates on an exchange.",
-            ),
-            (
-                len(stale),
-                f"The same close on ten days or more in succession: {_listed(stale, 3)}. Probably nothing was traded, "
-                "and no order could have been filled.",
             ),
             (
                 universe.missing_share >= _SHOWN_SHARE,

@@ -1,17 +1,19 @@
 """Small configurations and price files for the tests of the market."""
 
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from eigen_core.config import Config
+from eigen_core.config import Config, MarketConfig
+from eigen_core.config.loading import parse_assignments
+from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
-from eigen_core.market.intraday import REFUSED, Intraday
 from eigen_core.market.report import DataReport
-from eigen_core.market.sources import read_source
 
 
 def small_config(data: Path | str | None = None, **market: object) -> Config:
@@ -57,9 +59,19 @@ def write_csv(path: Path, frame: pd.DataFrame) -> Path:
     return path
 
 
-def cleaned(
-    path: Path | str, context: tuple[str, ...] = (), intraday: Intraday = REFUSED
-) -> tuple[CleanPrices, DataReport]:
-    """Read and clean the prices at `path`."""
-    source = find_source(str(path))
-    return clean_prices(read_source(source, intraday), str(path), context)
+def cleaned(path: Path | str, **market: object) -> tuple[CleanPrices, DataReport]:
+    """Read and clean the prices at `path`, with settings of the market."""
+    config = MarketConfig.model_validate({"data": str(path), **market})
+    rows = read_rows(find_source(config.data, config.symbol_from), config)
+    return clean_prices(rows, str(path), config.context)
+
+
+def settings_of(message: str) -> dict[str, str]:
+    """Return the settings of the market that a refusal says to add, by their names without the section."""
+    flags = [shlex.split(flag)[0] for flag in re.findall(r"--set ('(?:[^']|'\"'\"')*'|[^\s`]+)", message)]
+    return dict(flag.removeprefix("market.").split("=", 1) for flag in flags)
+
+
+def nested(settings: dict[str, str]) -> dict[str, Any]:
+    """Return settings of the market as `--set` on the command line makes them."""
+    return dict(parse_assignments(f"market.{key}={value}" for key, value in settings.items()).get("market", {}))

@@ -11,7 +11,6 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.intraday import REFUSED, Intraday
 
 HOURS = {
     "America/New_York": range(4, 20),
@@ -73,9 +72,17 @@ def assert_days(prices: CleanPrices, bars: pd.DataFrame) -> None:
         np.testing.assert_allclose(read[key], values, rtol=1e-12)
 
 
-def refused(path: Path, words: str, intraday: Intraday = REFUSED) -> None:
+FORMED = {"intraday": "aggregate"}
+
+
+def formed(zone: str) -> dict[str, str]:
+    """Return the settings that form days on the clock of a time zone."""
+    return {**FORMED, "time_zone": zone}
+
+
+def refused(path: Path, words: str, **market: object) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        cleaned(path, intraday=intraday)
+        cleaned(path, **market)
     assert "\n" not in str(caught.value)
 
 
@@ -109,28 +116,64 @@ def write_forms(folder: Path, bars: pd.DataFrame, zone: str) -> dict[str, Path]:
 def test_bars_within_days_in_all_forms(tmp_path: Path, zone: str) -> None:
     bars = hourly(zone)
     for form, path in write_forms(tmp_path, bars, zone).items():
-        refused(path, r"several rows of 2024-.*, at .* and .*: these are bars within a day.*market\.intraday=aggregate")
+        own = {"date_format": "s"} if form == "numbers" else {}
+        refused(path, r"has bars within days.*`--set market\.intraday=aggregate", **own)
         on_own_clock = form in ("own clock", "two columns", "offset", "zoned") and zone != "UTC"
-        without, within = Intraday(aggregate=True), Intraday(aggregate=True, time_zone=zone)
         if form in ("own clock", "two columns"):
-            refused(path, "may be on the exchange's clock or in UTC: leave market.time_zone out", within)
-            prices, report = cleaned(path, intraday=without)
+            refused(path, "may be on the exchange's clock or in UTC: leave market.time_zone out", **formed(zone))
+            prices, report = cleaned(path, **FORMED)
         else:
             if on_own_clock:
-                assert_days(cleaned(path, intraday=without)[0], bars)
+                assert_days(cleaned(path, **FORMED)[0], bars)
             else:
-                refused(path, "bars within days in UTC: name the exchange's time zone", without)
-            prices, report = cleaned(path, intraday=within)
+                refused(path, "bars within days.*market.time_zone=", **FORMED, **own)
+            prices, report = cleaned(path, **formed(zone), **own)
         assert_days(prices, bars)
         assert (report.bars, report.formed_days) == (len(bars), len(days_of(bars)))
-        assert (report.duplicate_rows, report.moved_stamps) == (0, 0)
+        assert report.duplicate_rows == 0
+
+
+def test_an_hour_that_comes_twice_by_the_clock_is_two_bars(tmp_path: Path) -> None:
+    hours = pd.date_range("2022-11-04", periods=96, freq="h", tz="UTC")
+    bars = pd.DataFrame({"date": hours, "symbol": "X", "close": np.arange(1.0, 97.0), "volume": 1})
+    path = write_csv(tmp_path / "p.csv", bars)
+    prices, report = cleaned(path, **formed("America/New_York"))
+    # 2022-11-06 has 25 hours in New York; 4 hours of 3 November and 5 of the 7th are cut off.
+    assert dict(zip(map(str, prices.days), prices.volume[:, 0].tolist(), strict=True))["2022-11-06"] == 25.0
+    assert (report.bars, report.duplicate_rows) == (96, 0)
+
+
+def test_an_unfinished_last_day_is_said_and_left_out(tmp_path: Path) -> None:
+    hours = pd.date_range("2024-01-01", "2024-01-30 09:00", freq="h", tz="UTC")
+    bars = pd.DataFrame({"date": hours, "symbol": "BTC", "close": 100.0 + np.arange(len(hours)), "volume": 1})
+    path = write_csv(tmp_path / "p.csv", bars)
+    prices, report = cleaned(path, **formed("UTC"))
+    assert str(prices.days[-1]) == "2024-01-29"
+    assert "Bars of the last day end before the usual time: 2024-01-30 (left out)." in report.lines()
+    kept, report = cleaned(path, **formed("UTC"), suspicious="keep")
+    assert (str(kept.days[-1]), kept.volume[-1, 0]) == ("2024-01-30", 10.0)
+    whole = write_csv(tmp_path / "whole.csv", bars[bars["date"] < "2024-01-30"])
+    np.testing.assert_array_equal(cleaned(whole, **formed("UTC"))[0].close, prices.close)
+
+
+@pytest.mark.parametrize("market", [{}, FORMED])
+def test_a_live_row_beside_daily_ones_is_a_day_that_comes_twice(tmp_path: Path, market: dict[str, str]) -> None:
+    days = pd.bdate_range("2022-01-03", periods=60)
+    daily = pd.DataFrame({"date": days, "symbol": "A", "close": np.arange(1.0, 61.0), "volume": 100})
+    live = daily.iloc[[-1]].assign(date=days[-1] + pd.Timedelta("15:31:07"), close=60.1, volume=40)
+    path = write_csv(tmp_path / "p.csv", pd.concat([daily, live]))
+    prices, report = cleaned(path, **market)
+    assert [(row.kind, row.symbol, row.day) for row in report.suspicious] == [("twice", "A", str(days[-1].date()))]
+    assert prices.volume[-1, 0] == 40.0
+    dropped = cleaned(path, suspicious="drop", **market)[0]
+    assert str(dropped.days[-1]) == str(days[-2].date())
 
 
 def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo", 120).sample(frac=0.2, random_state=1)
     path = write_csv(tmp_path / "p.csv", bars)
-    refused(path, "these are bars within a day")
-    assert_days(cleaned(path, intraday=Intraday(aggregate=True))[0], bars)
+    refused(path, "has bars within days")
+    assert_days(cleaned(path, **FORMED)[0], bars)
 
 
 def test_minutes_of_one_symbol(tmp_path: Path) -> None:
@@ -140,8 +183,8 @@ def test_minutes_of_one_symbol(tmp_path: Path) -> None:
     bars = pd.DataFrame({"date": stamps, "symbol": "AAA", **dict.fromkeys(("open", "high", "low", "close"), 1.0)})
     bars = bars.assign(volume=generator.integers(0, 9, len(bars)).astype(float))
     path = write_csv(tmp_path / "AAA.csv", bars.drop(columns="symbol"))
-    refused(path, "these are bars within a day")
-    prices, report = cleaned(path, intraday=Intraday(aggregate=True))
+    refused(path, "has bars within days")
+    prices, report = cleaned(path, **FORMED)
     assert_days(prices, bars)
     assert (report.rows, report.bars, report.formed_days, report.duplicate_rows) == (12 * 390, 12 * 390, 12, 0)
 
@@ -154,12 +197,13 @@ def test_wide_bars_and_times_in_a_column_of_their_own(tmp_path: Path) -> None:
     wide.insert(1, "Time", wide["date"].dt.strftime("%H:%M"))
     wide.assign(date=wide["date"].dt.strftime("%Y-%m-%d")).to_csv(tmp_path / "two.csv", index=False)
     for name in ("one.csv", "two.csv"):
-        refused(tmp_path / name, "these are bars within a day")
-        prices, _ = cleaned(tmp_path / name, intraday=Intraday(aggregate=True))
+        named = {"layout": "wide"} | ({} if name == "one.csv" else {"columns": {"time": "Time"}})
+        refused(tmp_path / name, "has bars within days", **named)
+        prices, _ = cleaned(tmp_path / name, **FORMED, **named)
         assert prices.symbols == ("AAA", "BBB")
         np.testing.assert_allclose(prices.close, last.to_numpy(), rtol=1e-14)
     text = "Date,TIME,AAA\n2020-01-02,1600,1\n2020-01-03,1600,2\n"
-    refused(write_text(tmp_path / "ticker.csv", text), "'TIME' is the time of day, or a symbol like the other columns")
+    assert cleaned(write_text(tmp_path / "ticker.csv", text), layout="wide")[0].symbols == ("TIME", "AAA")
 
 
 def test_times_of_day_of_daily_rows(tmp_path: Path) -> None:
@@ -169,7 +213,7 @@ def test_times_of_day_of_daily_rows(tmp_path: Path) -> None:
         np.testing.assert_array_equal(prices.close, [[1.0], [2.0]])
         assert report.bars == 0
     text = "Date,Time,Symbol,Close\n2020-01-02,after close,A,1\n2020-01-03,before open,A,2\n"
-    assert cleaned(write_text(tmp_path / "f.csv", text))[1].ignored_columns == ("Time",)
+    refused(write_text(tmp_path / "f.csv", text), "line 2, column 'Time': 'after close' is no time of day")
     text = "Date,Time,Symbol,Close\n2020-01-02 10:00,16:00,A,1\n2020-01-03 10:00,16:00,A,2\n"
     refused(write_text(tmp_path / "g.csv", text), "times of day in two columns, 'Date' and 'Time', and they differ")
 
@@ -178,29 +222,22 @@ def test_sessions_over_midnight_are_refused(tmp_path: Path) -> None:
     sydney = in_utc(hourly("Australia/Sydney", 60), "Australia/Sydney")
     # In UTC the session of Monday begins on Sunday.
     path = write_csv(tmp_path / "naive.csv", sydney.assign(date=sydney["date"].dt.tz_localize(None)))
-    refused(
-        path, r"few bars on Sundays \(\d+, \d+ on other days\), so sessions go over midnight", Intraday(aggregate=True)
-    )
+    refused(path, r"few bars on Sundays \(\d+, \d+ on other days\), so sessions go over midnight", **FORMED)
     path = write_csv(tmp_path / "utc.csv", sydney)
-    refused(path, "sessions go over midnight", Intraday(aggregate=True, time_zone="UTC"))
+    refused(path, "sessions go over midnight", **formed("UTC"))
 
 
 def test_bars_that_come_again(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo")
     path = write_csv(tmp_path / "p.csv", pd.concat([bars, bars.iloc[5:9]]))
-    prices, report = cleaned(path, intraday=Intraday(aggregate=True))
+    prices, report = cleaned(path, **FORMED)
     assert_days(prices, bars)
     assert (report.duplicate_rows, report.bars) == (4, len(bars))
     other = bars.iloc[[5]].assign(close=1.0, low=1.0)
     refused(
         write_csv(tmp_path / "q.csv", pd.concat([bars, other])),
         r"'AAA' has several bars at 2024-02-2\d \d\d:00:00, with low ",
-        Intraday(aggregate=True),
-    )
-    refused(
-        write_csv(tmp_path / "r.csv", pd.concat([bars.assign(venue="X"), bars.assign(venue="Y")])),
-        "with 'X' and 'Y' under 'venue'",
-        Intraday(aggregate=True),
+        **FORMED,
     )
 
 
@@ -208,7 +245,7 @@ def test_a_symbol_of_days_among_bars_is_refused(tmp_path: Path) -> None:
     bars = in_utc(hourly("America/New_York"), "America/New_York")
     days = bars.groupby(bars["date"].dt.normalize()).first().drop(columns="date").reset_index().assign(symbol="DAY")
     path = write_csv(tmp_path / "p.csv", pd.concat([bars, days]))
-    refused(path, "is of a symbol with one row a day", Intraday(aggregate=True, time_zone="America/New_York"))
+    refused(path, "symbols with one row a day beside others with bars", **formed("America/New_York"))
 
 
 def test_a_day_whose_bars_are_in_several_files(tmp_path: Path) -> None:
@@ -219,42 +256,26 @@ def test_a_day_whose_bars_are_in_several_files(tmp_path: Path) -> None:
         write_csv(folder / f"part-{number}.csv", bars.iloc[first : first + 50])
     # The last file has a single bar.
     write_csv(folder / "part-99.csv", bars.iloc[-1:])
-    prices, report = cleaned(folder, intraday=Intraday(aggregate=True, time_zone="America/New_York"))
+    prices, report = cleaned(folder, **formed("America/New_York"))
     assert_days(prices, hourly("America/New_York"))
     assert (report.bars, report.duplicate_rows) == (len(bars), 1)
 
 
-def test_daily_rows_are_read_as_ever(tmp_path: Path) -> None:
+def test_daily_rows_are_read_whatever_becomes_of_bars(tmp_path: Path) -> None:
     days = pd.bdate_range("2019-12-02", periods=80).tz_localize("Europe/London").tz_convert("UTC")
     frame = pd.DataFrame({"date": days, "A": np.arange(1.0, 81.0)})
     path = write_csv(tmp_path / "p.csv", pd.concat([frame, frame]))
-    plain, report = cleaned(path)
-    formed, _ = cleaned(path, intraday=Intraday(aggregate=True, time_zone="America/New_York"))
-    np.testing.assert_array_equal(plain.days, formed.days)
+    named = {"layout": "wide", "time_zone": "Europe/London"}
+    plain, report = cleaned(path, **named)
+    again, _ = cleaned(path, **FORMED, **named)
+    np.testing.assert_array_equal(plain.days, again.days)
     assert (report.bars, report.duplicate_rows) == (0, 80)
-
-
-@pytest.mark.parametrize("rows", [1, 3, 8])
-@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
-def test_a_short_last_part_of_a_table_of_days_is_read_as_the_parts_before(tmp_path: Path, zone: str, rows: int) -> None:
-    # Of rows from Tuesday to Thursday, by themselves, nothing shows whose midnights they are.
-    days = pd.bdate_range("2024-02-20", periods=60 + rows, tz=zone).tz_convert("UTC")
-    table = pd.DataFrame({"date": days, "symbol": "AAA", "close": np.arange(1.0, 61.0 + rows)})
-    folder = tmp_path / "table"
-    folder.mkdir()
-    table.iloc[:60].to_parquet(folder / "part-0.parquet")
-    table.iloc[60:].to_parquet(folder / "part-1.parquet")
-    for intraday in (REFUSED, Intraday(aggregate=True), Intraday(aggregate=True, time_zone=zone)):
-        prices, report = cleaned(folder, intraday=intraday)
-        assert prices.days.tolist() == days.tz_convert(zone).date.tolist()
-        assert prices.close.ravel().tolist() == table["close"].tolist()
-        assert (report.bars, report.duplicate_rows) == (0, 0)
 
 
 def test_the_panel_and_its_report(tmp_path: Path) -> None:
     bars = hourly("America/New_York", 40)
     path = write_csv(tmp_path / "p.csv", in_utc(bars, "America/New_York"))
-    with pytest.raises(InputError, match="bars within a day"):
+    with pytest.raises(InputError, match="bars within days"):
         build_panel(small_config(path), tmp_path / "cache")
     config = small_config(path, intraday="aggregate", time_zone="America/New_York")
     panel, report = build_panel(config, tmp_path / "cache")

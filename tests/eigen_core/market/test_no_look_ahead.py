@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig
 from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.days import PriceRows
 from eigen_core.market.features import feature_names
 from eigen_core.market.normalisation import LIMIT, normalised
 from eigen_core.market.panel_features import PanelFeatures
-from eigen_core.market.sources import PriceRows
-from eigen_core.market.spellings import PRICE_ROLES, Role
+from eigen_core.market.vendors import PRICE_ROLES, Role
 
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD")
 DAYS = 260
@@ -54,7 +54,7 @@ def random_rows(generator: np.random.Generator) -> PriceRows:
 
 def rows_of(day: NDArray[np.intp], symbol: NDArray[np.intp], prices: dict[Role, NDArray[np.float64]]) -> PriceRows:
     days = np.datetime64("2020-01-01") + day.astype("timedelta64[D]")
-    return PriceRows("long", SYMBOLS, symbol, days, prices, len(day), 0, 0, 0, ())
+    return PriceRows("long", SYMBOLS, symbol, days, prices)
 
 
 def changed_after(rows: PriceRows, day: int, generator: np.random.Generator) -> PriceRows:
@@ -95,8 +95,8 @@ def test_later_prices_change_nothing_before(feature_set: str, seed: int, day: in
     generator = np.random.default_rng(seed)
     rows = random_rows(generator)
     market = MarketConfig(features=feature_set)
-    before, _ = clean_prices([rows], "prices", ())
-    after, _ = clean_prices([changed_after(rows, day, generator)], "prices", ())
+    before, _ = clean_prices(rows, "prices", ())
+    after, _ = clean_prices(changed_after(rows, day, generator), "prices", ())
     shared = [symbol for symbol in before.symbols if symbol in after.symbols]
     old = [before.symbols.index(symbol) for symbol in shared]
     new = [after.symbols.index(symbol) for symbol in shared]
@@ -115,7 +115,7 @@ def test_later_prices_change_nothing_before(feature_set: str, seed: int, day: in
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_features_are_finite_bounded_and_zero_where_unknown(seed: int) -> None:
-    prices, _ = clean_prices([random_rows(np.random.default_rng(seed))], "prices", ())
+    prices, _ = clean_prices(random_rows(np.random.default_rng(seed)), "prices", ())
     values = normalised_of(raw_of(prices, MarketConfig()))
     assert np.isfinite(values).all()
     assert np.abs(values).max() <= LIMIT
@@ -132,7 +132,7 @@ def test_within_train_later_prices_change_the_normalisation_alone(seed: int, day
     rows = random_rows(generator)
     changed = changed_after(rows, day, generator)
     for each in (rows, changed):
-        prices, _ = clean_prices([each], "prices", ())
+        prices, _ = clean_prices(each, "prices", ())
         raw = raw_of(prices, MarketConfig())
         values = normalised_of(raw).astype(np.float64)
         train, scaled = raw[TRAIN.start : TRAIN.stop, 0], values[TRAIN.start : TRAIN.stop, 0]

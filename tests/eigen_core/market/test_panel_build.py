@@ -100,10 +100,10 @@ def test_column_with_few_train_days_takes_the_scale_of_all(tmp_path: Path) -> No
 
 def test_days_after_train_do_not_move_the_normalisation(tmp_path: Path) -> None:
     bars = random_bars(["AAA", "BBB"], 200, seed=3)
-    one, _ = build_panel(small_config(write_csv(tmp_path / "one.csv", bars)), tmp_path / "cache")
+    one, _ = build_panel(small_config(write_csv(tmp_path / "one.csv", bars), suspicious="keep"), tmp_path / "cache")
     later = bars["date"] >= one.dates[one.splits.train.stop]
     bars.loc[later, ["open", "high", "low", "close"]] *= 3.0
-    other, _ = build_panel(small_config(write_csv(tmp_path / "two.csv", bars)), tmp_path / "cache")
+    other, _ = build_panel(small_config(write_csv(tmp_path / "two.csv", bars), suspicious="keep"), tmp_path / "cache")
     train = slice(0, one.splits.train.stop)
     np.testing.assert_array_equal(one.features[train], other.features[train])
     assert (one.features[train.stop :] != other.features[train.stop :]).any()

@@ -76,7 +76,9 @@ def test_adjusted_close_scales_the_whole_bar_and_leaves_traded_value(tmp_path: P
     np.testing.assert_allclose(volume * bars[:, 3], 1_000.0)
 
 
-@pytest.mark.parametrize("heading", ["Adj Close", "adj_close", "adjclose", "Adj. Close", "Adjusted Close", "AdjClose"])
+@pytest.mark.parametrize(
+    "heading", ["Adj Close", "adj_close", "adjclose", "Adj. Close", "Adjusted Close", "Adj Close**"]
+)
 def test_adjusted_close_alone_is_the_close(tmp_path: Path, heading: str) -> None:
     bars, report = one_symbol(tmp_path, heading, "10", "11")
     np.testing.assert_array_equal(bars[:, 3], [10, 11])
@@ -87,7 +89,7 @@ def test_ragged_histories_and_gaps_are_counted(tmp_path: Path) -> None:
     text = (
         "Date,A,B,C\n2020-01-01,1,,\n2020-01-02,1,2,\n2020-01-03,,,\n2020-01-06,,2,\n2020-01-07,1,,\n2020-01-08,1,,\n"
     )
-    prices, report = cleaned(write_text(tmp_path / "w.csv", text))
+    prices, report = cleaned(write_text(tmp_path / "w.csv", text), layout="wide")
     assert prices.symbols == ("A", "B")
     assert [str(day) for day in prices.days] == ["2020-01-01", "2020-01-02", "2020-01-06", "2020-01-07", "2020-01-08"]
     first, second = report.symbols
@@ -101,7 +103,9 @@ def test_ragged_histories_and_gaps_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_day_of_bad_prices_alone_stays_a_day(tmp_path: Path) -> None:
-    prices, report = cleaned(write_text(tmp_path / "w.csv", "Date,A\n2020-01-01,1\n2020-01-02,0\n2020-01-03,2\n"))
+    prices, report = cleaned(
+        write_text(tmp_path / "w.csv", "Date,A\n2020-01-01,1\n2020-01-02,0\n2020-01-03,2\n"), layout="wide"
+    )
     np.testing.assert_array_equal(prices.close[:, 0], [1, np.nan, 2])
     assert (report.empty_days, report.unusable_prices) == (0, 1)
 

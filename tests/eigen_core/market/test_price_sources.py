@@ -37,10 +37,10 @@ def assert_same_prices(prices: CleanPrices, bars: pd.DataFrame, volume: bool = T
     [
         {"date": "date", "symbol": "symbol"},
         {"date": "Date", "symbol": "Ticker", "open": "Open", "high": "High", "low": "Low", "close": "Close"},
-        {"date": "timestamp", "symbol": "tic", "volume": "VOLUME"},
-        {"date": "Datetime", "symbol": "Name", "close": "CLOSE", "volume": "Vol."},
-        {"date": "time", "symbol": "SYMBOL", "open": " Open ", "close": "Close Price"},
-        {"date": "Trade Date", "symbol": "Ticker", "high": "day_high", "low": "day low"},
+        {"date": "timestamp", "symbol": "SYMBOL", "volume": "VOLUME"},
+        {"date": "Datetime", "symbol": "ticker", "close": "CLOSE", "volume": "Vol."},
+        {"date": "time", "symbol": "<TICKER>", "open": " Open ", "close": "Close*"},
+        {"date": "Trade Date", "symbol": "Ticker", "high": "\ufeffhigh", "low": "_low"},
     ],
 )
 def test_spellings_of_headings(tmp_path: Path, bars: pd.DataFrame, names: dict[str, str]) -> None:
@@ -100,13 +100,13 @@ def test_parquet_with_the_date_as_index(tmp_path: Path, bars: pd.DataFrame) -> N
     wide = bars.pivot(index="date", columns="symbol", values="close")
     wide.index.name = None
     wide.to_parquet(tmp_path / "wide.parquet")
-    np.testing.assert_array_equal(cleaned(tmp_path / "wide.parquet")[0].close, wide.to_numpy())
+    np.testing.assert_array_equal(cleaned(tmp_path / "wide.parquet", layout="wide")[0].close, wide.to_numpy())
 
 
 def test_wide_closes_keep_their_order(tmp_path: Path, bars: pd.DataFrame) -> None:
     wide = bars.pivot(index="date", columns="symbol", values="close")[["CCC", "AAA", "BBB"]]
     wide.to_csv(tmp_path / "wide.csv")
-    prices, report = cleaned(tmp_path / "wide.csv")
+    prices, report = cleaned(tmp_path / "wide.csv", layout="wide")
     assert prices.symbols == ("CCC", "AAA", "BBB")
     np.testing.assert_allclose(prices.close, wide.to_numpy(), rtol=1e-15)
     np.testing.assert_array_equal(prices.high, prices.close)
@@ -117,7 +117,7 @@ def test_wide_closes_keep_their_order(tmp_path: Path, bars: pd.DataFrame) -> Non
 
 def test_tickers_that_look_like_headings_or_markers(tmp_path: Path) -> None:
     path = write_text(tmp_path / "wide.csv", "Date,LOW,NA,OPEN,TRUE\n2020-01-02,1,2,3,4\n2020-01-03,2,3,4,5\n\n")
-    assert cleaned(path)[0].symbols == ("LOW", "NA", "OPEN", "TRUE")
+    assert cleaned(path, layout="wide")[0].symbols == ("LOW", "NA", "OPEN", "TRUE")
     text = "Date,Ticker,Close\n2020-01-02,NA,1\n2020-01-02,TRUE,2\n2020-01-02,000001,3\n2020-01-02,nan,3\n"
     assert cleaned(write_text(tmp_path / "long.csv", text))[0].symbols == ("000001", "NA", "TRUE", "nan")
 
@@ -181,7 +181,7 @@ def test_rows_that_come_again_with_the_same_prices_count_once(tmp_path: Path, ba
     assert_same_prices(prices, bars)
     assert report.duplicate_rows == 5
     wide = "Date,A,B\n2020-01-02,1,2\n2020-01-03,3,4\n2020-01-02,1,\n"
-    prices, report = cleaned(write_text(tmp_path / "w.csv", wide))
+    prices, report = cleaned(write_text(tmp_path / "w.csv", wide), layout="wide")
     np.testing.assert_array_equal(prices.close, [[1.0, 2.0], [3.0, 4.0]])
     assert (report.duplicate_rows, report.unsorted_rows) == (1, 1)
 
@@ -199,7 +199,7 @@ def test_missing_markers_and_spaces(tmp_path: Path) -> None:
         f"{day:%Y-%m-%d},{marker}, 5.5 \n"
         for day, marker in zip(pd.bdate_range("2020", periods=12), markers, strict=True)
     )
-    prices, report = cleaned(write_text(tmp_path / "w.csv", f"Date,A,B\n{rows}2020-02-03,7,8\n"))
+    prices, report = cleaned(write_text(tmp_path / "w.csv", f"Date,A,B\n{rows}2020-02-03,7,8\n"), layout="wide")
     assert np.isnan(prices.close[:12, 0]).all()
     np.testing.assert_array_equal(prices.close[:, 1], [5.5] * 12 + [8.0])
     assert report.unusable_prices == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from market_cases import cleaned, random_bars, write_csv
 
 from eigen_core.errors import InputError
-from eigen_core.market.spacing import refuse_longer_bars
+from eigen_core.market.days import refuse_longer_bars
 
 DAYS = pd.bdate_range("2015-01-01", "2019-12-31")
 
@@ -54,7 +54,7 @@ def test_weekly_columns_of_closes_are_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame({"A": 1.0, "B": 2.0}, index=pd.date_range("2015-01-01", periods=100, freq="W"))
     frame.to_csv(tmp_path / "p.csv", index_label="Date")
     with pytest.raises(InputError, match="2 of 2 symbols, 'A' first"):
-        cleaned(tmp_path / "p.csv")
+        cleaned(tmp_path / "p.csv", layout="wide")
 
 
 def test_weekly_symbols_beside_daily_ones_are_read(tmp_path: Path) -> None:

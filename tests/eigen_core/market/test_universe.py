@@ -10,7 +10,9 @@ from market_cases import cleaned, random_bars, write_csv
 
 from eigen_core.bundled import BUNDLED, path_of_data
 from eigen_core.market.report import DataReport
-from eigen_core.market.universe import SuspectedSplit, UniverseAudit
+from eigen_core.market.suspicious import absurd, suspicious_prices
+from eigen_core.market.universe import UniverseAudit
+from eigen_core.market.vendors import Role
 
 DAYS = 300
 
@@ -19,14 +21,27 @@ def says(report: DataReport, words: str) -> bool:
     return any(words in line for line in report.lines())
 
 
-def audited(close: np.ndarray, opened: np.ndarray | None = None, factor: np.ndarray | None = None) -> UniverseAudit:
+def audited(close: np.ndarray, factor: np.ndarray | None = None) -> UniverseAudit:
     """The audit of closes `[days, symbols]`, all of them tradable."""
-    days = np.busday_offset("2020-01-01", np.arange(len(close)), roll="forward").astype("datetime64[D]")
-    symbols = tuple(f"S{column}" for column in range(close.shape[1]))
-    opened = np.full(close.shape, np.nan) if opened is None else opened
-    return UniverseAudit.of(
-        days, symbols, len(symbols), opened, close, np.ones(close.shape) if factor is None else factor
-    )
+    return UniverseAudit.of(days_of(close), close.shape[1], close, np.ones(close.shape) if factor is None else factor)
+
+
+def days_of(close: np.ndarray) -> np.ndarray:
+    return np.busday_offset("2020-01-01", np.arange(len(close)), roll="forward").astype("datetime64[D]")
+
+
+def suspicious(close: np.ndarray, opened: np.ndarray | None = None) -> list[tuple[str, str, str]]:
+    """Kind, symbol and day of what is suspicious of closes `[days, symbols]`, but stale prices."""
+    symbols = [f"S{column}" for column in range(close.shape[1])]
+    nothing = np.full(close.shape, np.nan)
+    prices: dict[Role, np.ndarray] = {
+        "open": nothing if opened is None else opened,
+        "high": close,
+        "low": close,
+        "close": close,
+    }
+    raw: dict[Role, np.ndarray] = {"close": close, "adjusted_close": nothing}
+    return [(row.kind, row.symbol, row.day) for row in suspicious_prices(days_of(close), symbols, raw, prices)]
 
 
 def walk(seed: int, deviation: float = 0.02, symbols: int = 1) -> np.ndarray:
@@ -35,10 +50,10 @@ def walk(seed: int, deviation: float = 0.02, symbols: int = 1) -> np.ndarray:
 
 
 def test_bundled_prices() -> None:
-    report = cleaned(path_of_data(None))[1]
-    assert report.universe.suspected_splits == ()
-    assert {run.symbol for run in report.universe.stale_runs} == {"RRC"}
-    assert report.universe.stale_runs[0].days == 69
+    report = cleaned(path_of_data(None), layout="wide")[1]
+    assert not absurd(report.suspicious)
+    assert {row.symbol for row in report.suspicious if row.kind == "stale"} == {"RRC"}
+    assert [(row.kind, row.symbol, row.day) for row in report.suspicious[:1]] == [("move", "AAPL", "2000-09-29")]
     assert report.universe.dividends == "unknown"
     assert says(report, "chosen among those that survived")
     assert not report.universe.weekend_days
@@ -46,44 +61,47 @@ def test_bundled_prices() -> None:
 
 
 def test_adjusted_closes_contain_dividends_and_plain_ones_show_the_splits(tmp_path: Path) -> None:
-    adjusted = cleaned(BUNDLED["us5"])[1].universe
-    assert (adjusted.dividends, adjusted.suspected_splits, adjusted.stale_runs) == ("adjusted", (), ())
-    assert 0.25 < adjusted.missing_share < 0.26
+    adjusted = cleaned(BUNDLED["us5"])[1]
+    assert adjusted.universe.dividends == "adjusted"
+    assert not absurd(adjusted.suspicious)
+    assert 0.25 < adjusted.universe.missing_share < 0.26
     plain = cleaned(write_csv(tmp_path / "p.csv", pd.read_csv(BUNDLED["us5"]).drop(columns="Adj Close")))[1]
-    assert list(map(str, plain.universe.suspected_splits)) == [
-        "AAPL 2:1 on 2000-06-21",
-        "AAPL 2:1 on 2005-02-28",
-        "MSFT 2:1 on 2003-02-18",
+    assert [(row.kind, row.symbol, row.day) for row in absurd(plain.suspicious)] == [
+        ("jump", "AAPL", "2000-06-21"),
+        ("jump", "AAPL", "2005-02-28"),
+        ("jump", "MSFT", "2003-02-18"),
     ]
-    assert says(plain, "Probably splits that prices are not adjusted for: AAPL 2:1 on 2000-06-21")
+    assert says(plain, "AAPL 2000-06-21 (101.25 to 55.63, 2:1)")
 
 
-@pytest.mark.parametrize(("ratio", "words"), [(2.0, "2:1"), (1.5, "3:2"), (3.0, "3:1"), (20.0, "20:1"), (0.1, "1:10")])
-def test_planted_split_is_found_and_an_adjusted_one_is_none(ratio: float, words: str) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "kind"), [(2.0, "jump"), (1.5, "move"), (3.0, "jump"), (20.0, "jump"), (0.1, "jump"), (2.4, "move")]
+)
+def test_a_planted_split_is_found_and_an_adjusted_one_is_none(ratio: float, kind: str) -> None:
     close = walk(seed=1, symbols=2)
     opened = close * np.exp(0.005 * np.random.default_rng(2).standard_normal(close.shape))
     opened[100, 1] = close[99, 1] * 1.01
     close[100:, 1] /= ratio
     opened[100:, 1] /= ratio
-    assert audited(close, opened).suspected_splits == (SuspectedSplit("S1", "2020-05-20", words),)
+    assert suspicious(close, opened) == [(kind, "S1", "2020-05-20")]
     close[:100, 1] /= ratio
     opened[:100, 1] /= ratio
-    assert audited(close, opened).suspected_splits == ()
+    assert suspicious(close, opened) == []
 
 
 def test_few_alarms_on_walks_with_fat_tails() -> None:
     deviation = np.repeat([0.005, 0.01, 0.02, 0.04], 100)
     steps = deviation * np.random.default_rng(1).standard_t(4, (DAYS, len(deviation)))
-    assert len(audited(50.0 * np.exp(np.cumsum(steps, axis=0))).suspected_splits) <= 1
+    assert len(suspicious(50.0 * np.exp(np.cumsum(steps, axis=0)))) <= 1
 
 
 def test_a_crash_that_is_followed_by_large_moves_is_no_split() -> None:
     close = walk(seed=3)
     close[100:] /= 2.0
-    assert len(audited(close).suspected_splits) == 1
+    assert len(suspicious(close)) == 1
     close[100:] = close[100] * (walk(seed=4, deviation=0.1) / 50.0)[100:]
     close[100] = close[99] / 2.0
-    assert audited(close).suspected_splits == ()
+    assert suspicious(close) == []
 
 
 def test_dividends() -> None:
@@ -116,9 +134,10 @@ def test_weekends_stale_prices_and_missing_days(tmp_path: Path) -> None:
     bars.loc[20:28, ["open", "high", "low", "close"]] = 11.0
     report = cleaned(write_csv(tmp_path / "p.csv", bars.drop(index=range(130, 140))))[1]
     assert report.universe.weekend_days == 20
-    assert [(run.symbol, run.first_day, run.days) for run in report.universe.stale_runs] == [("AAA", "2020-01-06", 11)]
+    stale = [(row.symbol, row.day, row.detail) for row in report.suspicious if row.kind == "stale"]
+    assert stale == [("AAA", "2020-01-06", "11 days")]
     assert report.universe.missing_share == pytest.approx(10 / 140)
-    for words in ("20 days on a Saturday or Sunday", "AAA (11 days from 2020-01-06)", "7.1% of all days and symbols"):
+    for words in ("20 days on a Saturday or Sunday", "AAA 2020-01-06 (11 days)", "7.1% of all days and symbols"):
         assert says(report, words)
 
 
