@@ -52,9 +52,10 @@ MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
 _OF_A_RUN = {
     "": "preset task seed generations device cuda_graphs threads workers instructions",
     "market": (
-        "data context features own_features look_ahead intraday time_zone window validation_days holdout_days "
-        "purge_days first_date last_date"
+        "data layout symbols symbol_from date_format decimal suspicious context features own_features look_ahead "
+        "intraday time_zone window validation_days holdout_days purge_days first_date last_date"
     ),
+    "market.columns": "date time symbol open high low close volume adjusted_close",
     "trading": (
         "trading_days settlement_days holding_days buy_threshold purchases_per_day rank max_coefficient "
         "min_target max_target fill credit bookkeeping cost_bps slippage_bps loss_multiplier idle_penalty "
@@ -100,8 +101,8 @@ RUN_SETTINGS = frozenset(
 `task`: a registered environment; a module is imported only where this machine names it (`task_to_name`).
 `market.data`: a file that is read, never a URL; the panel's fingerprint says whether it is the run's. From a store
 elsewhere it is not taken at all (`flows.runs.config_to_resume`).
-`market.context`, `market.time_zone`, `evolution.islands`: names that are looked up in the data, in the time zones, in
-the same store.
+`market.context`, `market.columns`, `market.symbols`, `market.symbol_from`, `market.date_format`, `market.time_zone`,
+`evolution.islands`: names that are looked up in the data and in its files' names, in the time zones, in the same store.
 `market.own_features`: functions that packages installed here have registered for Eigen.
 """
 

@@ -39,6 +39,10 @@ def test_a_text_that_a_store_may_give_is_one_that_is_said_to_be_harmless() -> No
     texts = {key for key, one in settings().items() if one.kind in ("string", "strings") and not one.bounds}
     assert texts & RUN_SETTINGS <= {
         "market.data",
+        *(key for key in texts if key.startswith("market.columns.")),
+        "market.symbols",
+        "market.symbol_from",
+        "market.date_format",
         "market.context",
         "market.own_features",
         "market.time_zone",
