@@ -92,13 +92,15 @@ def weights_accounts(
         trading: costs, and when an order is filled.
         settings: capital, shares, interest; sizes are the weights.
         payouts: float64 `[days, assets]`, what a share of an asset that counts as ended is sold for on the day,
-            slippage left out; NaN: the asset has not ended. See `payouts_of`; None: none ends.
+            slippage left out; NaN: the asset has not ended. See `payouts_of`; None: none ends. The money is there for
+            the decision of the day.
 
     A target is a share of the equity at the decision's close, costs included. Sales come before purchases, which are
     made smaller together where they would take more than the cash. An asset without a fill stays as it is. An account
     whose equity is not above 0 at a close has lost all: it ends there with nothing.
     """
     keeper = _Keeper(entries, Fees.of(trading), settings, len(weights))
+    payouts = np.full_like(entries, np.nan) if payouts is None else payouts
     offset, rates = fill_offset(trading), daily_rates(settings.interest, dates)
     traders, days, assets = weights.shape
     daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
@@ -110,10 +112,12 @@ def weights_accounts(
         keeper.cash = keeper.cash + earned
         decided = day - offset
         if decided >= 0:
-            pays = None if payouts is None else keeper.pay_out(payouts[day])
+            # An end is known at the close, before the decision of the day.
+            pays = keeper.pay_out(payouts[day]) if offset == 0 else None
             # Where a fill is at the decision's own close, its equity is not known yet.
             known = daily["equity"][:, decided] if offset else keeper.cash + keeper.worth(last_close[day])
             paid, costs, traded = keeper.trade(decided, weights[:, decided], known)
+            pays = pays if offset == 0 else keeper.pay_out(payouts[day])
             if pays is not None:
                 paid, costs, traded = (one + other for one, other in zip((paid, costs, traded), pays, strict=True))
             held["paid"][:, day], held["order_costs"][:, day] = paid, costs
@@ -127,12 +131,14 @@ def weights_accounts(
         daily["equity"][:, day] = equity
         daily["exposure"][:, day] = share_of(worth, equity)
         held["shares"][:, day] = keeper.shares
+    prices, ended = entries / (1.0 + keeper.fees.slippage), ~np.isnan(payouts[offset:])
+    prices[: days - offset][ended] = payouts[offset:][ended]
     return WeightsAccounts(
         dates=dates,
         capital=settings.capital,
         interest=interest,
         fill_offset=offset,
-        prices=entries / (1.0 + keeper.fees.slippage),
+        prices=prices,
         last_close=last_close,
         **daily,
         **held,

@@ -69,7 +69,8 @@ class Order:
         money: what it takes or gives at `price`, transaction costs included in a purchase.
         price: the target of a sale; else the last close with slippage, as the fill is not known yet.
         target: price of the sale of what is bought or held; None: none is decided yet.
-        latest_exit: date of that sale where the target is not reached.
+        latest_exit: date of that sale where the target is not reached; None of a position: its sale is due and waits
+            for the symbol's next fill.
     """
 
     symbol: str

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.account import DecidedTrades, trade_accounts
@@ -40,6 +41,7 @@ def next_orders(config: Config, panel: Panel, weights: Tensor, first: int) -> Ne
     accounts = trade_accounts(decided, closes, dates, config.trading, config.account)
 
     last, shares = len(span) - 1, accounts.shares[0]
+    sessions = known.session[: len(span)].cpu().numpy()
     assets, targets, entries = decided.asset[0], decided.target[0], decided.entry[0]
     bought = [(int(day), int(purchase)) for day, purchase in np.argwhere(shares > 0.0)]
     held = [made for made in bought if made[0] < last < decided.exit_day[0][made]]
@@ -55,7 +57,7 @@ def next_orders(config: Config, panel: Panel, weights: Tensor, first: int) -> Ne
                 money=float(accounts.paid[0][made] if buys else shares[made] * price),
                 price=float(price),
                 target=float(targets[made]),
-                latest_exit=_days_later(panel, made[0] + config.trading.holding_days - last),
+                latest_exit=_latest_exit(panel, sessions, made[0], int(assets[made]), config.trading.holding_days),
             )
         )
     positions = [
@@ -81,8 +83,8 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
     """Add a day on which each asset that is tradable on the last day trades at its close."""
     close = torch.where(prices.tradable[-1:], prices.close[-1:], torch.nan)
     later = dict.fromkeys(("open", "high", "close"), close)
-    later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence")}
-    later["missing"] = ~prices.tradable[-1:]
+    later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence", "last_day")}
+    later |= {"missing": ~prices.tradable[-1:], "session": torch.ones_like(prices.tradable[-1:])}
     return replace(prices, **{name: torch.cat([getattr(prices, name), row]) for name, row in later.items()})
 
 
@@ -95,9 +97,21 @@ def _with_a_day_without_decision(trades: DecidedTrades) -> DecidedTrades:
     )
 
 
-def _days_later(panel: Panel, days: int) -> str:
-    """Return the date that is so many days of trading after the last, by the weekdays of the panel; holidays count."""
+def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset: int, holding_days: int) -> str | None:
+    """Return the date on which a sale is due, by the weekdays of the asset; holidays count. None: it waits for a fill.
+
+    Args:
+        panel: ends with the last of the days.
+        sessions: bool `[days, assets]`, the market of the asset is open.
+        decided: day of the decision that bought it.
+        asset: its column.
+        holding_days: sessions after the decision.
+    """
+    left = holding_days - int(sessions[decided + 1 :, asset].sum())
+    if left <= 0:
+        return None
     # 1970-01-01 was a Thursday.
-    weekdays = np.bincount((panel.dates.astype("datetime64[D]").astype(np.int64) + 3) % _WEEK, minlength=_WEEK)
+    dates = panel.dates[panel.valid[:, asset]]
+    weekdays = np.bincount((dates.astype("datetime64[D]").astype(np.int64) + 3) % _WEEK, minlength=_WEEK)
     mask = (weekdays > weekdays.max() / 2).tolist()
-    return str(np.busday_offset(panel.dates[-1], days, roll="backward", weekmask=mask))
+    return str(np.busday_offset(panel.dates[-1], left, roll="backward", weekmask=mask))

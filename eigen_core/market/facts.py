@@ -18,6 +18,7 @@ class PanelFacts:
     Attributes:
         days, columns, assets, features: its dimensions; `assets` of the columns are tradable.
         mapped: its arrays are mapped from the files of the cache, so that only what is read becomes resident.
+        held_days: most days from a decision to its sale, where sales wait for a price; None: `trading.holding_days`.
     """
 
     days: int
@@ -25,6 +26,7 @@ class PanelFacts:
     assets: int
     features: int
     mapped: bool = True
+    held_days: int | None = None
 
     @classmethod
     def of(cls, panel: Panel) -> "PanelFacts":

@@ -1,6 +1,7 @@
 """The market as a task: agents trade episodes of a panel's days."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -44,6 +45,12 @@ class MarketTask(PanelTask):
         self._decisions = torch.arange(config.trading.trading_days, device=device)
         self._market_gains = market_gains(self.evaluator.prices, config.trading)
         self._outcomes = self._outcome_table(heads.outcomes) if heads.outcomes else None
+
+    @staticmethod
+    def facts_of(config: Config, panel: Panel) -> PanelFacts:
+        """Return the size of a panel, and how long its sales wait."""
+        fills = Prices.of_panel(panel, torch.device("cpu")).fills(config.trading)
+        return replace(PanelFacts.of(panel), held_days=fills.longest)
 
     @staticmethod
     def steps(config: Config) -> int:

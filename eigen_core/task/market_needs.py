@@ -58,6 +58,10 @@ class MarketNeeds:
     def _actions(self) -> AssetActions:
         return market_actions(self.config, torch.device("cpu"))
 
+    @property
+    def _held_days(self) -> int:
+        return self.panel.held_days or self.config.trading.holding_days
+
     @cached_property
     def _parameters(self) -> tuple[int, int]:
         return parameters_of(self.config, self.panel.features, self.heads, self._actions)
@@ -141,8 +145,13 @@ class MarketNeeds:
             Kept(
                 "prices",
                 "Open, high, close and last known close of the tradable columns and their order on each day, 8 bytes "
-                "each, where they can be bought and where there are none.",
-                (5 * DOUBLE + 2) * traded + cells,
+                "each, where they can be bought, where there are none and where their market is open.",
+                (5 * DOUBLE + 3) * traded + DOUBLE * panel.days + cells,
+            ),
+            Kept(
+                "fills",
+                "Price of an order on each day, of purchases and of sales, days of sales, 8 bytes each, and ends.",
+                (8 * DOUBLE + 1) * traded,
             ),
             *self._held_prices_kept,
             *self._agent.encoder.kept,
@@ -153,15 +162,18 @@ class MarketNeeds:
     def _held_prices_kept(self) -> list[Kept]:
         if not self._agent.portfolio_values:
             return []
-        how = "What positions meet on each day: entry price, highs on the first and on later days, last known close."
-        return [Kept("held prices", how, 4 * DOUBLE * self.panel.days * self.panel.assets)]
+        how = (
+            "What positions meet on each day: entry price, highs on the first and on later days, last known close, "
+            "days to the sale."
+        )
+        return [Kept("held prices", how, 5 * DOUBLE * self.panel.days * self.panel.assets)]
 
     @property
     def _outcomes_kept(self) -> list[Kept]:
         trading, train = self.config.trading, range(self.panel.train_days(self.config))
         days = train[episode_starts(train, self.config.market.window, self.episode_steps).start : -trading.holding_days]
         targets = self.heads.outcomes
-        return table_kept(len(days), self.panel.assets, targets, trading.holding_days) if targets else []
+        return table_kept(len(days), self.panel.assets, targets, self._held_days) if targets else []
 
     @property
     def play_bytes(self) -> int:
@@ -258,8 +270,8 @@ class MarketNeeds:
         trading, cells = self.config.trading, episodes * self.panel.assets
         acting = max(self._prepare(episodes, 1), self._choose(episodes, 1, 4)) + SINGLE * cells * PORTFOLIO_VALUES
         choosing = (SINGLE + 2 * DOUBLE) * cells
-        held = trading.holding_days * trading.purchases_per_day
-        positions = _OBSERVED_BYTES * trading.holding_days * (cells + 2 * episodes) + 5 * DOUBLE * episodes * held
+        held = self._held_days * trading.purchases_per_day
+        positions = _OBSERVED_BYTES * self._held_days * (cells + 2 * episodes) + 5 * DOUBLE * episodes * held
         trading_day = positions + _OBSERVED_BYTES * cells + max(acting, choosing, self._resolve(episodes))
         decisions = _DECISION_BYTES * episodes * trading.trading_days * trading.purchases_per_day
         return decisions + max(trading_day, decisions + self._settle(episodes, trading.trading_days * held))
@@ -280,8 +292,7 @@ class MarketNeeds:
 
     def _resolve(self, decisions: int) -> int:
         """Where the prices lie that the orders of decisions meet while they are held, and these prices."""
-        trading = self.config.trading
-        return 2 * DOUBLE * decisions * trading.purchases_per_day * trading.holding_days
+        return 2 * DOUBLE * decisions * self.config.trading.purchases_per_day * self._held_days
 
     def sampler(self, rows: int) -> Operation:
         """Slots in the order of their days; while it is made, also the days in this order and where each begins."""

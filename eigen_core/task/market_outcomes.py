@@ -27,7 +27,8 @@ class OutcomeTable:
     Attributes:
         first_day: of the table.
         rewards: float32 `[days, assets, targets]`; NaN where nothing can be bought.
-        shares: float16 `[days, assets, targets]`, days from the decision to the exit / `trading.holding_days`.
+        shares: float16 `[days, assets, targets]`, days from the decision to the exit / `trading.holding_days`; above 1
+            where a sale waits.
     """
 
     first_day: int
@@ -51,7 +52,7 @@ class OutcomeTable:
             torch.empty(shape, device=targets.device),
             torch.empty(shape, dtype=torch.float16, device=targets.device),
         )
-        at_once = max(1, _CELLS_AT_A_TIME // (prices.assets * len(targets) * trading.holding_days))
+        at_once = max(1, _CELLS_AT_A_TIME // (prices.assets * len(targets) * prices.fills(trading).longest))
         for first in range(0, len(decided), at_once):
             table._fill(prices, trading, slice(first, min(first + at_once, len(decided))), targets)
         return table
@@ -79,10 +80,10 @@ class OutcomeTable:
         return Outcomes(rewards.nan_to_num(), shares.float(), known)
 
 
-def table_kept(days: int, assets: int, targets: int, holding_days: int) -> list[Kept]:
+def table_kept(days: int, assets: int, targets: int, held_days: int) -> list[Kept]:
     """Return what the table of so many days takes, and what building it takes at most."""
     cells = days * assets * targets
-    at_once = min(max(_CELLS_AT_A_TIME, assets * targets * holding_days), cells * holding_days)
+    at_once = min(max(_CELLS_AT_A_TIME, assets * targets * held_days), cells * held_days)
     how = f"Gain and holding time of each purchase, [{days:,}, {assets:,}, {targets}] of 6 bytes."
     building = "Prices of the days that positions are held, a chunk of days at a time."
     # Where each price lies and the price; whether it reaches the target and on which day.

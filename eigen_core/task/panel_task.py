@@ -112,7 +112,7 @@ class PanelTask(ABC):
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint
         on_device = config.model_copy(update={"device": device.type})
-        needs = self.needs(on_device, PanelFacts.of(panel), heads)
+        needs = self.needs(on_device, self.facts_of(config, panel), heads)
         self.block_bytes, self.play_bytes = needs.block_bytes, needs.play_bytes
         self._config = config
         self._return_steps = heads.return_steps
@@ -122,6 +122,11 @@ class PanelTask(ABC):
     @abstractmethod
     def needs(config: Config, facts: PanelFacts, heads: Heads) -> TaskNeeds:
         """Return what a run needs; see `Task.needs`."""
+
+    @staticmethod
+    def facts_of(config: Config, panel: Panel) -> PanelFacts:  # noqa: ARG004 - a task may need the rules for them
+        """Return what `needs` has to know of a panel."""
+        return PanelFacts.of(panel)
 
     @staticmethod
     @abstractmethod
@@ -145,7 +150,7 @@ class PanelTask(ABC):
         """Build the panel that `config.market` describes, or take it from the cache."""
         panel, report = build_panel(config)
         require_scale(config, panel.days, cls.steps(config))
-        facts = PanelFacts.of(panel)
+        facts = cls.facts_of(config, panel)
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} of these days: figures are annualised by it (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.cautions(config, facts))

@@ -28,7 +28,7 @@ class PortfolioNeeds(MarketNeeds):
     @property
     def kept(self) -> list[Kept]:
         """The panel, what becomes of weights, and what the encoder keeps."""
-        panel, _, *encoder = super().kept
+        panel, _, _, *encoder = super().kept
         cells, traded = self.panel.days * self.panel.columns, self.panel.days * self.panel.assets
         how = "Returns from fill to fill of the tradable columns, 8 bytes each, and which can be traded on each day."
         return [panel, Kept("prices", how, (DOUBLE + 3) * traded + cells), *encoder]

@@ -89,7 +89,7 @@ class Rebalancing:
     Attributes:
         returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
         stays: bool, the day's order is not filled: the position stays as it is.
-        ended: bool, the asset counts as ended on the day of the fill (`Fills`): the position is paid out.
+        ended: bool, the asset counts as ended on the day of the decision (`Fills`): the position is paid out.
         halted: bool `[days]` on the host: days on which some position stays or is paid out, or more days than these.
         buying, selling: what buying and selling cost, slippage included, as a share of the value at the fill's price.
     """
@@ -109,9 +109,10 @@ class Rebalancing:
         says once the asset has ended.
         """
         offset, fills = fill_offset(trading), prices.fills(trading)
-        price, ended = fills.price[offset:], fills.ended[offset:]
+        price = fills.price[offset:]
+        ended = fills.ended[: len(price)]
         worth = torch.where(price > 0.0, price, prices.last_close[offset:])
-        worth = torch.where(ended, fills.end_price[offset:], worth)
+        worth = torch.where(ended, fills.end_price[: len(price)], worth)
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
         stays = (fills.entry[: len(price)].isnan() & ~ended)[:-1]

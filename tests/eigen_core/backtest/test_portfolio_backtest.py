@@ -9,7 +9,7 @@ from trading_cases import panel_of, prices_of, random_panel
 from eigen_core.account.attribution import gain_by_asset, gain_by_month
 from eigen_core.account.fees import Fees
 from eigen_core.backtest.interface import NextOrders, PlayedSpan, decision_of
-from eigen_core.backtest.portfolio import ENDED_AFTER, PortfolioMarket
+from eigen_core.backtest.portfolio import PortfolioMarket
 from eigen_core.backtest.portfolio_orders import orders_of_days
 from eigen_core.config import Config
 from eigen_core.market import Panel
@@ -76,20 +76,25 @@ def test_nothing_depends_on_days_after_it() -> None:
     assert early["shares"].tolist() == cut.trades["shares"][: len(early)].tolist()
 
 
-def test_an_asset_that_has_ended_is_sold_at_its_last_price_and_a_gap_is_waited_out() -> None:
+def test_an_asset_that_has_ended_is_paid_out_at_a_loss_and_a_halt_is_waited_out() -> None:
     closes = np.full((260, 3), 10.0)
     closes[SPAN.start + 30 :, 1] = np.nan
-    closes[SPAN.start + 50 : SPAN.start + 50 + ENDED_AFTER - 1, 2] = np.nan
+    closes[SPAN.start + 50 : SPAN.start + 62, 2] = np.nan
     panel = panel_of(closes, closes, closes)
     tradable = closes[SPAN.start : SPAN.stop] > 0.0
-    config = Config(trading={"cost_bps": 0.0, "slippage_bps": 0.0})
+    trading = {"cost_bps": 0.0, "slippage_bps": 0.0, "delisting_days": 13, "delisting_loss": 0.4}
+    config = Config(trading=trading)
     accounts = PortfolioMarket(panel, config, SPAN).accounts(np.where(tradable, 0.3, 0.0)[None])
     held = accounts.shares[0] > 0.0
-    sold = 30 + ENDED_AFTER
+    sold = 42
     assert held[1:sold, 1].all()
     assert not held[sold:, 1].any()
     assert held[1:, 2].all()
-    np.testing.assert_allclose(accounts.equity, accounts.capital)
+    np.testing.assert_allclose(accounts.equity[0, :sold], accounts.capital)
+    np.testing.assert_allclose(accounts.equity[0, sold:], accounts.capital * (1.0 - 0.3 * 0.4))
+    table = accounts.table(0, panel.symbols)
+    assert table["gain"].sum() == pytest.approx(-0.12 * accounts.capital)
+    assert table.set_index("symbol").loc["S1", "price"].tolist() == [10.0, 6.0]
 
 
 def orders_on(day: int, weights: np.ndarray, config: Config = CONFIG) -> NextOrders:
@@ -114,7 +119,8 @@ def test_orders_are_the_changes_of_shares_to_the_target_weights() -> None:
             assert worth == pytest.approx(weights[0, 49, asset] * found.equity, abs=1e-6 * found.equity)
     sides = [order.side for order in found.orders]
     assert sides == sorted(sides, reverse=True)
-    assert found.cash == pytest.approx(found.equity - sum(position.worth for position in found.positions))
+    invested = sum(position.worth for position in found.positions)
+    assert found.cash == pytest.approx(found.equity - invested, abs=1e-12 * found.equity)
     assert found.decided[found.date] == decision_of(found.orders)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from live_tensors import LiveTensors
-from science_cases import random_panel, small_config
+from science_cases import facts_of, random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
@@ -23,7 +23,6 @@ from eigen_core.generation import (
     start_training,
     train,
 )
-from eigen_core.market import PanelFacts
 from eigen_core.planning import phases
 from eigen_core.planning.scale import Scale
 from eigen_core.reporting.plots import write_plots
@@ -69,7 +68,7 @@ def test_groups_change_no_bit(method: str) -> None:
 def test_what_it_holds_is_planned(method: str, group_size: int) -> None:
     config = config_with(method, population={"size": 8, "group_size": group_size}, network={"head_width": 64})
     panel = random_panel(config)
-    scale = Scale.of(config, PanelFacts.of(panel))
+    scale = Scale.of(config, facts_of(config, panel))
     with LiveTensors() as tensors:
         state = start_training(config, panel)
         evaluate(state)
@@ -133,4 +132,4 @@ def test_more_or_fewer_agents_than_can_learn_are_refused(method: str, learning: 
     with pytest.raises(InputError, match=rf"evolution\.learning_agents {learning} .*population\.size 5"):
         begin(config)
     with pytest.raises(InputError, match="learning_agents"):
-        Scale.of(config, PanelFacts.of(random_panel(config)))
+        Scale.of(config, facts_of(config, random_panel(config)))

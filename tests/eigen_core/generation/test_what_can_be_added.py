@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from live_tensors import LiveTensors
-from science_cases import random_panel, small_config
+from science_cases import facts_of, random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
@@ -22,7 +22,6 @@ from eigen_core.generation import (
     start_training,
     train,
 )
-from eigen_core.market import PanelFacts
 from eigen_core.planning import Limit, calibrate, phases, plan_of, suggestions_for
 from eigen_core.planning.scale import Scale
 from eigen_core.reporting.plots import write_plots
@@ -93,7 +92,7 @@ def test_what_was_added_is_planned(chosen: dict[str, str]) -> None:
     sizes: dict[str, Any] = {"learner": {"batch_size": 40}, "network": {"head_width": 16}}
     config = config_with(chosen, evaluation={"shared_slices": False}, **sizes)
     panel = random_panel(config)
-    scale = Scale.of(config, PanelFacts.of(panel))
+    scale = Scale.of(config, facts_of(config, panel))
     with LiveTensors() as tensors:
         state = start_training(config, panel)
         measured = {phase: tensors.peak_of(partial(phase, state)) for phase in (evaluate, train)}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from live_tensors import LiveTensors
-from science_cases import random_panel
+from science_cases import facts_of, random_panel
 from stand_in_gpu import stand_in_gpu
 from training_cases import market_of
 
@@ -101,7 +101,7 @@ def _case(settings: Sequence[str], columns: tuple[int, int]) -> tuple[Config, Pa
     values = dict(setting.split("=") for setting in (*_SMALL, *settings))
     config = load_config("quickstart", [f"{key}={value}" for key, value in values.items()])
     panel = random_panel(config, days=400, assets=columns[0], context=columns[1])
-    return config, panel, Scale.of(config, PanelFacts.of(panel))
+    return config, panel, Scale.of(config, facts_of(config, panel))
 
 
 _FEW = ("context", "groups", "own slices", "td3", "counterfactual", "ppo", "portfolio", "direct", "tcn in chunks")

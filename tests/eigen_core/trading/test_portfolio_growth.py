@@ -24,16 +24,17 @@ def slow_growth(panel: Any, trading: TradingConfig, first_day: int, targets: Any
     rules = SlowEpisode(panel, trading, 0)
 
     def worth(day: int, asset: int) -> float:
+        if has_ended(day, asset):
+            return rules.close_known(day, asset) * (1 - (trading.delisting_loss or 0.0))
         price, _ = rules.fill_price(day + offset, asset)
         if not math.isnan(price):
             return price
         known = [value for value in close[: day + offset + 1, asset] if not math.isnan(value)]
-        lost = (trading.delisting_loss or 0.0) if has_ended(day, asset) else 0.0
-        return float(known[-1]) * (1 - lost) if known else 1.0
+        return float(known[-1]) if known else 1.0
 
     def has_ended(day: int, asset: int) -> bool:
-        begun = any(not math.isnan(rules.fill_price(known, asset)[0]) for known in range(day + offset + 1))
-        return begun and rules.has_ended(day + offset, asset)
+        begun = any(not math.isnan(rules.fill_price(known, asset)[0]) for known in range(day + 1))
+        return begun and rules.has_ended(day, asset)
 
     slippage, cost = trading.slippage_bps / 1e4, trading.cost_bps / 1e4
     cash, shares, growth = 100.0, [0.0] * assets, []
