@@ -60,7 +60,9 @@ class CleanPrices:
 
         Their volume is zero. A symbol whose volume is never above zero has none (currencies, many indices).
         """
-        return (self.volume == 0.0) & (self.volume > 0.0).any(axis=0) & ~np.isnan(self.close)
+        has_volume = (self.volume > 0.0).any(axis=0)
+        suspended: NDArray[np.bool_] = (self.volume == 0.0) & has_volume & ~np.isnan(self.close)
+        return suspended
 
 
 @dataclass(frozen=True)

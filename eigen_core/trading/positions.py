@@ -86,7 +86,8 @@ class Positions:
         # Each purchase is worked out in the same memory, of which no view has to be made again.
         of_day = (episodes, trading.purchases_per_day)
         self._met = torch.empty((2 * longest, *of_day), dtype=torch.float64, device=device)
-        self._entry, self._exit, self._compared, self._close = self._met.split([1, 1, longest - 1, longest - 1])
+        self._entry, self._exit = self._met[:1], self._met[1:2]
+        self._compared, self._close = self._met[2 : longest + 1], self._met[longest + 1 :]
         self._cells = torch.empty((longest - 1, *of_day), dtype=torch.int64, device=device)
         self._written = torch.empty_like(self._cells)
         self._flat = self._cells.view(-1), self._written.view(-1)

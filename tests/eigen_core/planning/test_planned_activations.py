@@ -187,6 +187,10 @@ def test_a_second_step_holds_nothing_of_the_first() -> None:
     assert peaks[1] == pytest.approx(peaks[0], rel=0.01)
 
 
+def tensor_bytes(held: object) -> int:
+    return sum(values.nbytes for values in vars(held).values() if isinstance(values, torch.Tensor))
+
+
 @pytest.mark.parametrize(
     "settings", [(), _TCN, _COUNTERFACTUAL, ("learner.twin_critics=true", "trading.observe_portfolio=false")]
 )
@@ -198,7 +202,8 @@ def test_what_stays_has_exactly_the_planned_size(settings: tuple[str, ...]) -> N
     assert scale.parameters == market_of(state).network.parameters
     assert parts["population"] == state.population.nbytes
     assert scale.row_bytes == state.replay.bytes_per_transition
-    assert parts["prices"] == sum(values.nbytes for values in vars(prices).values()) + panel.valid.nbytes
+    assert parts["prices"] == tensor_bytes(prices) + panel.valid.nbytes
+    assert parts["fills"] == tensor_bytes(prices.fills(config.trading))
     held = market_of(state).evaluator._held_prices
     assert parts.get("held prices") == (held and held.values.nbytes)
     assert parts["panel"] == sum(
