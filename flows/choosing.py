@@ -155,7 +155,7 @@ def _requested_run(config: Config, request: TrainingRequest) -> ChosenRun | Stat
         return Completed(name=RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it.")
     asked = request.parameters or {}
     given = with_own_settings(Config.model_validate(asked.get("config") or {}), request.run)
-    resume = bool(asked.get("resume", True))
+    resume = bool(asked.get("resume"))
     if request.begun or request.parameters is None:
         # The prices of the run are where this machine knows them.
         given, resume = given.model_copy(update={"market": config.market}), True

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import pandas as pd
 import pytest
 import torch
 from flow_cases import NoDrawing, small_flow_config
@@ -354,3 +355,21 @@ def test_no_more_threads_compute_than_there_are_cores_for(tmp_path: Path, monkey
     finally:
         torch.set_num_threads(before)
     assert seen[0] == 2
+
+
+@pytest.mark.thorough
+def test_more_generations_that_are_refused_for_other_data_are_not_asked_for(tmp_path: Path) -> None:
+    data, days = tmp_path / "prices.csv", pd.bdate_range("2010-01-01", periods=900)
+
+    def write(price: float) -> None:
+        table = {"date": days, "symbol": "AAA", "open": price, "high": price + 1, "low": price - 1, "close": price}
+        pd.DataFrame({**table, "volume": 1_000}).to_csv(data, index=False)
+
+    write(100.0)
+    market = {"data": str(data)}
+    assert train(small_flow_config(tmp_path / "runs", generations=1, market=market)).is_completed()
+    write(101.0)
+    with pytest.raises(InputError, match="other data"):
+        train_flow(small_flow_config(tmp_path / "runs", generations=3, market=market), "run", return_state=False)
+    status = status_of(str(tmp_path / "runs"), "run")
+    assert (status.state, status.config.generations) == ("finished", 1)
