@@ -13,6 +13,8 @@ from eigen_core.units import size
 BYTES_PER_BYTE = 6
 """Memory at the peak per byte of text that is read: 6.5 to 7.6 were measured of files of 18 and 55 MB, in which each
 row is a day of a symbol."""
+_LEAST_BYTES = 200_000_000
+"""Less than this is little beside what loading torch takes: whether a run fits is for its plan to say."""
 _ISIZE_BYTES = 4
 
 
@@ -23,7 +25,10 @@ def require_memory_to_read(source: Source, config: Config) -> None:
         InputError: reading them takes more memory than is left before the hard line of the guard.
     """
     text = sum(_bytes_of_text(file.path) for file in source.files)
-    need, left = BYTES_PER_BYTE * text, headroom_bytes(config.memory, torch.device("cpu"))
+    need = BYTES_PER_BYTE * text
+    if need < _LEAST_BYTES:
+        return
+    left = headroom_bytes(config.memory, torch.device("cpu"))
     if need > left:
         raise InputError(
             f"{source.path} holds {size(text)} of prices: to read them takes some {size(need)} of memory, and "
