@@ -272,7 +272,7 @@ def test_a_worker_with_other_code_is_named(workers: LocalWorkers, monkeypatch: p
     monkeypatch.setattr("eigen_core.workers.beginning.CODE", code_digest(("eigen_core",), beside="another version"))
     with (
         led(small_config(), workers) as (state, _),
-        pytest.raises(InputError, match=r"worker tcp://\S+ runs other code of Eigen than the process that trains"),
+        pytest.raises(InputError, match=r"worker tls://\S+ runs other code of Eigen than the process that trains"),
     ):
         evaluate(state)
 
