@@ -37,6 +37,7 @@ BENCHMARKS = (
     "portfolio_claims",
     "populations",
     "intervals",
+    "audit",
     "watcher",
     "workers",
     "islands",

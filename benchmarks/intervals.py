@@ -1,5 +1,7 @@
 """How often the 95 % interval of the excess holds what a trader may expect, on years of the bundled prices."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,10 +18,11 @@ from eigen_core.market.resampled import unpredictable_prices
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess
-from eigen_core.task import task_class
-from eigen_core.task.panel_task import PanelTask
+from eigen_core.task import Task, task_class
 
-_TRADERS, _YEARS = 400, 4
+AnyTask = Task[Any, Any]
+
+_TRADERS, _YEARS = 80, 12
 _SEED = 1
 _LONG = ("trading.holding_days=20", "trading.settlement_days=20")
 _CASES = {
@@ -67,8 +70,7 @@ def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, 
         seed: of the weights and of the years.
     """
     device = torch.device("cpu")
-    task = task_class(config)(config, panel, device, learner_class(config.learner).heads(config))
-    assert isinstance(task, PanelTask)
+    task: AnyTask = task_class(config)(config, panel, device, learner_class(config.learner).heads(config))
     weights = initial_weights((task.critic_layout, task.actor_layout), traders, seed, device)
     window, days = config.market.window, config.trading.episode_days
     everywhere = np.asarray(episode_starts(range(panel.days), window, days)[:: config.trading.trading_days])
@@ -87,7 +89,7 @@ def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, 
     return shares
 
 
-def _excesses(task: PanelTask, weights: torch.Tensor, starts: NDArray[np.int64]) -> list[list[Excess | None]]:
+def _excesses(task: AnyTask, weights: torch.Tensor, starts: NDArray[np.int64]) -> list[list[Excess | None]]:
     """Return the excess of each agent in each of its groups of episodes; `starts` is `[agents, groups, episodes]`."""
     found, episodes = [], starts.shape[2]
     for agents in agent_groups(len(weights), _GROUP):

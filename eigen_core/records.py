@@ -100,8 +100,13 @@ class Excess(Record):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Bounds of its 95 % interval (%)."""
-        width = float(stdtrit(self.freedom or math.inf, 0.975)) * self.standard_error
+        """Bounds of its 95 % interval (%).
+
+        With f degrees of freedom, by Student's t and the factor (f + 1) / f of the variance that is usual for errors of
+        few clusters (Cameron and Miller 2015, "A practitioner's guide to cluster-robust inference", section VI).
+        """
+        freedom = self.freedom or math.inf
+        width = float(stdtrit(freedom, 0.975)) * (1.0 + 1.0 / freedom) ** 0.5 * self.standard_error
         return self.mean - width, self.mean + width
 
     @property

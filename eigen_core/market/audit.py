@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
@@ -27,29 +26,11 @@ from eigen_core.market.normalisation import normalised
 from eigen_core.market.panel import Splits
 from eigen_core.market.panel_features import PanelFeatures
 from eigen_core.market.report import DataReport
+from eigen_core.market.return_correlation import TriedCorrelations, try_correlations
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 
-SUSPICIOUS_CORRELATION = 0.2
-"""Rank correlation with the next day's return that no feature reaches which is known on its evening."""
-
-_FEWEST_RETURNS = 250
 _NORMALISED_TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True)
-class SuspectedLeak:
-    """A feature that knows too much: `correlation` is its mean rank correlation with the next day's return."""
-
-    feature: str
-    correlation: float
-
-    def __str__(self) -> str:
-        """The suspicion as a sentence."""
-        return (
-            f"{self.feature} has a rank correlation of {self.correlation:.2f} with the return of the next day, on "
-            "training days: no feature that is known at the close correlates that much."
-        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +43,7 @@ class MarketAudit:
         symbols: number of symbols.
         days: the days after which the future was cut off, then shuffled, as YYYY-MM-DD.
         found: look-ahead, one finding a feature.
-        suspected: features that know too much of the next day, though nothing shows how.
+        correlations: of features with later returns, and those that know too much, though nothing shows how.
     """
 
     report: DataReport
@@ -70,12 +51,12 @@ class MarketAudit:
     symbols: int
     days: tuple[str, ...]
     found: tuple[LookAhead, ...]
-    suspected: tuple[SuspectedLeak, ...]
+    correlations: TriedCorrelations
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found."""
-        return not self.found and not self.suspected
+        return not self.found and not self.correlations.suspected
 
 
 def audit_market(config: Config, days: int) -> MarketAudit:
@@ -87,7 +68,8 @@ def audit_market(config: Config, days: int) -> MarketAudit:
 
     The rows of the files are cut off or shuffled, then cleaned, and features are computed and normalised as for a
     panel: all of it is tried, but the reading of the files. Columns of the data are what they are in the rows: whether
-    they were known on their evening shows in their correlation with the next day's return at most.
+    they were known on their evening shows at most in their correlation with returns up to `trading.holding_days` later,
+    on the days before those held out.
 
     Raises:
         InputError: the prices or a feature cannot be used, or there are too few days.
@@ -100,7 +82,8 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     prices, report = clean_prices(rows, str(source.path), market.context, market.first_date, market.last_date)
     config.require_days(len(prices.days))
     features = PanelFeatures.of(prices, market)
-    tried = _Tried(rows, prices, features, Splits.of_days(len(prices.days), market).train, rows.files)
+    splits = Splits.of_days(len(prices.days), market)
+    tried = _Tried(rows, prices, features, splits.train, rows.files)
     positions = _positions(prices, tried.train, days)
     findings: list[LookAhead] = []
     for done, position in enumerate(positions, 1):
@@ -113,7 +96,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         symbols=len(prices.symbols),
         days=tuple(str(prices.days[position]) for position in positions),
         found=gathered(sorted(findings, key=lambda finding: finding.normalised)),
-        suspected=_suspected(features, tried.train),
+        correlations=try_correlations(features, range(splits.validation.stop), config.trading.holding_days),
     )
 
 
@@ -186,18 +169,3 @@ def _positions(prices: CleanPrices, train: range, days: int) -> list[int]:
     others = [day for day in range(first, len(prices.days) - 1) if day != train.stop - 1]
     drawn = keyed_generator(0, 0, "market", "audit", "days").permutation(others)[: days - 1]
     return sorted([train.stop - 1, *map(int, drawn)])
-
-
-def _suspected(features: PanelFeatures, train: range) -> tuple[SuspectedLeak, ...]:
-    """Return the features whose rank correlation with the next day's return is, over all symbols, beyond belief."""
-    correlations: dict[str, list[float]] = {name: [] for name in features.names}
-    for column in range(len(features.prices.symbols)):
-        close = features.prices.close[train.start : train.stop, column]
-        returns = np.log(close[1:] / close[:-1])
-        values = features.of_column(column)[train.start : train.stop - 1]
-        for name, of_feature in zip(features.names, values.T, strict=True):
-            known = ~np.isnan(of_feature) & ~np.isnan(returns)
-            if known.sum() >= _FEWEST_RETURNS and np.ptp(of_feature[known]) > 0.0 and np.ptp(returns[known]) > 0.0:
-                correlations[name].append(float(spearmanr(of_feature[known], returns[known]).statistic))
-    means = {name: float(np.mean(found)) for name, found in correlations.items() if found}
-    return tuple(SuspectedLeak(name, mean) for name, mean in means.items() if abs(mean) >= SUSPICIOUS_CORRELATION)

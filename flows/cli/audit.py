@@ -17,7 +17,7 @@ AUDIT_EXAMPLES = """[bold]Examples[/]
   eigen audit --data prices.csv
   eigen audit --data prices.csv --set market.own_features=columns,gap --days 20
 
-Exit code 0: no value changed when later days did; 1: a feature uses later days; 2: what was given cannot be used.
+Exit code 0: no look-ahead was found; 1: a feature uses later days, or is suspected; 2: what was given cannot be used.
 """
 
 
@@ -54,7 +54,8 @@ def audit_document(audited: "MarketAudit") -> dict[str, Any]:
         "symbols": audited.symbols,
         "days": audited.days,
         "found": [{**asdict(finding), "sentence": str(finding)} for finding in audited.found],
-        "suspected": [{**asdict(leak), "sentence": str(leak)} for leak in audited.suspected],
+        "suspected": [{**asdict(leak), "sentence": str(leak)} for leak in audited.correlations.suspected],
+        "unseen": audited.correlations.unseen,
         "report": {**audited.report.as_dict(), "lines": audited.report.lines()},
     }
 
@@ -69,7 +70,8 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
         f"Tried {len(audited.features)} features of {audited.symbols:,} symbols on {tried} ({audited.days[0]} to "
         f"{audited.days[-1]}): what comes after each was cut off, then shuffled.",
     )
-    for finding in (*audited.found, *audited.suspected):
+    for finding in (*audited.found, *audited.correlations.suspected):
         print_line(console, str(finding))
     if audited.is_clean:
         print_line(console, "No value up to these days changed: no look-ahead was found.")
+    print_line(console, audited.correlations.unseen)

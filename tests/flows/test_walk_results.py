@@ -181,5 +181,7 @@ def test_excess_is_pooled_over_all_trades() -> None:
     twice = pooled([[one, other], [one, other]])
     assert twice is not None
     assert twice.interval == pytest.approx(found.interval)
-    assert found.interval[1] - found.mean == pytest.approx(2.131 * found.standard_error, rel=1e-3)
+    assert found.interval[1] - found.mean == pytest.approx(
+        2.131 * (16.0 / 15.0) ** 0.5 * found.standard_error, rel=1e-3
+    )
     assert pooled([[None]]) is None

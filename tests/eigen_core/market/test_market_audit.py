@@ -83,7 +83,7 @@ def test_planted_look_ahead_is_named(prices: Path, tmp_path: Path, monkeypatch: 
         assert finding.day <= finding.last_known
         assert (finding.last_known in found.days, finding.symbols, finding.normalised) == (True, 2, False)
         assert f"of {finding.symbol} (prices.csv) on {finding.day} changes when the days after" in str(finding)
-    assert {leak.feature for leak in found.suspected} == {"centred", "next_return"}
+    assert {leak.feature for leak in found.correlations.suspected} == {"centred", "next_return"}
     next_return = next(finding for finding in found.found if finding.feature == "next_return")
     assert next_return.day == next_return.last_known
 
@@ -126,8 +126,8 @@ def test_a_column_of_the_data_that_knows_the_next_day_is_suspected(tmp_path: Pat
     found = audited(write_csv(tmp_path / "p.csv", bars), features="columns")
     assert found.features == found.report.own_features == ("Score", "Mood")
     assert not found.found
-    assert [leak.feature for leak in found.suspected] == ["Score"]
-    assert 0.5 < found.suspected[0].correlation < 0.8
+    assert [leak.feature for leak in found.correlations.suspected] == ["Score"]
+    assert 0.5 < found.correlations.suspected[0].correlation < 0.8
 
 
 def test_training_refuses_functions_that_use_later_days(

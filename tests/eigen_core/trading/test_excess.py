@@ -100,7 +100,7 @@ def test_the_interval_is_wider_where_trades_are_of_few_stretches_of_days() -> No
     found = excess_of(excess, number, np.array([5]), lags=20)
     assert found is not None
     # Three stretches: Student's t with two degrees of freedom.
-    assert found.interval[1] - found.mean == pytest.approx(4.303 * found.standard_error, rel=1e-3)
+    assert found.interval[1] - found.mean == pytest.approx(4.303 * 1.5**0.5 * found.standard_error, rel=1e-3)
 
 
 def test_fewer_than_two_trades_say_nothing() -> None:

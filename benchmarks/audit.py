@@ -1,0 +1,115 @@
+"""How much knowledge of later days `eigen audit` sees in a column of the data, and how many honest ones it suspects."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm, rankdata
+
+from benchmarks.results import Section
+from eigen_core.config import Config
+from eigen_core.market.build import read_market
+from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.panel import Splits
+from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.resampled import unpredictable_prices
+from eigen_core.market.return_correlation import SuspectedLeak, try_correlations
+from eigen_core.randomness import keyed_generator
+
+_STRENGTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+_DRAWS = 10
+_SEED = 0
+_MARKETS = 5
+# Symbols that are known, days of the return that is known, last days on which it is known (0: all).
+_CASES = (
+    *((symbols, horizon, 0) for symbols in (20, 4, 1) for horizon in (1, 2, 20, 30)),
+    *((symbols, 1, days) for symbols in (20, 1) for days in (900, 600, 300)),
+)
+
+Values = NDArray[np.float64]
+
+
+def run() -> Section:
+    """Give the audit columns that know later returns so well, and prices that nothing knows anything about."""
+    config = Config()
+    market = config.market.model_copy(update={"features": "columns"})
+    prices = read_market(config)
+    rows = []
+    for symbols, horizon, last in _CASES:
+        shares = []
+        for strength in _STRENGTHS:
+            columns = {
+                f"{draw}": informed_column(prices, config, strength, symbols, horizon, last, draw)
+                for draw in range(_DRAWS)
+            }
+            found = suspected_in(replace(prices, own=columns), config.model_copy(update={"market": market}))
+            shares.append(f"{len({leak.feature for leak in found}) / _DRAWS:.0%}")
+        days = f"last {last} days seen" if last else "all days"
+        rows.append([f"{symbols}, {horizon}, {days}", *shares])
+    alarms, tried = false_alarms(config, _MARKETS)
+    return Section(
+        title="What `eigen audit` sees of a column that knows later returns",
+        method=(
+            f"On the bundled prices, {_DRAWS} columns each: in so many of 20 symbols, with a sign drawn for each, the "
+            "normal score of the return of the next so many days times the strength, the rest noise; else noise alone. "
+            f"Returns of 1 to {config.trading.holding_days} days are tried. Shown is the share that is suspected."
+        ),
+        columns=("symbols, days of the return, when", *(f"strength {strength:g}" for strength in _STRENGTHS)),
+        rows=rows,
+        remarks=(
+            f"Of {tried:,} features of the sets `returns` and `classic`, on the bundled prices and on {_MARKETS} "
+            f"markets made of them in which nothing can be predicted, {alarms} are suspected.",
+        ),
+    )
+
+
+def informed_column(
+    prices: CleanPrices, config: Config, strength: float, symbols: int, horizon: int, last: int, draw: int
+) -> Values:
+    """Return a column of the data that knows later returns, `[days, symbols]`.
+
+    Args:
+        prices: closes without gaps.
+        config: which days are held out.
+        strength: correlation with the return's normal score.
+        symbols: the first so many know it, each with a sign of its own.
+        horizon: days of the return.
+        last: so many of the last days before those held out; 0: all.
+        draw: of noise and signs.
+    """
+    generator = keyed_generator(_SEED, draw, "audit", f"{strength} {symbols} {horizon} {last}", "column")
+    values = generator.standard_normal(prices.close.shape)
+    signs = np.where(generator.random(symbols) < 0.5, -1.0, 1.0)
+    stop = Splits.of_days(len(prices.days), config.market).validation.stop
+    first = stop - last if last else 0
+    log_close = np.log(prices.close[:, :symbols])
+    known = log_close[first + horizon : stop + horizon] - log_close[first:stop]
+    scores = signs * norm.ppf((rankdata(known, axis=0) - 0.5) / len(known))
+    values[first:stop, :symbols] = strength * scores + np.sqrt(1.0 - strength**2) * values[first:stop, :symbols]
+    return values
+
+
+def suspected_in(prices: CleanPrices, config: Config) -> tuple[SuspectedLeak, ...]:
+    """Return what the audit suspects of the features that `config` names."""
+    stop = Splits.of_days(len(prices.days), config.market).validation.stop
+    features = PanelFeatures.of(prices, config.market)
+    return try_correlations(features, range(stop), config.trading.holding_days).suspected
+
+
+def false_alarms(config: Config, markets: int) -> tuple[int, int]:
+    """Return how many honest features are suspected, and of how many: on real prices and on `markets` made of them."""
+    alarms, tried = 0, 0
+    prices = read_market(config)
+    for known in _honest(prices, markets):
+        for features in ("returns", "classic"):
+            market = config.market.model_copy(update={"features": features})
+            alarms += len(suspected_in(known, config.model_copy(update={"market": market})))
+            tried += len(PanelFeatures.of(known, market).names)
+    return alarms, tried
+
+
+def _honest(prices: CleanPrices, markets: int) -> Iterator[CleanPrices]:
+    yield prices
+    for seed in range(markets):
+        yield unpredictable_prices(prices, seed)
