@@ -20,7 +20,7 @@ from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.fuzz.cases import Findings, Outcome, findings, fuzz
 from benchmarks.results import Section, keep
 
-FUZZERS: dict[str, int] = {"configuration": 300, "manifests": 200, "run_files": 100}
+FUZZERS: dict[str, int] = {"configuration": 300, "layouts": 600, "manifests": 200, "run_files": 100}
 """Modules of this package with a function `one_case`, and how many cases of each are tried."""
 
 

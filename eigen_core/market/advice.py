@@ -30,13 +30,13 @@ _WORDS: dict[Role, str] = {
     "open": r"open|^o$|开|開|시가|始値|eröff|erste|apert|ouvert|abert|откр",
     "high": r"high|^h$|max|最高|고가|高値|hoch|höchst|alto|haut|máx|макс",
     "low": r"low|^l$|min|最低|저가|安値|tief|bajo|bas$|mín|мин",
-    "close": r"close|^c$|settle|last|price|收|종가|終値|schluss|cierre|clôt|clot|chius|fech|nav|px|value|kurs|level"
+    "close": r"close|^c$|settle|last|price|收|종가|終値|schluss|cierre|clôt|clot|chius|fech|nav|px|prc|value|kurs|level"
     r"|закр|净值",
     "volume": r"vol|qty|成交量|거래량|出来高|stück|объ",
     "symbol": r"sym|tick|tic$|code|ric$|isin|cusip|sedol|wkn|permno|instr|asset|secur|stock|name|pair|coin"
     r"|代码|종목|銘柄",
 }
-_UNCHANGED, _REPEATED = 0.5, 0.2
+_UNCHANGED, _REPEATED, _WIDEST = 0.5, 0.2, 1.3
 
 
 class _Used(Protocol):
@@ -74,8 +74,8 @@ def settings_to_add(found: Mapping[str, str]) -> str:
     """Return the end of a sentence that says which settings of `market` to add to the command."""
     if not found:
         return (
-            ": name its columns, as --set market.columns.date=... --set market.columns.close=..., or write one row a "
-            "symbol and day under the headings date, symbol and close."
+            ": name its columns in market.columns.date, market.columns.close and so on, or write one row a symbol and "
+            "day under the headings date, symbol and close."
         )
     flags = [f"--set {shlex.quote(f'market.{key}={value}')}" for key, value in found.items()]
     return f": add `{' '.join(flags)}`."
@@ -110,9 +110,12 @@ def _named_columns(cells: "dict[str, pd.Series[Any]]", market: MarketConfig) -> 
         roles["symbol"] = keys[0]
     numbers.pop(roles.get("symbol", ""), None)
     hinted = _hinted(numbers, roles)
+    if not {"open", "high", "low", "close"} <= hinted.keys():
+        bars = _by_structure(numbers)
+        hinted = {role: heading for role, heading in hinted.items() if heading not in bars.values()} | bars
     of_one = repeated or "symbol" in roles or {"open", "high", "low"} <= hinted.keys()
-    if "close" not in hinted and of_one:
-        hinted |= _by_structure(numbers, hinted)
+    if "close" not in hinted and of_one and len(numbers) == 1:
+        hinted["close"] = next(iter(numbers))
     if "close" in hinted and (of_one or len(numbers) == 1 or "volume" in hinted or len(hinted) > 1):
         return date, _settings(cells, {**roles, **hinted, "date": date}, market)
     if of_one or not numbers:
@@ -155,20 +158,21 @@ def _hinted(numbers: Mapping[str, "pd.Series[float]"], roles: dict[Role, str]) -
     return found
 
 
-def _by_structure(numbers: Mapping[str, "pd.Series[float]"], hinted: dict[Role, str]) -> dict[Role, str]:
+def _by_structure(numbers: Mapping[str, "pd.Series[float]"]) -> dict[Role, str]:
     """Return open, high, low and close: the first four columns of which one is the highest and one the lowest."""
-    free = [heading for heading in numbers if heading not in hinted.values()]
+    free = list(numbers)
     for start in range(len(free) - 3):
         four = np.stack([numbers[heading].to_numpy() for heading in free[start : start + 4]])
         highest = [(row >= np.nanmax(four, axis=0)).mean() > 0.95 for row in four]
         lowest = [(row <= np.nanmin(four, axis=0)).mean() > 0.95 for row in four]
-        if sum(highest) == 1 and sum(lowest) == 1:
+        near = (np.nanmax(four, axis=0) < _WIDEST * np.nanmin(four, axis=0)).mean() > 0.95
+        if sum(highest) == 1 and sum(lowest) == 1 and near:
             others = [position for position in range(4) if not highest[position] and not lowest[position]]
             places: tuple[tuple[Role, int], ...] = (
                 ("open", others[0]), ("high", highest.index(True)), ("low", lowest.index(True)), ("close", others[1])
             )  # fmt: skip
             return {role: free[start + position] for role, position in places}
-    return {"close": free[0]} if len(free) == 1 else {}
+    return {}
 
 
 def _likely_symbols(numbers: Mapping[str, "pd.Series[float]"]) -> list[str]:
@@ -190,7 +194,8 @@ def _likely_symbols(numbers: Mapping[str, "pd.Series[float]"]) -> list[str]:
 
 def _is_key(dates: "pd.Series[Any]", cells: "pd.Series[Any]") -> bool:
     """Return whether rows are known apart by the date and this column, which has fewer values than there are rows."""
-    together = pd.DataFrame({"date": dates, "cells": cells}).dropna()
+    # NA is a ticker that was read as missing.
+    together = pd.DataFrame({"date": dates, "cells": cells.astype("str").fillna("")})[dates.notna().to_numpy()]
     few = together["cells"].nunique() <= len(together) / 3
     return bool(few and together.duplicated().mean() < 0.01 and together["cells"].nunique() > 1)
 

@@ -36,6 +36,7 @@ FORMAT = 1
 _RESULT_BITS = 16
 _PROGRESS = "panel"
 _STEPS = 100
+_MOST_DROPPED = 0.05
 
 
 def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, DataReport]:
@@ -239,9 +240,15 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
     rows = rows_of_days(parts, [file.path.name for file in source.files], market, str(source.path))
     while market.suspicious == "drop":
         _, report = clean_prices(rows, str(source.path), (), market.first_date, market.last_date)
-        if not absurd(report.suspicious):
+        found = absurd(report.suspicious)
+        if not found:
             break
-        rows = rows.without(absurd(report.suspicious))
+        if len(found) > _MOST_DROPPED * len(rows.codes):
+            raise InputError(
+                f"{source.path} has {len(found):,} suspicious rows of {len(rows.codes):,}, so they are probably no "
+                f"prices. {sentences(found)[0]} Name the columns that are, or leave market.suspicious out."
+            )
+        rows = rows.without(found)
     return rows
 
 

@@ -18,7 +18,17 @@ import pyarrow.parquet as pq
 
 from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
-from eigen_core.market.vendors import KLINES, SPELLINGS, Vendor, are_klines, level_of_fields, plain, vendor_of, visible
+from eigen_core.market.vendors import (
+    KLINES,
+    SPELLINGS,
+    Role,
+    Vendor,
+    are_klines,
+    level_of_fields,
+    plain,
+    vendor_of,
+    visible,
+)
 
 MARKERS = frozenset(
     (
@@ -90,16 +100,23 @@ def csv_cells(content: bytes, where: str, market: MarketConfig) -> Cells:
 
 
 def _text_positions(names: Sequence[str], market: MarketConfig, vendor: Vendor | None) -> set[int]:
-    named = {visible(heading or "") for heading in (market.columns.date, market.columns.time, market.columns.symbol)}
-    spelled = {*SPELLINGS["date"], *SPELLINGS["time"], *SPELLINGS["symbol"]}
-    spelled |= {vendor.roles["date"]} if vendor is not None and "date" in vendor.roles else set()
-    return {0} | {position for position, name in enumerate(names) if visible(name) in named or plain(name) in spelled}
+    """Return the positions of dates, times of day and symbols; the first one is a date if no heading is that of one."""
+
+    def called(role: Role) -> set[int]:
+        spelled = {*SPELLINGS[role], *([vendor.roles[role]] if vendor is not None and role in vendor.roles else [])}
+        named = visible(getattr(market.columns, role) or "")
+        return {
+            place for place, name in enumerate(names) if plain(name) in spelled or (named and visible(name) == named)
+        }
+
+    return (called("date") or {0}) | called("time") | called("symbol")
 
 
 def _frame(
     content: bytes, where: str, separator: str, width: int, skipped: int, texts: set[int], market: MarketConfig
 ) -> pd.DataFrame:
-    marks = _marks(content.split(b"\n", skipped)[skipped], separator, market)
+    own_marks = len(texts) == width
+    marks = (".", None) if own_marks else _marks(content.split(b"\n", skipped)[skipped], separator, market)
     if marks is None:
         raise InputError(
             f"{where} has numbers like 1.234 or 1,234, and no other number says whether this is less than 2 or more "
@@ -160,7 +177,7 @@ def _marks(content: bytes, separator: str, market: MarketConfig) -> tuple[str, s
     if commas and is_written(",", ".", sure=True):
         return ",", "."
     if is_written(".", ",", sure=True):
-        return ".", "," if commas and is_written(",", ".", sure=False) else None
+        return ".", "," if commas else None
     doubtful = is_written(",", ".", sure=False) or (separator != "," and is_written(".", ",", sure=False))
     return None if doubtful else (".", None)
 

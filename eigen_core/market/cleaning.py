@@ -257,7 +257,7 @@ def _adjusted(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Rol
     counts["adjusted_prices"] = int((priced & (last >= 0)).sum())
     counts["carried_adjustments"] = int((priced & ~known & (last >= 0)).sum())
     scaled: dict[Role, Grid] = {role: cells[role] * factor for role in ("open", "high", "low")}
-    scaled["close"] = np.where(known, cells["adjusted_close"], close * factor)
+    scaled["close"] = np.where(np.isnan(cells["adjusted_close"]), close * factor, cells["adjusted_close"])
     return scaled, factor
 
 

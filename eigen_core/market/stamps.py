@@ -165,7 +165,7 @@ def on_clock(stamps: Stamps, time_zone: str | None) -> Instants:
 def likely_zone(stamps: Stamps) -> str:
     """Return the time zone whose days stamps in UTC are most likely of: for advice."""
     utc = pd.DatetimeIndex(stamps.utc).dropna()
-    if (utc.dayofweek >= _SATURDAY).mean() > 0.2:
+    if all((utc.dayofweek == day).mean() > 0.05 for day in (_SATURDAY, _SATURDAY + 1)):
         return "UTC"
 
     def distance(zone: str) -> float:

@@ -33,7 +33,7 @@ _SENTENCES: dict[Kind, str] = {
     "not positive": "A close of zero or below",
     "twice": "A day twice, with other prices",
     "adjusted late": "Adjusted closes begin after closes, on another scale",
-    "last day": "A loss of 99 % or more on the last day",
+    "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
     "move": "A change far beyond those of the days around it, which may be a split that prices are not adjusted for",
     "stale": "The same close on ten days or more in succession, so that probably nothing was traded",
     "unfinished": "Bars of the last day end before the usual time",
@@ -124,11 +124,12 @@ def _of_bars(bars: Mapping[str, NDArray[np.float64]]) -> Iterator[tuple[Kind, in
     for row, ratio in _jumps(np.where(np.isnan(bars["open"]), close, bars["open"]), close):
         factor = max(close[row] / close[row - 1], close[row - 1] / close[row])
         is_split = ratio is not None and max(ratio, 1 / ratio) >= _LARGE
-        kind: Kind = "jump" if is_split or factor >= _JUMP else "move"
+        # Of the last day nothing shows whether it stays.
+        kind: Kind = "jump" if (is_split or factor >= _JUMP) and row + 1 < len(close) else "move"
         if row not in spikes and row - 1 not in spikes:
             detail = f"{close[row - 1]:g} to {close[row]:g}"
             yield kind, row, f"{detail}, {ratio.numerator}:{ratio.denominator}" if ratio else detail
-    if len(close) > 1 and close[-1] <= (1.0 - _LAST_LOSS) * close[-2]:
+    if len(close) > 1 and not (1.0 - _LAST_LOSS) * close[-2] < close[-1] < _JUMP * close[-2]:
         yield "last day", len(close) - 1, f"{close[-2]:g} to {close[-1]:g}"
     for row, length in _stale_runs(close):
         yield "stale", row, f"{length:,} days"
@@ -178,7 +179,7 @@ def _stale_runs(close: NDArray[np.float64]) -> list[tuple[int, int]]:
 
 def _late(adjusted: NDArray[np.float64], close: NDArray[np.float64]) -> Iterator[tuple[Kind, int, str]]:
     """Give the day on which adjusted closes begin, if closes before it would seem to jump to them."""
-    factor = adjusted / close
+    factor = np.where((adjusted > 0.0) & (close > 0.0), adjusted, np.nan) / np.where(close > 0.0, close, np.nan)
     first = int(np.argmax(~np.isnan(factor))) if len(factor) else 0
-    if first > 0 and max(factor[first], 1.0 / factor[first]) > _LATE_FACTOR:
+    if first > 0 and not 1.0 / _LATE_FACTOR < factor[first] < _LATE_FACTOR:
         yield "adjusted late", first, f"{factor[first]:.3f} of the close"

@@ -36,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a run on 400 days, and the file of its prices."""
     folder = tmp_path_factory.mktemp("acting")
     closes().to_csv(folder / "prices.csv")
-    market = {"data": str(folder / "prices.csv")}
+    market = {"data": str(folder / "prices.csv"), "layout": "wide", "suspicious": "keep"}
     trained(folder / "runs", of=1, market=market, trading={"buy_threshold": 0.0, "purchases_per_day": 2})
     return folder
 

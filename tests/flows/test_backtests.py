@@ -150,7 +150,7 @@ def test_prices_that_the_run_was_not_trained_on_are_refused(tmp_path: Path, monk
     walk = np.exp(np.cumsum(np.random.default_rng(1).normal(0.0, 0.01, (400, 20)), axis=0))
     own = tmp_path / "own.csv"
     pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(20)]).to_csv(own, index_label="date")
-    config = trained(tmp_path, of=1, market={"data": str(own)})
+    config = trained(tmp_path, of=1, market={"data": str(own), "layout": "wide"})
     assert config.market.data == str(own)
     walk[5, 5] *= 1.01
     other = tmp_path / "other.csv"

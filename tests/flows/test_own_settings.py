@@ -126,7 +126,7 @@ def test_the_panels_fingerprint_shows_whether_they_are_the_same_data(
         return path
 
     def flow(data: Path | None, generations: int, *, resume: bool) -> str:
-        values = {"generations": generations, "checkpoint": {"store": store}}
+        values = {"generations": generations, "checkpoint": {"store": store}, "market": {"layout": "wide"}}
         given = with_data(Config.model_validate(merge(SMALL, values)), data)
         state = train_flow(given, "run", resume=resume, return_state=True)
         return "" if state.is_completed() else str(state.message)

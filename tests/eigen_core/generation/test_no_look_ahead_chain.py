@@ -105,7 +105,7 @@ def panel_of(table: pd.DataFrame, config: Config) -> Panel:
         path = Path(folder) / "prices.csv"
         table[["date", "symbol", *_COLUMNS]].to_csv(path, index=False)
         values = config.model_dump()
-        values["market"]["data"] = str(path)
+        values["market"] |= {"data": str(path), "suspicious": "keep"}
         panel, _ = build_panel(Config(**values), Path(folder) / "cache")
         return panel
 

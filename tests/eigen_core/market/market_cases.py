@@ -1,7 +1,5 @@
 """Small configurations and price files for the tests of the market."""
 
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from eigen_core.config import Config, MarketConfig
-from eigen_core.config.loading import parse_assignments
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
@@ -64,14 +61,3 @@ def cleaned(path: Path | str, **market: object) -> tuple[CleanPrices, DataReport
     config = MarketConfig.model_validate({"data": str(path), **market})
     rows = read_rows(find_source(config.data, config.symbol_from), config)
     return clean_prices(rows, str(path), config.context)
-
-
-def settings_of(message: str) -> dict[str, str]:
-    """Return the settings of the market that a refusal says to add, by their names without the section."""
-    flags = [shlex.split(flag)[0] for flag in re.findall(r"--set ('(?:[^']|'\"'\"')*'|[^\s`]+)", message)]
-    return dict(flag.removeprefix("market.").split("=", 1) for flag in flags)
-
-
-def nested(settings: dict[str, str]) -> dict[str, Any]:
-    """Return settings of the market as `--set` on the command line makes them."""
-    return dict(parse_assignments(f"market.{key}={value}" for key, value in settings.items()).get("market", {}))

@@ -67,5 +67,5 @@ def test_the_data_report_says_how_many(tmp_path: Path) -> None:
     path = tmp_path / "coins.csv"
     table.to_csv(path, index_label="date")
     for settings, year in ({}, 365), ({"periods_per_year": 360}, 360):
-        config = Config.model_validate({"market": {"data": str(path)}, "account": settings})
+        config = Config.model_validate({"market": {"data": str(path), "layout": "wide"}, "account": settings})
         assert any(f"{year} of these days" in line for line in open_data(config).lines)

@@ -1,0 +1,565 @@
+"""Price files whose right treatment is known: read rightly, or refused with settings that then read them rightly."""
+
+import gzip
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.fuzz.cases import Outcome
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+from eigen_core.market.build import read_prices
+from eigen_core.market.cleaning import CleanPrices
+
+Generator = np.random.Generator
+
+FIELDS = ("open", "high", "low", "close", "volume")
+_STOCKS = ("AAPL", "MSFT", "BRK.B", "BRK-B", "^GSPC", "0700.HK", "600519", "LOW", "NA", "TRUE", "F", "SAP.DE", "EURUSD")
+_COINS = ("BTCUSDT", "ETHUSDT", "SOLUSDT", "ADAUSDT")
+_LANGUAGES = (
+    ("日期", "代码", "开盘", "最高", "最低", "收盘", "成交量"),
+    ("날짜", "종목코드", "시가", "고가", "저가", "종가", "거래량"),
+    ("日付", "銘柄", "始値", "高値", "安値", "終値", "出来高"),
+    ("Datum", "Wertpapier", "Eröffnung", "Hoch", "Tief", "Schluss", "Stück"),
+    ("Fecha", "Instrumento", "Apertura", "Máximo", "Mínimo", "Cierre", "Volumen"),
+    ("Jour", "ISIN", "Ouverture", "Haut", "Bas", "Clôture", "Volume"),
+    ("TradDt", "TckrSymb", "OpnPric", "HghPric", "LwPric", "ClsPric", "TtlTradgVol"),
+    ("day", "permno", "askhi", "bidlo", "openprc", "prc", "vol"),
+)
+_ZONES = ("America/New_York", "Europe/London", "Europe/Berlin", "Asia/Tokyo", "Asia/Kolkata", "Australia/Sydney")
+_DATES = (
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d-%b-%Y",
+    "%b %d, %Y",
+    "%d %B %Y",
+    "%Y%m%d%H%M",
+    "%d.%m.%Y %H:%M:%S",
+    "s",
+)
+_BESIDE = ("{}_sentiment", "{}_rsi14", "{}.1", "{} volume", "label", "signal", "rf", "CPI")
+_ROUNDS = 4
+
+
+@dataclass
+class Case:
+    """A price file and what is right.
+
+    Attributes:
+        path: what was written.
+        bars: long bars that are to be read, by date and symbol.
+        right: `read` without a word said, `named` once the settings that a refusal prints are added, or `refused`.
+        fields: of the bars that the file has.
+        given: settings that a user gives from the beginning.
+    """
+
+    path: Path
+    bars: pd.DataFrame
+    right: Literal["read", "named", "refused"]
+    fields: tuple[str, ...] = FIELDS
+    given: list[str] = field(default_factory=list)
+
+
+def settings_of(message: str) -> list[str]:
+    """Return the settings that a refusal says to add, as `key=value`."""
+    flags = re.findall(r"--set ('(?:[^']|'\"'\"')*'|[^\s`]+)", message)
+    return [shlex.split(flag)[0] for flag in flags if not flag.endswith("=...")]
+
+
+def one_case(generator: Generator, folder: Path) -> Outcome:
+    """Write a file in one of the layouts, read it as a user would who pastes what refusals print, and compare."""
+    kind = str(generator.choice(list(LAYOUTS)))
+    case = LAYOUTS[kind](generator, folder)
+    given = list(case.given)
+    for tried in range(_ROUNDS):
+        try:
+            prices = read_prices(load_config(None, [f"market.data={case.path}", *given]).market)
+        except InputError as error:
+            added = [setting for setting in settings_of(str(error)) if setting not in given]
+            if case.right == "read":
+                return Outcome(kind, "misjudged", f"needlessly refused: {error}")
+            # Of two settings that say the opposite, neither is what most likely reads the file.
+            if case.right == "refused" or not added or "or `--set" in str(error):
+                wrong = f"refused without settings that read it: {error}" if case.right == "named" else None
+                return Outcome(kind, "refused", wrong)
+            given += added
+            continue
+        if case.right == "refused" or (case.right == "named" and not tried):
+            return Outcome(kind, "misread", "read, though it should be refused")
+        wrong = difference(prices, case)
+        treatment = "read rightly" if not tried else "refused, then read rightly with the settings printed"
+        return Outcome(kind, "misread" if wrong else treatment, wrong and f"{wrong} with {given}")
+    return Outcome(kind, "refused", f"refused {_ROUNDS} times, with {given}")
+
+
+def difference(prices: CleanPrices, case: Case) -> str | None:
+    """Return in what prices differ from a case's bars; None: in nothing."""
+    bars = case.bars
+    if set(prices.symbols) != set(bars["symbol"]):
+        return f"the symbols are {sorted(prices.symbols)}, not {sorted(set(bars['symbol']))}"
+    for name in case.fields:
+        expected = bars.pivot(index="date", columns="symbol", values=name)[list(prices.symbols)]
+        days = expected.index.to_numpy().astype("datetime64[D]")
+        if len(days) != len(prices.days) or (days != prices.days).any():
+            return f"{len(prices.days)} days from {prices.days[0]}, not {len(days)} from {days[0]}"
+        if not np.allclose(getattr(prices, name), expected, rtol=1e-9, atol=0.0, equal_nan=True):
+            return f"other values of {name}"
+    return None
+
+
+def drawn(generator: Generator, symbols: int = 0, coins: bool = False) -> pd.DataFrame:
+    """Draw long bars of random walks: date, symbol, open, high, low, close, volume; some symbols begin late."""
+    names = generator.permutation(_COINS if coins else _STOCKS)[: symbols or int(generator.integers(1, 5))]
+    days = int(generator.integers(40, 260))
+    start = f"{generator.integers(2015, 2025)}-{generator.integers(1, 13):02}-{generator.integers(1, 28):02}"
+    dates = (pd.date_range if coins else pd.bdate_range)(start, periods=days)
+    parts = []
+    for number, name in enumerate(names):
+        close = 10 ** generator.uniform(0.5, 3) * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
+        opened = close * np.exp(0.01 * generator.standard_normal(days))
+        high, low = np.maximum(opened, close) * 1.004, np.minimum(opened, close) * 0.996
+        own = dict(zip(FIELDS, (opened, high, low, close), strict=False)) | {
+            "volume": generator.integers(1, 10**6, days)
+        }
+        late = int(generator.integers(0, 15)) if number and generator.random() < 0.3 else 0
+        parts.append(pd.DataFrame({"date": dates, "symbol": str(name), **own})[late:])
+    return pd.concat(parts, ignore_index=True).round(dict.fromkeys(FIELDS[:4], 4))
+
+
+def _chance(generator: Generator, share: float = 0.5) -> bool:
+    return bool(generator.random() < share)
+
+
+def _one_of(generator: Generator, options: Any) -> Any:  # noqa: ANN401 - any sequence
+    return options[int(generator.integers(len(options)))]
+
+
+def _written(generator: Generator, path: Path, frame: pd.DataFrame) -> Path:
+    """Write a table as CSV in one of the forms that are read without a word said, or as Parquet."""
+    if _chance(generator, 0.2):
+        frame.to_parquet(path.with_suffix(".parquet"), index=False)
+        return path.with_suffix(".parquet")
+    separator, decimal = str(generator.choice([",", ";", "\t", "|"])), "."
+    if separator != "," and _chance(generator):
+        decimal = ","
+    text = frame.to_csv(None, index=False, sep=separator, decimal=decimal)
+    lines = text.splitlines()
+    if separator == "," and _chance(generator, 0.2):
+        lines = [f"{line}," for line in lines]
+    if separator == ";" and _chance(generator, 0.3):
+        lines = ["sep=;", *lines]
+    encoding = str(generator.choice(["utf-8", "utf-8-sig", "utf-16"]))
+    content = (str(generator.choice(["\n", "\r\n"])).join(lines) + "\n").encode(encoding)
+    if _chance(generator, 0.2):
+        path = path.with_name(f"{path.stem}.csv.gz")
+        content = gzip.compress(content)
+    path.write_bytes(content)
+    return path
+
+
+def _long(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    frame = bars.sample(frac=1.0, random_state=int(generator.integers(1_000))) if _chance(generator) else bars
+    spelled = {
+        "date": _one_of(generator, ("Date", "date", "timestamp", "Trade Date", "datetime")),
+        "symbol": _one_of(generator, ("Ticker", "symbol", "SYMBOL", "symbol\u200b")),
+        "close": _one_of(generator, ("Close", "close", "<CLOSE>", "Close*")),
+        "volume": _one_of(generator, ("Vol.", "volume", "VOLUME")),
+    }
+    frame = frame.rename(columns=spelled)
+    if _chance(generator, 0.3):
+        frame = frame.assign(Sector="tech", Change=0.5)
+    if _chance(generator, 0.3):
+        frame = frame[generator.permutation(frame.columns)]
+    if _chance(generator, 0.2):
+        frame = frame.astype({spelled["volume"]: object})
+        where = frame.index[int(generator.integers(len(frame)))]
+        frame.loc[where, spelled["volume"]] = "#DIV/0!"
+        bars = bars.astype({"volume": float})
+        bars.loc[where, "volume"] = np.nan
+        frame.to_csv(folder / "p.csv", index=False)
+        return Case(folder / "p.csv", bars, "read")
+    return Case(_written(generator, folder / "prices.csv", frame), bars, "read")
+
+
+def _folder(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    for symbol, own in bars.groupby("symbol"):
+        own.drop(columns="symbol").to_csv(folder / f"{symbol}.csv", index=False)
+    (folder / "readme.txt").write_text("Prices.\n", encoding="utf-8")
+    return Case(folder, bars, "read")
+
+
+def _partitions(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    keys = _one_of(generator, (["symbol"], ["year"], ["year", "symbol"]))
+    bars.assign(year=bars["date"].dt.year).to_parquet(folder / "p", partition_cols=keys, index=False)
+    return Case(folder / "p", bars, "read")
+
+
+def _yfinance(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    frame = bars.rename(columns=str.title).pivot(index="Date", columns="Symbol", values=[*map(str.title, FIELDS)])
+    frame.columns = frame.columns.set_names(["Price", "Ticker"])
+    if _chance(generator, 0.3):
+        frame = frame.swaplevel(axis=1)
+    if set(bars["symbol"]) != {"LOW"} and _chance(generator, 0.3):
+        frame.columns = frame.columns.set_names([None, None])
+    if _chance(generator):
+        frame.to_csv(folder / "p.csv")
+        return Case(folder / "p.csv", bars, "read")
+    frame.to_parquet(folder / "p.parquet")
+    return Case(folder / "p.parquet", bars, "read")
+
+
+def _stooq(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    frame = pd.DataFrame({"<TICKER>": bars["symbol"], "<PER>": "D", "<DATE>": bars["date"].dt.strftime("%Y%m%d")})
+    frame["<TIME>"] = "000000"
+    for name in FIELDS[:4]:
+        frame[f"<{name.upper()}>"] = bars[name]
+    frame = frame.assign(**{"<VOL>": bars["volume"], "<OPENINT>": 0})
+    for symbol, own in frame.groupby("<TICKER>"):
+        own.to_csv(folder / f"{str(symbol).lower()}.us.txt", index=False, lineterminator="\r\n")
+    return Case(folder, bars, "read")
+
+
+def _polygon(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    utc = bars["date"].dt.tz_localize("America/New_York").dt.tz_convert("UTC").dt.tz_localize(None)
+    frame = bars.rename(columns={"symbol": "ticker"}).assign(window_start=utc.dt.as_unit("ns").astype("int64"))
+    frame = frame.assign(transactions=7)[
+        ["ticker", "volume", "open", "close", "high", "low", "window_start", "transactions"]
+    ]
+    for day, own in frame.groupby(bars["date"].dt.month):
+        own.to_csv(folder / f"2020-{day:02}-02.csv.gz", index=False)
+    return Case(folder, bars, "read")
+
+
+def _freqtrade(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, coins=True)
+    bars["symbol"] = bars["symbol"].str.replace("USDT", "_USDT")
+    for symbol, own in bars.groupby("symbol"):
+        own = own.assign(date=own["date"].dt.tz_localize("UTC").dt.as_unit("ms"))
+        own[["date", *FIELDS]].reset_index(drop=True).to_feather(folder / f"{symbol}-1d.feather")
+    return Case(folder, bars, "read")
+
+
+def _duckdb(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    table = pa.Table.from_pandas(bars, preserve_index=False)
+    for position, name in enumerate(table.column_names):
+        kind = pa.date32() if name == "date" else pa.decimal128(18, 4) if name in FIELDS[:4] else None
+        if kind is not None:
+            cells = [f"{cell:.4f}" for cell in bars[name]] if name != "date" else bars[name].dt.date.tolist()
+            column = pa.array(cells).cast(kind)
+            table = table.set_column(position, name, column)
+    pq.write_table(table, folder / "p.parquet")
+    return Case(folder / "p.parquet", bars, "read")
+
+
+def _nasdaq(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, symbols=2)
+    for symbol, own in bars.groupby("symbol"):
+        money = {name.title(): own[name].map("${:,.4f}".format) for name in ("open", "high", "low")}
+        frame = pd.DataFrame(
+            {"Date": own["date"].dt.strftime("%m/%d/%Y"), "Close/Last": own["close"].map("${:.4f}".format)}
+        )
+        frame = frame.assign(Volume=own["volume"].map("{:,}".format), **money)
+        frame.iloc[::-1].to_csv(folder / f"{symbol}.csv", index=False)
+    return Case(folder, bars, "read")
+
+
+def _investing(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, symbols=1)
+    pattern = str(generator.choice(["%m/%d/%Y", "%b %d, %Y"]))
+    frame = pd.DataFrame({"Date": bars["date"].dt.strftime(pattern), "Price": bars["close"].map("{:,.4f}".format)})
+    for name in ("open", "high", "low"):
+        frame[name.title()] = bars[name].map("{:,.4f}".format)
+    unit, letter = _one_of(generator, ((1e3, "K"), (1e6, "M")))
+    frame["Vol."] = (bars["volume"] / unit).map("{:.2f}".format) + letter
+    frame["Change %"] = "0.5%"
+    bars["volume"] = frame["Vol."].str[:-1].astype(float) * unit
+    path = folder / f"{bars['symbol'][0]}.csv"
+    frame.iloc[::-1].to_csv(path, index=False, encoding="utf-8-sig", quoting=1)
+    return Case(path, bars, "read")
+
+
+def _klines(generator: Generator, folder: Path) -> Case:
+    """Write Binance's archive: milliseconds, from 2025 microseconds; with or without headings; also by months."""
+    bars = drawn(generator, coins=True)
+    stamps = bars["date"].dt.as_unit("ms").astype("int64")
+    late = bars["date"] >= "2025-01-01"
+    frame = pd.DataFrame({"open_time": stamps.where(~late, stamps * 1_000), **{name: bars[name] for name in FIELDS}})
+    frame["close_time"] = frame["open_time"] + 86_399_999
+    names = ("quote_volume", "count", "taker_buy_volume", "taker_buy_quote_volume", "ignore")
+    frame = frame.assign(**dict.fromkeys(names, 7))
+    named, monthly = _chance(generator), _chance(generator)
+    renamed = named and _chance(generator, 0.3)
+    if renamed:
+        frame = frame.rename(columns={"open_time": "date"})
+    months = bars["date"].dt.strftime("%Y-%m") if monthly else pd.Series("", index=bars.index)
+    for (symbol, month), own in frame.groupby([bars["symbol"], months]):
+        path = folder / (f"{symbol}-1d-{month}.csv" if month else f"{symbol}.csv")
+        own.to_csv(path, index=False, header=named)
+    return Case(folder, bars, "named" if renamed and monthly else "read")
+
+
+def _wide(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, symbols=int(generator.integers(2, 6)))
+    if _chance(generator, 0.2):
+        cusips = [f"{generator.integers(10**8, 10**9)}" for _ in range(bars["symbol"].nunique())]
+        bars["symbol"] = bars["symbol"].map(dict(zip(bars["symbol"].unique(), cusips, strict=True)))
+    frame = bars.pivot(index="date", columns="symbol", values="close").reset_index()
+    path = _written(generator, folder / "closes.csv", frame)
+    given = ["market.layout=wide"] if _chance(generator, 0.3) else []
+    return Case(path, bars, "read" if given else "named", ("close",), given)
+
+
+def _wide_beside(generator: Generator, folder: Path) -> Case:
+    """Write columns beside closes that are no symbols; a user who names the layout alone names the symbols, too."""
+    bars = drawn(generator, symbols=3)
+    frame = bars.pivot(index="date", columns="symbol", values="close").reset_index()
+    symbols = list(frame.columns[1:])
+    days = len(frame)
+    for name in generator.permutation(_BESIDE)[:2]:
+        heading = str(name).format(symbols[0])
+        walk = np.repeat(250.0 + np.cumsum(generator.standard_normal(days // 20 + 1)), 20)[:days]
+        values = walk if name == "CPI" else generator.standard_normal(days) * 0.5
+        frame[heading] = np.where(values > 0.3, 1, 0) if name == "label" else np.round(values, 4)
+    path = folder / "closes.csv"
+    frame.to_csv(path, index=False)
+    given = ["market.layout=wide", f"market.symbols={','.join(symbols)}"] if _chance(generator, 0.3) else []
+    return Case(path, bars, "read" if given else "named", ("close",), given)
+
+
+def _languages(generator: Generator, folder: Path) -> Case:
+    headings = _one_of(generator, _LANGUAGES)
+    bars = drawn(generator, symbols=int(generator.integers(1, 4)))
+    if headings[1] == "permno":
+        numbers = {name: str(10_000 + number) for number, name in enumerate(bars["symbol"].unique())}
+        bars["symbol"] = bars["symbol"].map(numbers)
+    names = ("date", "symbol", "open", "high", "low", "close", "volume")
+    if headings[1] == "permno":
+        names = ("date", "symbol", "high", "low", "open", "close", "volume")
+    frame = bars[list(names)].rename(columns=dict(zip(names, headings, strict=True)))
+    if bars["symbol"].nunique() == 1:
+        path = folder / f"{bars['symbol'][0]}.csv"
+        frame.drop(columns=headings[1]).to_csv(path, index=False)
+    else:
+        path = _written(generator, folder / "prices.csv", frame)
+    fields = FIELDS if headings[1] != "permno" else ("close",)
+    given = []
+    if _chance(generator, 0.3):
+        keys = [name for name in names if headings[names.index(name)] in frame.columns]
+        given = [f"market.columns.{name}={headings[names.index(name)]}" for name in keys]
+        if bars["symbol"].nunique() == 1:
+            given = [setting for setting in given if ".symbol=" not in setting]
+    return Case(path, bars, "read" if given else "named", fields, given)
+
+
+def _one_column(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, symbols=1)
+    heading = str(generator.choice(["Kurs", "NAV", "price", "Settle", "Last", "value"]))
+    path = folder / f"{bars['symbol'][0]}.csv"
+    bars[["date", "close"]].rename(columns={"close": heading}).to_csv(path, index=False)
+    return Case(path, bars, "named", ("close",))
+
+
+def _unknown_key(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, symbols=3)
+    heading = str(generator.choice(["isin", "Wertpapier", "instrument", "asset", "venue_code", "x"]))
+    path = _written(generator, folder / "prices.csv", bars.rename(columns={"symbol": heading}))
+    return Case(path, bars, "named")
+
+
+def _dates(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    pattern = str(generator.choice(_DATES))
+    texts = bars["date"].dt.as_unit("s").astype("int64") if pattern == "s" else bars["date"].dt.strftime(pattern)
+    path = folder / "prices.csv"
+    bars.assign(date=texts).to_csv(path, index=False)
+    given = [f"market.date_format={pattern}"] if _chance(generator, 0.3) else []
+    return Case(path, bars, "read" if given else "named", given=given)
+
+
+def _parts(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    bars = bars[~bars["symbol"].isin(["^GSPC"])].reset_index(drop=True)
+    if bars.empty:
+        return _parts(generator, folder)
+    pattern = str(generator.choice(["{}_{}.csv", "{}-{}.csv", "{}-1d-{}.csv", "{} {}.csv"]))
+    for (symbol, month), own in bars.groupby(["symbol", bars["date"].dt.strftime("%Y-%m")]):
+        own.drop(columns="symbol").to_csv(folder / pattern.format(symbol, month), index=False)
+    given = []
+    if _chance(generator, 0.3):
+        given = [f"market.symbol_from={pattern.format('{symbol}', '{part}')}"]
+    return Case(folder, bars, "read" if given else "named", given=given)
+
+
+def _utc_days(generator: Generator, folder: Path) -> Case:
+    """Write days as the instants of an exchange's midnights, or closes, in UTC."""
+    zone = str(generator.choice(_ZONES))
+    bars = drawn(generator)
+    hour = pd.Timedelta(hours=int(generator.choice([0, 16])))
+    utc = (bars["date"] + hour).dt.tz_localize(zone).dt.tz_convert("UTC")
+    path = folder / "prices.csv"
+    bars.assign(date=utc).to_csv(path, index=False)
+    at_midnight = bool((utc == utc.dt.normalize()).all())
+    given = [f"market.time_zone={zone}"] if _chance(generator, 0.3) else []
+    return Case(path, bars, "read" if given or at_midnight else "named", given=given)
+
+
+def _end_of_day(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    path = folder / "prices.csv"
+    bars.assign(date=(bars["date"] + pd.Timedelta(days=1)).dt.tz_localize("UTC")).to_csv(path, index=False)
+    return Case(path, bars, "named")
+
+
+def _hours(generator: Generator, folder: Path) -> Case:
+    """Write hourly bars in UTC, whose last day is whole."""
+    coins = _chance(generator)
+    zone = "UTC" if coins else str(generator.choice(_ZONES))
+    days = drawn(generator, coins=coins)
+    hours = range(24) if coins else range(9, 17)
+    parts = []
+    for hour in hours:
+        share = (hour - hours[0]) / (len(hours) - 1)
+        close = days["open"] + share * (days["close"] - days["open"])
+        bar = {"open": close, "high": np.maximum(days["open"], days["close"]), "low": days["low"], "close": close}
+        parts.append(days.assign(date=days["date"] + pd.Timedelta(hours=hour), **bar, volume=7))
+    bars = pd.concat(parts, ignore_index=True)
+    stamps = bars["date"].dt.tz_localize(zone, ambiguous=True, nonexistent="shift_forward")
+    path = folder / "prices.csv"
+    bars.assign(date=stamps.dt.tz_convert("UTC")).to_csv(path, index=False)
+    expected = days.assign(high=np.maximum(days["open"], days["close"]), volume=7 * len(hours))
+    return Case(path, expected, "named")
+
+
+def _doubtful(generator: Generator, folder: Path) -> Case:
+    """Write numbers like 1.234 alone, between semicolons."""
+    bars = drawn(generator, symbols=1)
+    path = folder / "AAA.csv"
+    cells = [f"{generator.integers(1, 9)}.{generator.integers(100, 999)}" for _ in range(len(bars))]
+    lines = [f"{day:%Y-%m-%d};{cell}" for day, cell in zip(bars["date"], cells, strict=True)]
+    path.write_text("\n".join(["Date;Close", *lines]) + "\n", encoding="utf-8")
+    mark = str(generator.choice([".", ","]))
+    bars["close"] = [float(cell) if mark == "." else float(cell.replace(".", "")) for cell in cells]
+    bars["symbol"] = "AAA"
+    given = [f"market.decimal={mark}", "market.suspicious=keep"] if _chance(generator) else []
+    return Case(path, bars, "read" if given else "refused", ("close",), given)
+
+
+def _suspicious(generator: Generator, folder: Path) -> Case:
+    """Spoil one row: it is refused, and left out where a user says so."""
+    bars = drawn(generator, symbols=3)
+    row = int(
+        _one_of(generator, bars.index[(bars["date"] > bars["date"].iloc[12]) & (bars["date"] < bars["date"].max())])
+    )
+    how = str(generator.choice(["spike", "zero", "negative", "twice"]))
+    spoiled = bars.astype(dict.fromkeys(FIELDS, float))
+    if how == "twice":
+        spoiled = pd.concat([spoiled, spoiled.loc[[row]].assign(close=spoiled["close"][row] * 1.001)])
+    else:
+        factor = {"spike": float(generator.choice([100.0, 0.01])), "zero": 0.0, "negative": -1.0}[how]
+        spoiled.loc[row, list(FIELDS[:4])] *= factor
+    path = folder / "prices.csv"
+    spoiled.to_csv(path, index=False)
+    dropping = _chance(generator)
+    return Case(
+        path, bars.drop(index=row), "read" if dropping else "refused", given=["market.suspicious=drop"] * dropping
+    )
+
+
+def _no_prices(generator: Generator, folder: Path) -> Case:
+    """Write returns or profits through zero under the headings of closes, or fields below each other."""
+    bars = drawn(generator, symbols=2)
+    path = folder / "prices.csv"
+    frame = bars.pivot(index="date", columns="symbol", values="close").reset_index()
+    if _chance(generator, 0.3):
+        bars.melt(["date", "symbol"], var_name="field", value_name="price").to_csv(path, index=False)
+        return Case(path, bars, "refused")
+    frame[list(frame.columns[1:])] = generator.standard_normal((len(frame), 2)) * 0.01
+    frame.to_csv(path, index=False)
+    return Case(path, bars, "refused", given=["market.layout=wide"])
+
+
+def _cases_of_letters(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator, symbols=2)
+    first, second = bars["symbol"].unique()
+    bars["symbol"] = bars["symbol"].map({first: "AAA", second: "aaa"})
+    path = folder / "prices.csv"
+    bars.to_csv(path, index=False)
+    given = ["market.symbols=AAA,aaa"] if _chance(generator) else []
+    return Case(path, bars, "read" if given else "refused", given=given)
+
+
+def _invisible(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    path = folder / "prices.csv"
+    odd = np.where(np.arange(len(bars)) % 7 == 0, bars["symbol"] + "\u200b", bars["symbol"])
+    bars.assign(symbol=odd).to_csv(path, index=False)
+    return Case(path, bars, "read")
+
+
+def _damaged(generator: Generator, folder: Path) -> Case:
+    bars = drawn(generator)
+    how = str(generator.choice(["quote", "cut", "empty", "spreadsheet", "text"]))
+    path = folder / ("prices.parquet" if how == "cut" else "prices.csv")
+    bars.to_parquet(path) if how == "cut" else bars.to_csv(path, index=False)
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * generator.uniform(0.1, 0.9))])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "spreadsheet":
+        path = path.rename(folder / "prices.xlsx")
+    else:
+        lines = path.read_text().splitlines()
+        first, second = sorted(generator.choice(np.arange(1, len(lines)), 2, replace=False))
+        for row in (first, second) if how == "quote" else (first,):
+            cells = lines[row].split(",")
+            cells[5] = f'"{cells[5]}' if how == "quote" else "n.v."
+            lines[row] = ",".join(cells)
+        path.write_text("\n".join(lines) + "\n")
+    return Case(path, bars, "refused")
+
+
+LAYOUTS: dict[str, Callable[[Generator, Path], Case]] = {
+    "long": _long,
+    "a file a symbol": _folder,
+    "partitions": _partitions,
+    "yfinance": _yfinance,
+    "Stooq": _stooq,
+    "Polygon": _polygon,
+    "freqtrade": _freqtrade,
+    "DuckDB": _duckdb,
+    "nasdaq.com": _nasdaq,
+    "investing.com": _investing,
+    "Binance": _klines,
+    "wide": _wide,
+    "wide, with columns beside closes": _wide_beside,
+    "headings of other languages": _languages,
+    "one column": _one_column,
+    "symbols under an unknown heading": _unknown_key,
+    "dates in other formats": _dates,
+    "files of parts": _parts,
+    "days in UTC": _utc_days,
+    "stamps of the end of a day": _end_of_day,
+    "hours in UTC": _hours,
+    "points that may group thousands": _doubtful,
+    "suspicious rows": _suspicious,
+    "no prices": _no_prices,
+    "symbols that differ in case": _cases_of_letters,
+    "invisible characters": _invisible,
+    "damaged": _damaged,
+}

@@ -1,0 +1,258 @@
+"""Price files are read by what is named or known by all headings; others are refused with settings that read them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from market_cases import cleaned, random_bars, small_config, write_csv, write_text
+
+from benchmarks.fuzz import layouts
+from benchmarks.fuzz.cases import findings, fuzz
+from benchmarks.fuzz.layouts import settings_of
+from eigen_core.config import Config
+from eigen_core.config.loading import load_config
+from eigen_core.config.stored import config_from_stored, stored_values
+from eigen_core.errors import InputError
+from eigen_core.market import DataReport, build_panel
+from eigen_core.market.build import read_prices
+from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.suspicious import absurd
+
+
+def test_no_drawn_file_is_misread_and_what_is_refused_is_read_by_what_the_refusal_prints(tmp_path: Path) -> None:
+    outcomes = fuzz(layouts.one_case, "layouts", tmp_path, range(40), seed=7)
+    assert findings(outcomes, "layouts", 7).faults == []
+
+
+def refusal(path: Path, *given: str) -> list[str]:
+    """Return the settings that the refusal of a file prints."""
+    with pytest.raises(InputError) as caught:
+        read(path, *given)
+    return settings_of(str(caught.value))
+
+
+def read(path: Path, *given: str) -> CleanPrices:
+    return read_prices(load_config(None, [f"market.data={path}", *given]).market)
+
+
+def wide(**columns: Any) -> pd.DataFrame:
+    """Return closes of AAA and BBB, and other columns, on 60 days."""
+    closes = random_bars(["AAA", "BBB"], 60, seed=1).pivot(index="date", columns="symbol", values="close").reset_index()
+    return closes.assign(**columns)
+
+
+def test_a_wide_file_is_named(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "closes.csv", wide())
+    assert refusal(path) == ["market.layout=wide"]
+    assert read(path, "market.layout=wide").symbols == ("AAA", "BBB")
+    assert read(path, "market.layout=wide", "market.symbols=BBB").symbols == ("BBB",)
+    report = cleaned(path, layout="wide", symbols=("AAA",))[1]
+    assert report.ignored_columns == ("BBB",)
+    with pytest.raises(InputError, match=r"market\.symbols names 'CCC'"):
+        read(path, "market.layout=wide", "market.symbols=AAA,CCC")
+
+
+@pytest.mark.parametrize(
+    "heading", ["AAA_sentiment", "AAA_rsi14", "AAA.1", "AAA volume", "label", "signal", "rf", "CPI"]
+)
+def test_a_column_beside_closes_is_no_symbol_by_what_a_refusal_prints(tmp_path: Path, heading: str) -> None:
+    values = np.repeat([250.0, 251.0, 252.0], 20) if heading == "CPI" else np.random.default_rng(1).normal(size=60)
+    path = write_csv(tmp_path / "closes.csv", wide(**{heading: values}))
+    assert read(path, *refusal(path)).symbols == ("AAA", "BBB")
+    # The layout alone makes it a symbol: what is no price is suspicious.
+    if heading != "CPI":
+        with pytest.raises(InputError, match=r"A close of zero or below: \S+( volume)? 20"):
+            build_panel(small_config(path, layout="wide"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "headings",
+    [
+        ("日期", "开盘", "最高", "最低", "收盘", "成交量"),
+        ("날짜", "시가", "고가", "저가", "종가", "거래량"),
+        ("Datum", "Eröffnung", "Hoch", "Tief", "Schluss", "Stück"),
+    ],
+)
+def test_headings_of_other_languages_are_named(tmp_path: Path, headings: tuple[str, ...]) -> None:
+    bars = random_bars(["AAA"], 60, seed=2).drop(columns="symbol")
+    path = write_csv(tmp_path / "AAA.csv", bars.set_axis(list(headings), axis="columns"))
+    roles = ("date", "open", "high", "low", "close", "volume")
+    named = [f"market.columns.{role}={heading}" for role, heading in zip(roles, headings, strict=True)]
+    assert sorted(refusal(path)) == sorted(named)
+    prices = read(path, *named)
+    for role in roles[1:]:
+        np.testing.assert_allclose(getattr(prices, role)[:, 0], bars[role], rtol=1e-14)
+
+
+def test_a_named_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "p.csv", random_bars(["AAA"], 30, seed=3))
+    with pytest.raises(InputError, match=r"market.columns.close names 'Kurs', which is no heading; there are 'date'"):
+        read(path, "market.columns.close=Kurs")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_klines_of_an_exchange(tmp_path: Path, named: bool) -> None:
+    days = pd.date_range("2024-11-01", "2025-02-28")
+    stamps = pd.Series(days.as_unit("ms").astype("int64"))
+    stamps = stamps.where(days < pd.Timestamp("2025-01-01"), stamps * 1_000)
+    for symbol in ("BTCUSDT", "ETHUSDT", "SOLUSDT"):
+        own = random_bars([symbol], len(days), seed=4).assign(open_time=stamps, close_time=stamps + 86_399_999)
+        own = own.assign(**dict.fromkeys(("quote_volume", "count", "taker_buy_volume"), 1))
+        own = own.assign(**dict.fromkeys(("taker_buy_quote_volume", "ignore"), 0))
+        columns = ["open_time", "open", "high", "low", "close", "volume", "close_time", *own.columns[-5:]]
+        for month, part in own[columns].groupby(pd.Series(days).dt.strftime("%Y-%m")):
+            if named:
+                part = part.rename(columns={"open_time": "date"})
+            part.to_csv(tmp_path / f"{symbol}-1d-{month}.csv", index=False)
+    given = []
+    if named:
+        given = ["market.symbol_from={symbol}-1d-{part}.csv"]
+        assert refusal(tmp_path) == given
+    prices = read(tmp_path, *given)
+    assert prices.symbols == ("BTCUSDT", "ETHUSDT", "SOLUSDT")
+    np.testing.assert_array_equal(prices.days, days.to_numpy().astype("datetime64[D]"))
+    assert not np.isnan(prices.close).any()
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", "Asia/Tokyo", "Asia/Kolkata"])
+@pytest.mark.parametrize("form", ["text", "milliseconds", "parquet"])
+def test_midnights_of_an_exchange_in_utc(tmp_path: Path, zone: str, form: str) -> None:
+    days = pd.bdate_range("2020-02-03", periods=60)
+    utc = days.tz_localize(zone).tz_convert("UTC")
+    stamps = utc.tz_localize(None).as_unit("ms").astype("int64") if form == "milliseconds" else utc
+    frame = pd.DataFrame({"date": stamps, "close": np.arange(10.0, 70.0)})
+    path = tmp_path / ("AAA.parquet" if form == "parquet" else "AAA.csv")
+    frame.to_parquet(path) if form == "parquet" else frame.to_csv(path, index=False)
+    given = refusal(path)
+    assert [setting.partition("=")[0] for setting in given] == ["market.time_zone"]
+    for settings in (given, [f"market.time_zone={zone}"]):
+        np.testing.assert_array_equal(read(path, *settings).days, days.to_numpy().astype("datetime64[D]"))
+
+
+def test_stamps_of_the_end_of_a_day_are_no_days(tmp_path: Path) -> None:
+    days = pd.bdate_range("2020-02-03", periods=60)
+    frame = pd.DataFrame({"date": (days + pd.Timedelta(days=1)).tz_localize("UTC"), "close": np.arange(10.0, 70.0)})
+    path = write_csv(tmp_path / "AAA.csv", frame)
+    np.testing.assert_array_equal(read(path, *refusal(path)).days, days.to_numpy().astype("datetime64[D]"))
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1.234", "2.345", "987"], None),
+        (["1,234", "2,345"], None),
+        (["1.234", "2.3450"], [1.234, 2.345]),
+        (["1,234", "2,3450"], [1.234, 2.345]),
+        (["1.234,5", "2.345,75"], [1234.5, 2345.75]),
+        (["1,234.5", "2,345.75"], [1234.5, 2345.75]),
+        (["1,234", "0,987"], [1.234, 0.987]),
+        (["1234", "987"], [1234.0, 987.0]),
+    ],
+)
+def test_decimal_marks(tmp_path: Path, separator: str, cells: list[str], values: list[float] | None) -> None:
+    rows = "".join(f"2020-01-0{day}{separator}{cell}\n" for day, cell in enumerate(cells, 2))
+    path = write_text(tmp_path / "AAA.csv", f"Date{separator}Close\n{rows}")
+    if values is None:
+        assert refusal(path) == ["market.decimal=.", "market.decimal=,"]
+        with_comma = [float(cell.replace(".", "").replace(",", ".")) for cell in cells]
+        np.testing.assert_allclose(read(path, "market.decimal=,").close[:, 0], with_comma)
+    else:
+        np.testing.assert_allclose(read(path).close[:, 0], values)
+
+
+def test_adjusted_closes_that_begin_late_make_no_loss(tmp_path: Path) -> None:
+    bars = random_bars(["AAA"], 60, seed=5)
+    adjusted = (bars["close"] / 2).where(bars.index >= 30)
+    path = write_csv(tmp_path / "p.csv", bars.assign(adj_close=adjusted))
+    with pytest.raises(InputError, match=f"on another scale: AAA {bars['date'][30]:%Y-%m-%d}"):
+        build_panel(small_config(path), tmp_path / "cache")
+    prices = read(path, "market.suspicious=drop")
+    np.testing.assert_allclose(prices.close[:, 0], adjusted[30:])
+
+
+def test_an_empty_close_beside_an_adjusted_one_drops_no_day(tmp_path: Path) -> None:
+    bars = random_bars(["AAA"], 60, seed=6).assign(adj_close=lambda frame: frame["close"])
+    bars.loc[7, "close"] = np.nan
+    prices = read(write_csv(tmp_path / "p.csv", bars))
+    np.testing.assert_allclose(prices.close[:, 0], bars["adj_close"])
+
+
+def spoiled(bars: pd.DataFrame, kind: str) -> tuple[pd.DataFrame, list[int]]:
+    """Return bars with one suspicious row or change, and the rows that are left out for it."""
+    row = 40
+    prices = ["open", "high", "low", "close"]
+    if kind == "spike":
+        bars.loc[row, prices] *= 100.0
+    elif kind == "not positive":
+        bars.loc[row, "close"] = -1.0
+    elif kind == "last day":
+        row = len(bars) // 2 - 1
+        bars.loc[row, prices] *= 0.005
+    elif kind == "twice":
+        bars = pd.concat([bars, bars.loc[[row]].assign(close=bars["close"][row] * 1.001)], ignore_index=True)
+        return bars, [row, len(bars) - 1]
+    else:
+        bars.loc[: row - 1, prices] *= 2.0
+        return bars, list(range(row))
+    return bars, [row]
+
+
+@pytest.mark.parametrize("kind", ["spike", "jump", "not positive", "twice", "last day"])
+def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Path, kind: str) -> None:
+    bars, rows = spoiled(random_bars(["AAA", "BBB"], 200, seed=7), kind)
+    day = f"{bars['date'][rows[0] if kind != 'jump' else 40]:%Y-%m-%d}"
+    path = write_csv(tmp_path / "p.csv", bars)
+    with pytest.raises(InputError, match=f"AAA {day}.*`--set market.suspicious=drop`"):
+        build_panel(small_config(path), tmp_path / "cache")
+    # A panel in the cache is refused as well.
+    _, report = build_panel(small_config(path, suspicious="keep"), tmp_path / "cache")
+    assert [(row.kind, row.symbol, row.day) for row in absurd(report.suspicious)] == [(kind, "AAA", day)]
+    assert DataReport.of_dict(report.as_dict()).suspicious == report.suspicious
+    with pytest.raises(InputError, match=f"AAA {day}"):
+        build_panel(small_config(path), tmp_path / "cache")
+    panel, report = build_panel(small_config(path, suspicious="drop"), tmp_path / "cache")
+    assert any(f"AAA {day}" in line and "left out" in line for line in report.lines())
+    without, _ = build_panel(small_config(write_csv(tmp_path / "q.csv", bars.drop(index=rows))), tmp_path / "cache")
+    for name in ("open", "high", "low", "close", "features"):
+        np.testing.assert_array_equal(getattr(panel, name), getattr(without, name))
+
+
+def test_what_is_no_price_is_not_left_out_row_by_row(tmp_path: Path) -> None:
+    returns = wide(AAA=np.random.default_rng(2).normal(size=60))
+    path = write_csv(tmp_path / "p.csv", returns)
+    with pytest.raises(InputError, match=r"suspicious rows of 120, so they are probably no prices"):
+        read(path, "market.layout=wide", "market.suspicious=drop")
+
+
+def test_suspended_days_are_harmless(tmp_path: Path) -> None:
+    bars = random_bars(["AAA"], 60, seed=8)
+    bars.loc[20:22, ["open", "high", "low", "volume"]] = 0
+    bars.loc[20:22, "close"] = bars["close"][19]
+    panel, report = build_panel(small_config(write_csv(tmp_path / "p.csv", bars)), tmp_path / "cache")
+    assert not absurd(report.suspicious)
+    assert np.isnan(panel.open[20:23, 0]).all()
+    # No order is filled on them; features read the last close.
+    assert np.isnan(panel.close[20:23, 0]).all()
+    assert not np.isnan(np.delete(panel.close[:, 0], range(20, 23))).any()
+
+
+@pytest.mark.parametrize("data", ["prices.csv", "us5", None])
+def test_stored_runs_read_their_prices_as_before(data: str | None) -> None:
+    values: dict[str, Any] = stored_values(Config.model_validate({"market": {"data": data}}))
+    values["format_version"] = 5
+    for name in ("layout", "columns", "symbols", "symbol_from", "date_format", "decimal", "suspicious"):
+        del values["market"][name]
+    market = config_from_stored(values).market
+    assert (market.layout, market.suspicious) == (("wide", "keep") if data == "prices.csv" else ("long", "refuse"))
+
+
+def test_the_layout_of_stored_runs_reads_long_and_wide_files(tmp_path: Path) -> None:
+    bars = random_bars(["AAA", "BBB"], 60, seed=9)
+    long = write_csv(tmp_path / "long.csv", bars)
+    one, _ = build_panel(small_config(long, layout="wide", suspicious="keep"), tmp_path / "cache")
+    other, _ = build_panel(small_config(long), tmp_path / "cache")
+    assert one.fingerprint == other.fingerprint
+    np.testing.assert_array_equal(one.features, other.features)
