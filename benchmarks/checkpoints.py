@@ -14,11 +14,11 @@ from benchmarks.measure import Times, take_turns
 from benchmarks.replaced_way import load_pickled, save_pickled
 from benchmarks.resident import extra_resident_mb, in_own_process
 from benchmarks.results import Section
+from benchmarks.synthetic import leaking_market
 from eigen_core.checkpoint import Ring, RunDirectory, Snapshot
 from eigen_core.checkpoint.manifest import Compression
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
-from eigen_core.market.synthetic import leaking_market
 
 _TRANSITIONS, _ASSETS, _DAYS = 50_000, 108, 2_500
 _GRADIENT_STEPS = 4

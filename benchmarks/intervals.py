@@ -14,11 +14,11 @@ from eigen_core.learners import learner_class
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.panel import episode_starts
-from eigen_core.market.resampled import unpredictable_prices
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess
 from eigen_core.task import Task, task_class
+from eigen_core.trading.resampled import unpredictable_prices
 
 AnyTask = Task[Any, Any]
 

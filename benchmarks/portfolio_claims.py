@@ -13,11 +13,11 @@ from eigen_core.backtest.portfolio import PortfolioMarket
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.market.resampled import unpredictable_prices
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices
 from eigen_core.trading.planted import planted_signal
 from eigen_core.trading.portfolio import target_weights
+from eigen_core.trading.resampled import unpredictable_prices
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 
 _DAYS, _FIRST = 251, 300

@@ -25,11 +25,11 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.resampled import prices_fingerprint, unpredictable_prices
 from eigen_core.records import Record
 from eigen_core.store.files import explained, replacing
 from eigen_core.threads import computing_threads
 from eigen_core.trading.planted import with_planted_edge
+from eigen_core.trading.resampled import prices_fingerprint, unpredictable_prices
 from eigen_core.units import percent
 from eigen_core.verdict.claim import POWER, SIGNIFICANCE, Claim
 from eigen_core.verdict.statistics import CONFIDENCE

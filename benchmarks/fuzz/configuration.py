@@ -18,6 +18,7 @@ from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, flatten, settings
 from eigen_core.config.loading import config_from_values, load_config
+from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.presets import parse_preset
 from eigen_core.errors import InputError
 from flows.runs import configured_location
@@ -46,7 +47,7 @@ class _Value:
 def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     """Give one setting one value in one way."""
     setting = _choice(generator, list(settings().values()))
-    way = _choice(generator, list(_WAYS))
+    way = _choice(generator, _ways_of(setting))
     value = _choice(generator, _texts(setting, generator) if way in _TEXT_WAYS else _objects(setting, generator))
     kind = f"{value.what}, {way}"
     began = time.monotonic()
@@ -63,6 +64,13 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
         fault = f"took {time.monotonic() - began:.0f} s"
     described = f"{setting.key}: {fault}" if fault else None
     return Outcome(kind, treatment, described)
+
+
+def _ways_of(setting: Setting) -> list[str]:
+    """Return the ways in which a setting is given: a store does not give a machine's own, a preset has two levels."""
+    others = {"config.json"} if setting.key in MACHINE_SETTINGS else set()
+    others |= {"preset"} if setting.key.count(".") > 1 else set()
+    return [way for way in _WAYS if way not in others]
 
 
 def _fault_of_refusal(setting: Setting, value: _Value, sentence: str) -> str | None:
@@ -225,6 +233,8 @@ def _fine(setting: Setting, generator: np.random.Generator) -> list[Any]:
         return [(1,), (1, 5, 20), tuple(map(int, generator.integers(1, 60, 3)))]
     if setting.kind == "date":
         return ["1999-12-31", "2020-02-29"]
+    if setting.kind == "strings" and setting.bounds:
+        return [(), *((choice,) for choice in setting.bounds.removeprefix("out of ").split(", "))]
     if setting.kind == "strings":
         return [(), ("SPY",), ("ON", "NO", "007")]
     if setting.kind == "string":
@@ -252,6 +262,8 @@ def _spelled(value: object) -> str:
     """Return a value as one would write it after `--set key=`."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
+    if value is None:
+        return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.synthetic import leaking_market
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
 from eigen_core.checkpoint.checksums import checksummed
 from eigen_core.checkpoint.names import holdout_name
@@ -29,7 +30,6 @@ from eigen_core.generation import (
     train,
 )
 from eigen_core.market import Panel
-from eigen_core.market.synthetic import leaking_market
 from eigen_core.store import StoreUnavailableError
 from flows.runs import configured_location, open_or_create, status_of
 

@@ -14,10 +14,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from benchmarks.synthetic import leaking_market
 from eigen_core.config import Config, merge
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.phases import validation_slices
-from eigen_core.market.synthetic import leaking_market
 from eigen_core.population import initial_weights
 
 Learning = Literal["evolution alone", "gradients alone", "both"]

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.synthetic import random_walk_prices, with_context
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices
-from eigen_core.market.resampled import prices_fingerprint
-from eigen_core.market.synthetic import random_walk_prices, with_context
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading.planted import (
     FEATURE,
@@ -25,6 +24,7 @@ from eigen_core.trading.planted import (
     with_feature,
     with_planted_edge,
 )
+from eigen_core.trading.resampled import prices_fingerprint
 
 Values = NDArray[np.float64]
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
 from eigen_core.market.days import PriceRows, Repeats, refuse_longer_bars
-from eigen_core.market.report import DataReport, SymbolHistory
+from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
 from eigen_core.market.stamps import Days
 from eigen_core.market.suspicious import SuspiciousRow, suspicious_prices
-from eigen_core.market.universe import UniverseAudit
 from eigen_core.market.vendors import PRICE_ROLES, Role
 
 # Numbers outside of these are errors of the source; inside, no indicator overflows.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, random_reward
+from benchmarks.synthetic import planted_edge_market
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, hold_out, start_training, train
-from eigen_core.market.synthetic import planted_edge_market
 from eigen_core.records import HoldoutResult
 
 

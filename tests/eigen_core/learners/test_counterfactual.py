@@ -8,13 +8,13 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, market_of
 
+from benchmarks.synthetic import leaking_market
 from eigen_core.config import Config, merge
 from eigen_core.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.generation.phases import validation_slices
 from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.counterfactual import CounterfactualLearner
-from eigen_core.market.synthetic import leaking_market
 from eigen_core.networks.outcomes import RESERVE_VALUES
 
 LEARNER: dict[str, Any] = {"algorithm": "counterfactual", "target_bins": 3, "critic_learning_rate": 1e-2}
