@@ -11,6 +11,7 @@ from typing import Any
 from eigen_core.credentials import has_credentials
 
 _LONGEST_NAME = 60
+_LEVELS = 8
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ RUN_SETTINGS = frozenset(
 )
 """Settings of a run, by dotted key. They are numbers, truth values, words of a list, and these texts:
 
-`task`: a registered environment; a module is imported only where this machine names it (`task_to_name`).
+`task`: a registered environment; a module is imported only where this machine names it (`flows.runs.require_named`).
 `market.data`: a file that is read, never a URL; the panel's fingerprint says whether it is the run's. From a store
 elsewhere it is not taken at all (`flows.runs.config_to_resume`).
 `market.context`, `market.columns`, `market.symbols`, `market.symbol_from`, `market.date_format`, `market.time_zone`,
@@ -110,11 +111,15 @@ TASK_VARIABLE = "EIGEN_TASK"
 """Environment variable that names a task of a module, `gym:module:Class`, which a stored run may then import."""
 
 
-def secrets_in(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, in a sentence, which of nested values have a password in them; the sentence has none."""
+def secrets_in(values: Mapping[str, Any], levels: int = _LEVELS) -> Iterator[str]:
+    """Yield, in a sentence, which of nested values have a password in them; the sentence has none.
+
+    Values below so many levels are no settings, and not looked at.
+    """
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from secrets_in({f"{name}.{key}": inner for key, inner in value.items()})
+            if levels:
+                yield from secrets_in({f"{name}.{key}": inner for key, inner in value.items()}, levels - 1)
         elif any(
             has_credentials(text)
             for text in (value if isinstance(value, list | tuple) else [value])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_cases import run_eigen, small_flow_config
+from flow_cases import eigen_environment, run_eigen, small_flow_config
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
@@ -225,7 +225,7 @@ def test_a_module_is_imported_by_a_resume_only_if_it_is_named_again(hostile: Hos
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_training_goes_on_with_this_machines_settings_alone(hostile: Hostile, trained: Any, workers: int) -> None:
     plant(hostile, trained, merge(all_at_once(hostile), {"workers": workers}), generations=2)
-    environment = {"PYTHONPATH": str(hostile.modules), "PREFECT_HOME": str(hostile.store.parent / "prefect")}
+    environment = eigen_environment(hostile.store.parent / "prefect", PYTHONPATH=str(hostile.modules))
     ended = run_eigen(("resume", "run"), environment=environment, folder=hostile.store.parent, timeout=500)
     assert ended.returncode == 0, ended.stderr
     assert "EIGEN_SCHEDULER" in ended.stdout + ended.stderr
