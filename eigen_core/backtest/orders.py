@@ -1,6 +1,7 @@
 """What an agent orders after the last known day, and the account in money that its trades so far have led to."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,7 +86,8 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
     later = dict.fromkeys(("open", "high", "close"), close)
     later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence", "last_day")}
     later |= {"missing": ~prices.tradable[-1:], "session": torch.ones_like(prices.tradable[-1:])}
-    return replace(prices, **{name: torch.cat([getattr(prices, name), row]) for name, row in later.items()})
+    extended: dict[str, Any] = {name: torch.cat([getattr(prices, name), row]) for name, row in later.items()}
+    return replace(prices, **extended)
 
 
 def _with_a_day_without_decision(trades: DecidedTrades) -> DecidedTrades:

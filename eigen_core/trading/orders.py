@@ -265,12 +265,8 @@ def open_positions(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     # Days are the first dimension, along which a maximum is fast.
     longest = fills.longest
     offsets, cells_later, days_left = _days_held(longest, columns, cell.dim(), days.device)
-    later = cell + cells_later
-    if longest > holding:
-        later.clamp_(max=prices.high.numel() - 1)
-    reached = prices.high.take(later) >= target
-    if longest > holding:
-        reached &= offsets <= fills.target_offset.take(cell)
+    last_cell = prices.high.numel() - 1
+    reached = prices.high.take((cell + cells_later).clamp_(max=last_cell)) >= target
     if trading.fill == "next_open":
         reached[0] &= ~prices.open.take(cell + columns).isnan()
     elif trading.fill == "next_close":
@@ -280,9 +276,9 @@ def open_positions(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     first_reached = longest + 1 - left.to(torch.int64)
     if trading.bookkeeping == "exact":
         latest = fills.exit_offset.take(cell)
-        at_target = left > 0
+        at_target = (left > 0) & (first_reached <= fills.target_offset.take(cell))
     else:
-        latest = torch.where(prices.missing.take(later), offsets, holding).amin(dim=0)
+        latest = torch.where(prices.missing.take(cell + cells_later), offsets, holding).amin(dim=0)
         at_target = first_reached <= latest
     return Positions(filled, torch.where(at_target, first_reached, latest), entry, at_target, target, latest)
 

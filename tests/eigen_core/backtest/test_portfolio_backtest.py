@@ -94,7 +94,7 @@ def test_an_asset_that_has_ended_is_paid_out_at_a_loss_and_a_halt_is_waited_out(
     np.testing.assert_allclose(accounts.equity[0, sold:], accounts.capital * (1.0 - 0.3 * 0.4))
     table = accounts.table(0, panel.symbols)
     assert table["gain"].sum() == pytest.approx(-0.12 * accounts.capital)
-    assert table.set_index("symbol").loc["S1", "price"].tolist() == [10.0, 6.0]
+    assert table.loc[table["symbol"] == "S1", "price"].tolist() == [10.0, 6.0]
 
 
 def orders_on(day: int, weights: np.ndarray, config: Config = CONFIG) -> NextOrders:

@@ -200,6 +200,6 @@ def test_cases_reach_every_corner() -> None:
     table = pd.DataFrame(trades)
     assert len(table) > 2_000
     assert {"target", "time"} == set(table["reason"])
-    late = ("waited_for_a_price", "waited_in_vain", "ended", "sessions_of_its_own", "target_on_a_late_day")
-    for corner in (*late, "target_on_fill_day", "no_open", "no_close", "target_on_last_day"):
+    waited = ("waited_for_a_price", "waited_in_vain", "ended", "sessions_of_its_own", "target_on_a_late_day")
+    for corner in (*waited, "target_on_fill_day", "no_open", "no_close", "target_on_last_day"):
         assert table[corner].any(), corner
