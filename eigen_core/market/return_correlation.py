@@ -154,9 +154,9 @@ def _of_parts(features: PanelFeatures, parts: Sequence[range], longest: int) -> 
 def limits(numbers: NDArray[np.float64] | float, horizons: NDArray[np.int64], of_a_symbol: bool) -> Values:
     """Return from which correlation on a feature is suspected: `[..., horizons]` for `numbers` of days, `[...]`.
 
-    A feature that changes slowly correlates with overlapping returns by chance as if there were n / h of them. On the
-    bundled prices, and on prices made of them in which nothing can be predicted, the features computed from prices
-    reach 6.7 of these standard errors in one symbol and 2.7 in the mean of all, and 0.13 and 0.05 of one day's return.
+    A feature that changes slowly correlates with overlapping returns by chance as if there were n / h of them. No
+    feature computed from prices reaches these limits on the bundled prices, or on prices made of them in which nothing
+    can be predicted (`benchmarks/audit.py`).
     """
     errors = np.sqrt(horizons / np.maximum(np.asarray(numbers, dtype=np.float64), 1.0)[..., None])
     most, factor = (MOST_OF_A_SYMBOL, ERRORS_OF_A_SYMBOL) if of_a_symbol else (MOST_IN_THE_MEAN, ERRORS_IN_THE_MEAN)
