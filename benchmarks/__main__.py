@@ -38,6 +38,7 @@ BENCHMARKS = (
     "populations",
     "intervals",
     "audit",
+    "timing_claims",
     "watcher",
     "workers",
     "islands",

@@ -107,7 +107,8 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         commands=[training_command(config, played.run), report_command(played)],
         hashes=_hashes(status, panel.fingerprint),
     )
-    return replace(report, facts=facts_of(report, verdict, played.excess))
+    timing = None if played.by_timing else played.timing.quantile_of(played.figures.total_return)
+    return replace(report, facts=facts_of(report, verdict, played.excess, timing))
 
 
 def report_command(played: Backtest) -> str:
@@ -133,13 +134,15 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
     return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
 
 
-def facts_of(report: Report, verdict: Verdict, excess: Excess | None) -> list[Fact]:
+def facts_of(report: Report, verdict: Verdict, excess: Excess | None, timing: float | None = None) -> list[Fact]:
     """Return what was earned and beside what, and how likely luck is after all looks at these days.
 
     Args:
         report: with the accounts.
         verdict: on them.
         excess: what was gained beyond the market.
+        timing: share of the shifts of the agent's decisions in time that earned less; None where that is the quantile,
+            or not known.
     """
     assert report.benchmark is not None
     figures, benchmark = report.figures, report.baseline_figures[report.benchmark]
@@ -156,10 +159,16 @@ def facts_of(report: Report, verdict: Verdict, excess: Excess | None) -> list[Fa
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
         Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(report.trades), made)),
         Fact("Earned more than", _shown(quantile, partial(percent, digits=0)), f"{draws}; {luck}"),
+        *([] if timing is None else [_timing(timing, verdict)]),
         Fact("Deflated Sharpe", _shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
         Fact("SPA p-value", _shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
         Fact("Smallest edge", _shown(verdict.smallest_edge, _edge), f"a {per}, that would have been found"),
     ]
+
+
+def _timing(timing: float, verdict: Verdict) -> Fact:
+    luck = f"by luck {percent(verdict.timing_pvalue)}, {count(verdict.looks, 'look')}"
+    return Fact("Timing", percent(timing, digits=0), f"of shifts of its decisions in time earned less; {luck}")
 
 
 def _edge(value: float) -> str:

@@ -102,5 +102,7 @@ def verdict_on(
             seed=config.seed,
             matched_description=played.matched.description,
             active_share=played.active_share,
+            timing_returns=played.timing.total_returns,
+            by_timing=played.by_timing,
         )
     )

@@ -77,12 +77,19 @@ class WalkResult:
     @cached_property
     def matched_returns(self) -> Values:
         """Total returns of matched random traders over all folds, float64 `[draws]`: draw by draw, as the account."""
-        each = [
-            np.prod([1.0 + played.matched.total_returns for played in self.of_seed(seed)], axis=0)
-            for seed in self.walk.all_seeds
-        ]
-        returns: Values = np.mean(each, axis=0) - 1.0
-        return returns
+        return self._together([played.played.matched.total_returns for played in self.played])
+
+    @cached_property
+    def timing_returns(self) -> Values:
+        """Total returns of the same decisions at other times over all folds, float64 `[shifts]`."""
+        return self._together([played.played.timing.total_returns for played in self.played])
+
+    def _together(self, returns: Sequence[Values]) -> Values:
+        """Return what draws earn over all folds, the mean over the seeds; a fold with fewer of them repeats them."""
+        most = max(map(len, returns)) if all(map(len, returns)) else 0
+        grown = np.array([1.0 + np.resize(one, most) for one in returns])
+        together: Values = grown.reshape(len(self.walk.all_seeds), -1, most).prod(axis=1).mean(axis=0) - 1.0
+        return together
 
     @property
     def matched_median(self) -> float:
@@ -160,6 +167,8 @@ class WalkResult:
                 seed=config.seed,
                 matched_description=first.matched.description,
                 active_share=float(np.mean(active)) if active else None,
+                timing_returns=self.timing_returns,
+                by_timing=first.by_timing,
             )
         )
 

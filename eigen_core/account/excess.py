@@ -20,7 +20,7 @@ _FEWEST = 10
 
 
 def excess_of_trades(
-    trades: DecidedTrades, known: Prices, trading: TradingConfig
+    trades: DecidedTrades, known: Prices, trading: TradingConfig, *, any_day: bool = False
 ) -> tuple[Excess | None, Excess | None]:
     """Return the mean of what trades gained beyond all assets that could be bought that day, and its alpha.
 
@@ -28,11 +28,17 @@ def excess_of_trades(
         trades: of one or more agents, `[agents, days, K]`. What is decided on one day counts together in the errors.
         known: prices of the span, as `prices_of_span` returns them.
         trading: the rules.
+        any_day: beyond what is gained by buying on any day of the span instead.
 
     Both are of a trade (%), and the market is held as long; see `market_gains`, `excess_of` and `alpha_of`.
     """
-    made, day = trades.asset >= 0, np.arange(trades.asset.shape[1])[:, None]
-    market = market_gains(known, trading).cpu().numpy()[day, np.where(made, trades.exit_day - day, 0)]
+    days = trades.asset.shape[1]
+    made, day = trades.asset >= 0, np.arange(days)[:, None]
+    of_day = market_gains(known, trading).cpu().numpy()[:days]
+    if any_day:
+        known_gains = ~np.isnan(of_day)
+        of_day[:] = np.where(known_gains, of_day, 0.0).sum(axis=0) / np.maximum(known_gains.sum(axis=0), 1)
+    market = of_day[day, np.where(made, trades.exit_day - day, 0)]
     gains = net_gain(trading, torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     excess = np.where(made, gains - market, 0.0)
     gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)

@@ -57,7 +57,7 @@ def _draw(
     generator: np.random.Generator,
 ) -> DecidedTrades:
     fills = known.fills(trading)
-    entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
+    entries, sale_days = fills.entry.cpu().numpy(), fills.sale_day.cpu().numpy()
     agents, days, purchases = trades.asset.shape
     due = np.clip(trades.exit_day, 0, known.days - 1)
     rows, agent = np.arange(traders)[:, None], np.arange(agents)
@@ -78,16 +78,40 @@ def _draw(
             sold = sale_days[due[:, day, purchase], chosen]
             held_until = np.where(buys, sold, free_from[rows, agent, chosen])
             free_from[rows, agent, chosen] = held_until
-    shape, decided = asset.shape, np.arange(days)[:, None]
+    return trades_at_close(asset, trades.exit_day, trades.coefficient, known, trading)
+
+
+def trades_at_close(
+    asset: NDArray[np.int64],
+    exit_day: NDArray[np.int64],
+    coefficient: NDArray[np.float64],
+    known: Prices,
+    trading: TradingConfig,
+) -> DecidedTrades:
+    """Return trades without a target, whose sale is due at a close (`Fills`): `[traders x agents, days, K]`.
+
+    Args:
+        asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
+        exit_day, coefficient: of each, or of each agent's; -1: none.
+        known: prices of the span, as `prices_of_span` returns them.
+        trading: the rules.
+    """
+    fills = known.fills(trading)
+    entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
+    shape = asset.shape
+    days, purchases = shape[-2:]
+    decided, due = np.arange(days)[:, None], np.clip(exit_day, 0, known.days - 1)
     column = np.maximum(asset, 0)
-    opened = ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros_like(available)
+    opened = (
+        ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros(entries.shape, np.bool_)
+    )
     columns = {
         "asset": asset,
-        "exit_day": np.where(trades.exit_day < 0, -1, sale_days[due, column]),
+        "exit_day": np.where(exit_day < 0, -1, sale_days[due, column]),
         "entry": entries[decided, column],
         "exit": sales[due, column] * (1.0 - trading.slippage_bps / BASIS_POINTS),
         "target": np.full(shape, np.nan),
-        "coefficient": np.broadcast_to(trades.coefficient, shape),
+        "coefficient": np.broadcast_to(coefficient, shape),
         "at_target": np.zeros(shape, dtype=np.bool_),
         "at_open": opened[decided + fill_offset(trading), column],
     }

@@ -40,6 +40,9 @@ class PlayedSpan:
             cash; None where agents make trades.
         active_share: share of a portfolio that equal weight has in other assets; None where agents make trades.
         periods_per_year: days of trading a year; see `eigen_core.market.calendar`.
+        timing: what the same decisions earn at other times.
+        by_timing: there is one asset, so that timing is all that can be judged: `matched`, `excess` and `alpha` are
+            against other times, not against other assets.
     """
 
     curve: EquityCurve
@@ -52,9 +55,11 @@ class PlayedSpan:
     alpha: Excess | None
     holding_days: int
     periods_per_year: int
+    timing: MatchedTraders
     baskets: tuple[str, ...] = ("equal_weight", "rebalanced")
     weights: pd.DataFrame | None = None
     active_share: float | None = None
+    by_timing: bool = False
 
 
 @dataclass(frozen=True)

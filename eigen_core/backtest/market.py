@@ -11,8 +11,9 @@ from torch import Tensor
 from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
-from eigen_core.account.excess import excess_of_trades
+from eigen_core.account.excess import alpha_of_days, excess_of_trades
 from eigen_core.account.matched import play_matched_traders, share_of_capital
+from eigen_core.account.shifted import has_choice, play_shifted_trades
 from eigen_core.backtest.days import play_days
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.orders import next_orders
@@ -55,18 +56,25 @@ class MarketBacktest:
         initial = initial_weights(self._network.layouts, size, config.seed, self._device)
         began = trade_accounts(self._decided(initial, known, span), closes, dates, config.trading, config.account)
         rules = baseline_curves(self._prices, self._dates, config, span)
-        excess, alpha = excess_of_trades(decided, known, config.trading)
+        curve, year = accounts.together(), periods_per_year(self._dates, config.account, span)
+        timing = play_shifted_trades(decided, known, dates, config, draws)
+        by_timing = not has_choice(known.tradable[: len(span)].cpu().numpy())
+        excess, alpha = excess_of_trades(decided, known, config.trading, any_day=by_timing)
+        if by_timing:
+            alpha = alpha_of_days(curve.returns, rules["equal_weight"].returns, year)
         return PlayedSpan(
-            curve=accounts.together(),
+            curve=curve,
             trades=trades.sort_values("decision", kind="stable", ignore_index=True),
             interest=float(accounts.interest.sum()),
             one_portfolio=ensemble,
             baselines={**rules, "initial_population": began.together(1.0 / size)},
-            matched=play_matched_traders(decided, known, dates, config, draws, key),
+            matched=timing if by_timing else play_matched_traders(decided, known, dates, config, draws, key),
             excess=excess,
             alpha=alpha,
             holding_days=config.trading.holding_days,
-            periods_per_year=periods_per_year(self._dates, config.account, span),
+            periods_per_year=year,
+            timing=timing,
+            by_timing=by_timing,
         )
 
     def returns_of(self, weights: Tensor, span: range) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from eigen_core.account.equity import EquityCurve, Values
 from eigen_core.account.excess import alpha_of_days
 from eigen_core.account.matched import share_of_capital
 from eigen_core.account.permuted import active_share, play_permuted_weights
+from eigen_core.account.shifted import has_choice, play_shifted_weights
 from eigen_core.account.weights import WeightsAccounts, payouts_of, weights_accounts
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.portfolio_days import decide_weights
@@ -125,6 +126,12 @@ class PortfolioMarket:
         rules = baseline_curves(self._prices, np.asarray(self._panel.dates), config, self._span)
         returns, market = (torch.tensor(one.returns) for one in (curve, equal))
         year = periods_per_year(self._panel.dates, config.account, self._span)
+        timing = play_shifted_weights(weights, *known, config, draws, self._payouts)
+        by_timing = not has_choice(self._tradable)
+        if by_timing:
+            # The same exposure on all days, which is the mean of the agents'.
+            even = np.broadcast_to(weights.mean(axis=1, keepdims=True), weights.shape)
+            market = torch.tensor(self.accounts(even, own).together().returns)
         held = pd.DataFrame(accounts.held_weights(), index=self.dates, columns=symbols[: weights.shape[2]])
         return PlayedSpan(
             curve=curve,
@@ -132,12 +139,14 @@ class PortfolioMarket:
             interest=float(accounts.interest.sum()),
             one_portfolio=one_portfolio,
             baselines={**rules, "initial_population": initial},
-            matched=play_permuted_weights(weights, *known, config, draws, key, self._payouts),
+            matched=timing if by_timing else play_permuted_weights(weights, *known, config, draws, key, self._payouts),
             excess=excess_of_days(returns, market, year),
-            alpha=alpha_of_days(curve.returns, equal.returns, year),
+            alpha=alpha_of_days(curve.returns, (rules["equal_weight"] if by_timing else equal).returns, year),
             holding_days=1,
             periods_per_year=year,
             baskets=("rebalanced", "equal_weight"),
             weights=held,
-            active_share=active_share(weights, self._tradable),
+            active_share=None if by_timing else active_share(weights, self._tradable),
+            timing=timing,
+            by_timing=by_timing,
         )

@@ -61,14 +61,16 @@ class MarketTask(PanelTask):
     def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
         """Say where so few assets are traded that agents can hardly choose among them."""
         held, purchases = config.trading.holding_days, config.trading.purchases_per_day
+        judged = PanelTask.cautions(config, facts)
         if facts.assets > held * purchases:
-            return ()
+            return judged
         if purchases == 1:
             often, hold = "one purchase a day", "Hold for fewer days than there are assets"
         else:
             often = f"{purchases:,} purchases a day (trading.purchases_per_day)"
             hold = "Buy fewer a day or hold for fewer days, so that these two multiplied are below the number of assets"
         return (
+            *judged,
             f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {facts.assets:,} assets "
             f"that is free is soon bought: agents can choose when to buy, hardly what. {hold}, or trade more assets.",
         )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
+from eigen_core.account.shifted import fewest_days
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -157,9 +158,19 @@ class PanelTask(ABC):
         return TaskData(panel, str(facts), lines, facts, days_of(panel))
 
     @staticmethod
-    def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:  # noqa: ARG004 - a task may have none
+    def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
         """Return what of the rules does not go with the data, although both can be used: sentences for users."""
-        return ()
+        needed, holdout = fewest_days(config.trading), config.market.holdout_days
+        if facts.assets > 1 or not holdout:
+            return ()
+        only = "With one tradable symbol, timing is all that a verdict can judge"
+        if holdout >= needed:
+            return (f"{only}: what the same decisions would have earned at other times.",)
+        return (
+            f"{only}, and no verdict on it will be possible: decisions are shifted by more than the "
+            f"{config.trading.holding_days:,} days of trading.holding_days, which needs {needed:,} holdout days, and "
+            f"market.holdout_days is {holdout:,}. Give more of them, or hold for fewer days.",
+        )
 
     @classmethod
     def facts_of_shape(cls, config: Config, days: int, columns: int, assets: int) -> PanelFacts:

@@ -1,7 +1,7 @@
 """The claim: whether an agent shows skill, by a rule that is stated, in a sentence that says how sure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -56,6 +56,9 @@ class Evidence:
         seed: of the bootstraps.
         matched_description: what the matched traders have in common with the agent, in words.
         active_share: of a portfolio of weights, the share of it that equal weight has in other assets.
+        timing_returns: total returns of the agent's decisions at other times, float64 `[shifts]`.
+        by_timing: there is one asset, and the matched traders are those decisions: excess and alpha are beyond what the
+            asset gains at any time.
     """
 
     returns: Values
@@ -74,6 +77,8 @@ class Evidence:
     seed: int = 0
     matched_description: str = "random traders"
     active_share: float | None = None
+    timing_returns: Values = field(default_factory=lambda: np.empty(0))
+    by_timing: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class Verdict:
         basket_correlation: greatest correlation of the daily returns with a basket of all assets.
         smallest_edge: excess (%, of what `Evidence.excess` is of) that would have been claimed in 80 % of trials.
         looks: results on these days.
+        timing_pvalue: probability that the same decisions at another time earn as much, after so many looks.
     """
 
     claim: Claim
@@ -107,6 +113,7 @@ class Verdict:
     basket_correlation: float | None
     smallest_edge: float | None
     looks: int
+    timing_pvalue: float
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -121,8 +128,10 @@ def judge(evidence: Evidence) -> Verdict:
     shown where the account's daily returns, with all costs paid, have no positive alpha on the first basket.
     """
     looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
-    draws = evidence.matched_returns
-    matched = corrected((1.0 + (draws >= evidence.total_return).sum()) / (1.0 + len(draws)), looks)
+    matched, timing = (
+        corrected((1.0 + (draws >= evidence.total_return).sum()) / (1.0 + len(draws)), looks)
+        for draws in (evidence.matched_returns, evidence.timing_returns)
+    )
     freedom = max(len(daily) / evidence.holding_days - 1.0, 1.0)
     excess_pvalue, smallest = _excess(evidence.excess, freedom, looks)
     alpha_pvalue, _ = _excess(evidence.alpha, freedom, looks)
@@ -147,6 +156,7 @@ def judge(evidence: Evidence) -> Verdict:
         basket_correlation=correlation,
         smallest_edge=smallest,
         looks=looks,
+        timing_pvalue=timing,
     )
 
 
@@ -191,7 +201,8 @@ def _basket(evidence: Evidence, correlation: float | None) -> str:
         return weights if held >= BASKET else ""
     if correlation is None or correlation < BASKET:
         return ""
-    return f"it is the basket of all assets, whose daily returns correlate {ratio(correlation)} with its own; "
+    basket = "the asset itself" if evidence.by_timing else "the basket of all assets"
+    return f"it is {basket}, whose daily returns correlate {ratio(correlation)} with its own; "
 
 
 def _share_below(evidence: Evidence) -> float:
@@ -210,7 +221,8 @@ def _basket_correlation(evidence: Evidence) -> float | None:
 def _edge(evidence: Evidence, smallest: float | None) -> str:
     """Return, in words, what could have been shown."""
     if corrected(1.0 / (1.0 + len(evidence.matched_returns)), evidence.looks) > SIGNIFICANCE:
-        return f"after so many looks {len(evidence.matched_returns):,} random traders are too few to show any edge"
+        kind = "shifts in time" if evidence.by_timing else "random traders"
+        return f"after so many looks {len(evidence.matched_returns):,} {kind} are too few to show any edge"
     if smallest is None or evidence.excess is None:
         return "no edge could have been shown"
     return f"the smallest edge that could have been shown is {change(smallest)} % a {evidence.excess.per}"
@@ -237,11 +249,18 @@ def _earned(evidence: Evidence) -> str:
     return f"{earned}, {baskets[0].replace('_', ' ')} {change(100.0 * basket, 1)} %"
 
 
+def _against(evidence: Evidence) -> str:
+    """Return, in words, what the excess is beyond."""
+    if not evidence.by_timing or evidence.excess is None:
+        return "the market"
+    return "as much of the asset on all days" if evidence.excess.per == "year" else "the asset bought on any day"
+
+
 def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, missing: str) -> str:
     looks = f"after {count(max(evidence.looks, 1), 'look')} at these days"
     if evidence.excess is None:
         return f"no skill shown: it made fewer than two trades ({looks})."
-    gained = f"beyond the market it gained {evidence.excess}"
+    gained = f"beyond {_against(evidence)} it gained {evidence.excess}"
     draws = f"{len(evidence.matched_returns):,} {evidence.matched_description}"
     compared = f"{_earned(evidence)}; {gained}, and {percent(_share_below(evidence), 0)} of {draws} earned less"
     if claim == "skill":

@@ -100,6 +100,13 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
                 "draws": len(matched.total_returns),
             },
         },
+        "timing": {
+            "median": found.timing.median_return,
+            "quantile_of_agent": found.timing.quantile_of(figures.total_return),
+            "shifts": len(found.timing.total_returns),
+            "pvalue": verdict.timing_pvalue,
+            "judged_by_it": found.by_timing,
+        },
         "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},
     }
 
@@ -145,6 +152,8 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
             f"{len(matched.total_returns):,} {matched.description}: median "
             f"{change(100.0 * median, 1)} %; {percent(quantile, 0)} of them earn less",
         )
+    if not found.by_timing:
+        _print_timing(console, found)
     trades = found.trades
     share = _won(trades)
     won = "" if share is None else f", {percent(share, 0)} with a gain"
@@ -155,9 +164,24 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     )
     if found.excess is not None:
         market = "all assets on the same days" if found.excess.per == "trade" else "equal weight of the same exposure"
+        if found.by_timing:
+            market = "buying on any day" if found.excess.per == "trade" else "the same exposure on all days"
         print_fact(console, "excess", f"{found.excess} beyond {market}")
     print_fact(console, "a year", f"{found.periods_per_year} days of trading, by which figures are annualised")
     print_fact(console, "tables", str(folder))
+
+
+def _print_timing(console: Console, found: "Backtest") -> None:
+    timing, own = found.timing, found.figures.total_return
+    quantile, median = timing.quantile_of(own), timing.median_return
+    if quantile is None or median is None:
+        return
+    print_fact(
+        console,
+        "timing",
+        f"{len(timing.total_returns):,} {timing.description}: median {change(100.0 * median, 1)} %; "
+        f"{percent(quantile, 0)} of them earn less, by luck {percent(found.verdict.timing_pvalue)}",
+    )
 
 
 def _called(agent: str) -> str:

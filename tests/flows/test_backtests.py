@@ -21,7 +21,7 @@ CONTRACT = {
     *("run", "agent", "slice", "first", "last", "days", "capital", "final", "total_return", "cagr", "volatility"),
     *("sharpe", "max_drawdown", "longest_drawdown_days", "exposure", "turnover", "trades", "win_rate", "costs"),
     *("sharpe_interval", "excess_per_trade", "excess_per_year", "looks", "deflated_sharpe", "baselines", "verdict"),
-    *("warnings", "periods_per_year"),
+    *("warnings", "periods_per_year", "timing"),
 }
 BASELINES = {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population", "matched_random"}
 
@@ -172,6 +172,8 @@ def test_the_command_prints_the_contract_and_writes_tables(store: str, tmp_path:
     assert document["baselines"]["matched_random"]["draws"] == 1_000
     assert document["verdict"]["claim"] in ("skill", "none", "undecided")
     assert document["looks"] >= 1
+    assert document["timing"]["shifts"] == 60 - 2 * 10 - 1
+    assert 0.0 < document["timing"]["pvalue"] <= 1.0
     assert document["final"] == pytest.approx(document["capital"] * (1.0 + document["total_return"]))
     equity = pd.read_csv(folder / "equity.csv", parse_dates=["date"])
     pd.testing.assert_frame_equal(equity, pd.read_parquet(folder / "equity.parquet"), check_dtype=False)

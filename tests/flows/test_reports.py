@@ -127,7 +127,7 @@ def test_runs_on_other_prices_stand_beside_their_own_equal_weight(store: str, tm
     dates = build_panel(trained(tmp_path, of=1))[0].dates[-400:]
     walk = np.exp(np.cumsum(np.random.default_rng(1).normal(0.0, 0.01, (400, 8)), axis=0))
     pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(8)]).to_csv(prices, index_label="date")
-    trained(Path(store), "elsewhere", of=1, market={"data": str(prices)})
+    trained(Path(store), "elsewhere", of=1, market={"data": str(prices), "layout": "wide"})
     runs, file = [ONE, "elsewhere", OTHER], tmp_path / "comparison.html"
     found = command("compare", *runs, "--store", store, "--out", str(file))
     assert found["benchmark"] is None

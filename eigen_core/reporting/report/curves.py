@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from eigen_core.account import EquityCurve
+from eigen_core.account.fees import daily_rates
 from eigen_core.account.figures import drawdowns
 from eigen_core.reporting.report.content import NAMES, Fold, Report, Values
 from eigen_core.reporting.report.svg import plot
@@ -158,9 +159,9 @@ def window_of(days: int) -> int:
     return window if window >= _LEAST_WINDOW else 0
 
 
-def rolling_sharpe(returns: Values, window: int, periods_per_year: float, risk_free: float) -> Values:
+def rolling_sharpe(curve: EquityCurve, window: int, periods_per_year: float, risk_free: float) -> Values:
     """Return the Sharpe ratio of the `window` days up to each day, float64 `[days]`; NaN before, and without spread."""
-    windows = sliding_window_view(returns - ((1.0 + risk_free) ** (1.0 / periods_per_year) - 1.0), window)
+    windows = sliding_window_view(curve.returns - daily_rates(risk_free, curve.dates), window)
     return _ratios(windows.mean(axis=1) * np.sqrt(periods_per_year), windows.std(axis=1, ddof=1), window)
 
 
@@ -183,7 +184,7 @@ def rolling_plots(report: Report) -> list[tuple[str, Markup]]:
     window = window_of(len(report.curve.dates))
     if not window:
         return []
-    sharpe = rolling_sharpe(report.curve.returns, window, report.periods_per_year, report.risk_free)
+    sharpe = rolling_sharpe(report.curve, window, report.periods_per_year, report.risk_free)
     drawn = [("Sharpe", _line_plot("rolling-sharpe", "Rolling Sharpe ratio", report.curve.dates, sharpe, 0.0))]
     if report.benchmark is not None:
         beta = rolling_beta(report.curve.returns, report.baselines[report.benchmark].returns, window)

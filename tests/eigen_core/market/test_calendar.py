@@ -41,7 +41,7 @@ def test_coins_have_365_and_a_gap_changes_nothing() -> None:
 
 
 def test_stocks_that_coins_join_have_the_calendar_of_the_days_that_are_judged() -> None:
-    stocks, mixed = days(WEEKDAYS[WEEKDAYS < "2019-01-01"]), days(EVERY_DAY[EVERY_DAY >= "2019-01-01"])
+    stocks, mixed = days(pd.bdate_range("2010-01-01", "2018-12-31")), days(pd.date_range("2019-01-01", "2023-12-31"))
     both = np.concatenate([stocks, mixed])
     assert periods_per_year(both, FROM_DATA) == 365
     assert periods_per_year(both, FROM_DATA, range(len(both) - 251, len(both))) == 365

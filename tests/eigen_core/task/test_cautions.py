@@ -1,21 +1,30 @@
-"""What a user hears of rules that do not go with the data."""
+"""What no verdict can judge is said before the training."""
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
 import pytest
-from science_cases import small_config
 
-from eigen_core.market.facts import PanelFacts
-from eigen_core.task.market import MarketTask
-from eigen_core.task.portfolio import PortfolioTask
+from eigen_core.config import Config
+from eigen_core.task import open_data
 
 
-@pytest.mark.parametrize(
-    ("purchases", "assets", "cautions"), [(1, 4, 1), (1, 5, 1), (1, 6, 0), (3, 6, 1), (3, 15, 1), (3, 16, 0)]
-)
-def test_a_market_with_too_few_assets_to_choose_among_is_named(purchases: int, assets: int, cautions: int) -> None:
-    config = small_config(trading={"holding_days": 5, "settlement_days": 5, "purchases_per_day": purchases})
-    facts = PanelFacts(days=400, columns=20, assets=assets, features=4)
-    found = MarketTask.cautions(config, facts)
-    assert len(found) == cautions
-    assert all(f"any of {assets} assets" in sentence and "trading.holding_days" in sentence for sentence in found)
-    assert all(("trading.purchases_per_day" in sentence) == (purchases > 1) for sentence in found)
-    assert not PortfolioTask.cautions(config, facts)
+def lines(folder: Path, symbols: int, holdout_days: int, **settings: Any) -> str:
+    path = folder / f"{symbols}.csv"
+    walk = np.exp(np.cumsum(np.random.default_rng(0).normal(0.0, 0.01, (900, symbols)), axis=0))
+    names = [f"S{index}" for index in range(symbols)]
+    pd.DataFrame(walk, index=pd.bdate_range("2018-01-01", periods=900), columns=names).to_csv(path, index_label="date")
+    market = {"data": str(path), "layout": "wide", "holdout_days": holdout_days}
+    return " ".join(open_data(Config.model_validate({"market": market, **settings})).lines)
+
+
+@pytest.mark.parametrize("task", ["market", "portfolio"])
+def test_one_asset_needs_enough_days_to_judge_its_timing(tmp_path: Path, task: str) -> None:
+    given: dict[str, Any] = {"task": task, "trading": {"trading_days": 10, "holding_days": 20, "settlement_days": 20}}
+    assert "no verdict on it will be possible" in lines(tmp_path, 1, 59, **given)
+    enough = lines(tmp_path, 1, 60, **given)
+    assert "no verdict" not in enough
+    assert "timing is all that a verdict can judge" in enough
+    assert "timing" not in lines(tmp_path, 2, 59, **given)

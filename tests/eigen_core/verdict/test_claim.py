@@ -130,3 +130,23 @@ def test_a_portfolio_is_judged_by_a_year_and_is_the_basket_where_it_is_equal_wei
     equal = judge(evidence_of(**like_basket, excess=small, total_return=0.1, active_share=0.03))
     assert equal.claim == "none"
     assert "97 % of its weights are those of equal weight" in equal.sentence
+
+
+def test_one_asset_is_judged_by_its_timing() -> None:
+    shifts = np.linspace(-0.2, 0.2, 210)
+    alone = evidence_of(by_timing=True, matched_returns=shifts, timing_returns=shifts)
+    verdict = judge(alone)
+    assert verdict.claim == "skill"
+    assert verdict.timing_pvalue == verdict.matched_pvalue < 0.05
+    assert "beyond the asset bought on any day" in verdict.sentence
+    # Of several looks one has such luck.
+    assert judge(replace(alone, looks=20)).claim == "undecided"
+    few = judge(replace(alone, matched_returns=shifts[:10], timing_returns=shifts[:10]))
+    assert few.claim == "undecided"
+    assert "10 shifts in time are too few to show any edge" in few.sentence
+
+
+def test_timing_of_several_assets_is_shown_and_decides_nothing() -> None:
+    known = [judge(evidence_of(timing_returns=np.full(100, earned))) for earned in (0.0, 1.0)]
+    assert [verdict.claim for verdict in known] == ["skill", "skill"]
+    assert known[0].timing_pvalue < 0.05 < known[1].timing_pvalue

@@ -1,0 +1,87 @@
+"""What an agent's decisions earn at other times keeps its exposure, and leaves only the times to luck."""
+
+import numpy as np
+from trading_cases import panel_of, prices_of
+
+from eigen_core.account import DecidedTrades, trade_accounts
+from eigen_core.account.days import prices_of_span
+from eigen_core.account.shifted import fewest_days, play_shifted_trades, play_shifted_weights, shifts_of
+from eigen_core.account.weights import weights_accounts
+from eigen_core.config import Config, TradingConfig
+from eigen_core.trading import Prices, entry_prices
+
+DAYS, HOLDING = 90, 5
+CONFIG = Config.model_validate(
+    {"trading": {"holding_days": HOLDING, "settlement_days": HOLDING, "cost_bps": 0.0, "slippage_bps": 0.0}}
+)
+MOST = 1_000
+
+
+def market(closes: np.ndarray) -> tuple[Prices, np.ndarray]:
+    panel = panel_of(closes, closes, closes)
+    return prices_of_span(prices_of(panel), range(len(closes)), HOLDING), panel.dates
+
+
+def trades_on(days: list[int], known: Prices, asset: int = 0) -> DecidedTrades:
+    entries, closes = entry_prices(known, CONFIG.trading).numpy(), known.last_close.numpy()
+    trades = DecidedTrades.none(1, DAYS)
+    for day in days:
+        trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = asset, day + HOLDING, True
+        trades.entry[0, day], trades.coefficient[0, day] = entries[day, asset], CONFIG.trading.max_coefficient
+        trades.exit[0, day] = closes[day + HOLDING, asset]
+    return trades
+
+
+def test_shifts_are_all_beyond_the_holding_time_both_ways() -> None:
+    found = shifts_of(DAYS, CONFIG.trading, MOST)
+    assert (found[0], found[-1], len(found)) == (HOLDING + 1, DAYS - HOLDING - 1, DAYS - 2 * HOLDING - 1)
+    some = shifts_of(DAYS, CONFIG.trading, 7)
+    assert len(some) == 7
+    assert {found[0], found[-1]} <= set(some) <= set(found)
+    assert not len(shifts_of(2 * HOLDING, CONFIG.trading, MOST))
+    trading = TradingConfig(holding_days=20)
+    assert len(shifts_of(fewest_days(trading), trading, MOST)) == 19
+
+
+def test_decisions_that_knew_the_right_days_are_the_best_of_all_times() -> None:
+    steps = np.where(np.arange(DAYS) % 30 == 10, 0.2, 0.0)[:, None]
+    steps[40] = 0.0
+    known, dates = market(100.0 * np.exp(np.cumsum(steps, axis=0)))
+    trades = trades_on([7, 67], known)
+    own = trade_accounts(trades, known.last_close[:DAYS].numpy(), dates, CONFIG.trading, CONFIG.account).curve(0)
+    found = play_shifted_trades(trades, known, dates, CONFIG, MOST)
+    assert found.quantile_of(own.equity[-1] / own.capital - 1.0) == 1.0
+    # At most other times nothing happens; shifted by a month, one of both is right.
+    assert found.median_return == 0.0
+    assert 0.0 < found.total_returns.max() < own.equity[-1] / own.capital - 1.0
+
+
+def test_a_steady_market_gives_every_time_as_much() -> None:
+    known, dates = market(100.0 * 1.01 ** np.arange(DAYS)[:, None])
+    trades = trades_on([20, 25, 30, 50], known)
+    own = trade_accounts(trades, known.last_close[:DAYS].numpy(), dates, CONFIG.trading, CONFIG.account).curve(0)
+    found = play_shifted_trades(trades, known, dates, CONFIG, MOST).total_returns
+    whole = found[np.isclose(found, own.equity[-1] / own.capital - 1.0, rtol=1e-9)]
+    # The end of the days cuts each of the trades off at some of the other times.
+    assert len(whole) == len(found) - 4 * HOLDING
+    assert (found <= own.equity[-1] / own.capital - 1.0 + 1e-9).all()
+    weights = np.full((1, DAYS, 1), 0.5)
+    closes = known.last_close[:DAYS].numpy()
+    entries, tradable = entry_prices(known, CONFIG.trading)[:DAYS].numpy(), np.ones((DAYS, 1), dtype=np.bool_)
+    own = weights_accounts(weights, entries, closes, dates, CONFIG.trading, CONFIG.account).curve(0)
+    found = play_shifted_weights(weights, tradable, entries, closes, dates, CONFIG, MOST).total_returns
+    np.testing.assert_allclose(found, own.equity[-1] / own.capital - 1.0)
+
+
+def test_weights_keep_their_exposure_where_an_asset_is_not_tradable() -> None:
+    closes = np.repeat(100.0 * 1.01 ** np.arange(DAYS)[:, None], 3, axis=1)
+    closes[:40, 1] = np.nan
+    known, dates = market(closes)
+    weights = np.zeros((1, DAYS, 3))
+    weights[0, :, 1] = 0.8
+    tradable, last_close = known.tradable[:DAYS].numpy(), known.last_close[:DAYS].numpy()
+    entries = entry_prices(known, CONFIG.trading)[:DAYS].numpy()
+    found = play_shifted_weights(weights, tradable, entries, last_close, dates, CONFIG, MOST).total_returns
+    spread = np.array([[[0.4, 0.0, 0.4]]]) * ~tradable[None, :, 1:2] + weights * tradable
+    even = weights_accounts(spread, entries, last_close, dates, CONFIG.trading, CONFIG.account).curve(0)
+    np.testing.assert_allclose(found, even.equity[-1] / even.capital - 1.0)
