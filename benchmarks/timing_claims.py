@@ -18,12 +18,12 @@ from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.calendar import periods_per_year
-from eigen_core.market.resampled import unpredictable_prices
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
 from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.trading.planted import coming_returns, persistent_noise
 from eigen_core.trading.portfolio import target_weights
+from eigen_core.trading.resampled import unpredictable_prices
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 
 _DAYS, _FIRST = 251, 300
