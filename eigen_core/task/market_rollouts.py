@@ -130,6 +130,8 @@ class Evaluator:
                 portfolios[:, :, step] = portfolio[:, :recorded]
                 stored[:, :, step] = chosen[:, :recorded]
             environment.end_day(decision)
+        # Its inputs are views that would keep all positions in memory while the account is made.
+        del day
         nothing = torch.zeros((starts.size, assets), device=self._device)
         while not environment.done:
             environment.step(nothing, nothing)
