@@ -227,7 +227,8 @@ def _stooq(generator: Generator, folder: Path) -> Case:
     frame["<TIME>"] = "000000"
     for name in FIELDS[:4]:
         frame[f"<{name.upper()}>"] = bars[name]
-    frame = frame.assign(**{"<VOL>": bars["volume"], "<OPENINT>": 0})
+    frame["<VOL>"] = bars["volume"]
+    frame["<OPENINT>"] = 0
     for symbol, own in frame.groupby("<TICKER>"):
         own.to_csv(folder / f"{str(symbol).lower()}.us.txt", index=False, lineterminator="\r\n")
     return Case(folder, bars, "read")
