@@ -6,6 +6,7 @@ assets are drawn at random. The market's own move, and how often and how long on
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,7 +106,7 @@ def trades_at_close(
     opened = (
         ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros(entries.shape, np.bool_)
     )
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         "asset": asset,
         "exit_day": np.where(exit_day < 0, -1, sale_days[due, column]),
         "entry": entries[decided, column],

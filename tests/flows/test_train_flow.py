@@ -370,6 +370,6 @@ def test_more_generations_that_are_refused_for_other_data_are_not_asked_for(tmp_
     assert train(small_flow_config(tmp_path / "runs", generations=1, market=market)).is_completed()
     write(101.0)
     with pytest.raises(InputError, match="other data"):
-        train_flow(small_flow_config(tmp_path / "runs", generations=3, market=market), "run", return_state=False)
+        train_flow(small_flow_config(tmp_path / "runs", generations=3, market=market), "run")
     status = status_of(str(tmp_path / "runs"), "run")
     assert (status.state, status.config.generations) == ("finished", 1)
