@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 
+_IN_MEMORY = "prefect-in-memory"
+"""The name by which Prefect's server asks itself, as when an automation resumes what has crashed. No page of another
+machine can have a name without a dot.
+"""
+
+
 def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
     """Let an application of Prefect's refuse foreign pages. To be called before it is served.
 
@@ -33,7 +39,7 @@ def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
         PREFECT_UI_API_URL,
     )
 
-    names = {"localhost", socket.gethostname(), socket.getfqdn(), host}
+    names = {_IN_MEMORY, "localhost", socket.gethostname(), socket.getfqdn(), host}
     if (named := urlsplit(PREFECT_UI_API_URL.value() or "").hostname) is not None:
         names.add(named)
     origins = [origin.strip() for origin in PREFECT_SERVER_CORS_ALLOWED_ORIGINS.value().split(",")]

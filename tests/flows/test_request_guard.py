@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 from fastapi import FastAPI
+from prefect.server.api.clients import OrchestrationClient
 from prefect.server.api.server import create_app
 from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_SERVER_CORS_ALLOWED_ORIGINS, temporary_settings
 from starlette.testclient import TestClient
@@ -33,6 +34,10 @@ def status(client: TestClient, headers: Mapping[str, str], method: str = "GET") 
 def test_the_server_is_asked_by_names_of_its_own(client: TestClient, host: str) -> None:
     assert status(client, {"Host": host}) == 200
     assert status(client, {"Host": host, "Origin": f"http://{host}"}) == 200
+
+
+def test_the_server_itself_asks_it_as_when_an_automation_resumes(client: TestClient) -> None:
+    assert status(client, {"Host": str(OrchestrationClient()._http_client.base_url.host)}, "GET") == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:4200", "127.0.0.1.evil.example", "", "[::1", "a:b:c"])
