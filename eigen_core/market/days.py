@@ -115,6 +115,8 @@ class Repeats:
 
 def are_bars_within_days(codes: NDArray[np.intp], utc: Instants, days: Days) -> bool:
     """Return whether most days of symbols have rows at several times, or some at many: a live row makes few of both."""
+    if len(pd.unique(utc)) == len(pd.unique(days)):
+        return False
     rows = pd.DataFrame({"code": codes, "instant": utc, "day": days}).drop_duplicates()
     rows["several"] = rows.duplicated(["code", "day"], keep=False)
     one_each = rows.drop_duplicates(["code", "day"])
@@ -238,10 +240,13 @@ def _zone_of(part: FileRows, market: MarketConfig) -> str | None:
 
 def _unsorted(part: FileRows) -> int:
     """Count rows that lie before the preceding row of their symbol; a row of a wide file counts once."""
+    instants = part.stamps.instants
+    if part.layout == "wide":
+        rows = instants[:: len(part.symbols)]
+        return int((rows[1:] < rows[:-1]).sum())
     order = np.argsort(part.codes, kind="stable")
-    codes, instants = part.codes[order], part.stamps.instants[order]
-    count = int(((codes[1:] == codes[:-1]) & (instants[1:] < instants[:-1])).sum())
-    return count // len(part.symbols) if part.layout == "wide" else count
+    codes, instants = part.codes[order], instants[order]
+    return int(((codes[1:] == codes[:-1]) & (instants[1:] < instants[:-1])).sum())
 
 
 def _require_days_of_bars(
