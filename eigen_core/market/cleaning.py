@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
-from eigen_core.market.days import PriceRows, Repeats, refuse_longer_bars
+from eigen_core.market.bars import Repeats
+from eigen_core.market.days import PriceRows, refuse_longer_bars
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
 from eigen_core.market.stamps import Days
 from eigen_core.market.suspicious import SuspiciousRow, suspicious_prices
