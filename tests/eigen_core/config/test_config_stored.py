@@ -131,8 +131,8 @@ def test_a_run_of_version_4_stores_the_days_of_settlement_as_it_did() -> None:
     assert config_from_stored({**values, "format_version": 5}).replay.settlement_days is False
 
 
-def test_a_run_of_version_5_keeps_to_data_in_which_every_fill_has_a_market() -> None:
+def test_a_run_of_version_6_keeps_to_data_in_which_every_fill_has_a_market() -> None:
     values = Config().model_dump(mode="json")
     del values["trading"]["delisting_loss"], values["trading"]["delisting_days"]
-    assert config_from_stored({**values, "format_version": 5}).trading.delisting_loss is None
-    assert config_from_stored({**values, "format_version": 6}).trading.delisting_loss == Config().trading.delisting_loss
+    assert config_from_stored({**values, "format_version": 6}).trading.delisting_loss is None
+    assert config_from_stored({**values, "format_version": 7}).trading.delisting_loss == Config().trading.delisting_loss
