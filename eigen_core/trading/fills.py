@@ -1,7 +1,7 @@
 """Whether an asset trades on a day, and at what price: the one place that rewards, accounts and orders ask."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -72,7 +72,7 @@ class Fills:
         before = torch.where(filled, day, -1).cummax(0).values
         without = sessions - sessions.gather(0, before.clamp(min=0))
         ended = (before >= 0) & (without >= trading.delisting_days)
-        if trading.delisting_loss is None and _any(~filled & (before >= 0) & (day <= last_day[:, None])):
+        if trading.delisting_loss is None and bool((~filled & (before >= 0) & (day <= last_day[:, None])).any()):
             raise InputError(
                 "This run began under rules by which a position is sold at the last known price while nothing trades, "
                 "and in these data some symbol does not trade on some day after its first: results would be wrong. "
@@ -118,8 +118,13 @@ class Fills:
             exit_offset=exit_day - day,
             target_offset=last_target - day,
             ended=ended,
-            longest=max(holding, 0 if classic else _on_host(torch.where(can_buy, exit_day - day, 0).amax())),
+            longest=max(holding, 0 if classic else int(torch.where(can_buy, exit_day - day, 0).amax())),
         )
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same on a device."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
 
 def fill_offset(trading: TradingConfig) -> int:
@@ -139,11 +144,3 @@ def _first_after(where: Tensor, day: Tensor) -> Tensor:
     """Return the first day after each day on which `where` is true; the number of days where there is none."""
     first = _first_from(where, day)
     return torch.cat([first[1:], torch.full_like(first[:1], len(where))])
-
-
-def _on_host(value: Tensor) -> int:
-    return int(value)
-
-
-def _any(where: Tensor) -> bool:
-    return bool(where.any())

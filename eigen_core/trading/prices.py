@@ -131,8 +131,10 @@ class Prices:
         """
         rules = Fills.rules(trading)
         if rules not in self._fills:
+            # A GPU has no deterministic cumulative sum.
             prices = (self.open, self.close, self.last_close, self.session, self.last_day)
-            self._fills[rules] = Fills.of(*prices, trading)
+            found = Fills.of(*(values.cpu() for values in prices), trading)
+            self._fills[rules] = found.to(self.close.device)
         return self._fills[rules]
 
     @property

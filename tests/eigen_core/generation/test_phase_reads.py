@@ -48,9 +48,9 @@ class Read(NamedTuple):
 
 READS = (
     Read("evaluate", "task/market_rollouts.py", 1, "rewards: fitness is computed on the host", ("market",)),
-    Read("evaluate", "task/market.py", 8, "each count of the episodes' trades, for the record", ("market",)),
+    Read("evaluate", "task/market.py", 7, "each count of the episodes' trades, for the record", ("market",)),
     Read("evaluate", "trading/summary.py", 2, "whether actions are finite, whether rewards are", ("market",)),
-    Read("evaluate", "task/portfolio.py", 9, "rewards, and each figure of the accounts", ("portfolio",)),
+    Read("evaluate", "task/portfolio.py", 6, "rewards, and each figure of the accounts", ("portfolio",)),
     Read("evaluate", "task/gymnasium.py", 36, "two parts of the actions in 2 x 9 steps: the host plays", ("gym",)),
     Read("evaluate", "replay.py", 2, "days and their slots: batches are drawn by them", ("market", "portfolio")),
     Read("train", "learners/planned_steps.py", 1, "steps taken before, for Adam's corrections", _ONE_OPTIMIZER),

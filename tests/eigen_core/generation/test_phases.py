@@ -93,7 +93,7 @@ def test_a_history_says_what_happened() -> None:
 def test_the_champion_is_the_first_of_the_best_validations() -> None:
     state = small_state()
     best: tuple[float, int, int] | None = None
-    for generation in range(1, 6):
+    for generation in range(1, 9):
         weights = weights_of(state)
         validations = evaluate(state).validations.tolist()
         for agent, validation in enumerate(validations):

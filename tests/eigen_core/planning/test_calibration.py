@@ -151,7 +151,7 @@ def test_it_is_about_a_piece_that_can_be_trained(whole_group: bool) -> None:
 @pytest.mark.usefixtures("one_second_each")
 @pytest.mark.parametrize(
     ("method", "learning", "share"),
-    [("genetic", None, 1), ("cem", None, 1 / 2), ("cem", 1, 1 / 8), ("cem", 0, 0), ("erl", 2, 1 / 4)],
+    [("genetic", None, 1), ("cem", None, 3 / 8), ("cem", 1, 1 / 8), ("cem", 0, 0), ("erl", 2, 1 / 4)],
 )
 def test_the_agents_that_learn_take_the_time(method: str, learning: int | None, share: float) -> None:
     config = small_config(population={"size": 8}, evolution={"method": method, "learning_agents": learning})

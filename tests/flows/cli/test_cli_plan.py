@@ -74,7 +74,14 @@ def test_the_json_has_these_keys_and_adds_up() -> None:
     document = planned(*ENOUGH)
     assert list(document) == PLANNED_KEYS
     assert document["preset"] == "quickstart"
-    assert document["panel"] == {"days": 8_313, "columns": 20, "assets": 20, "features": 13, "mapped": True}
+    assert document["panel"] == {
+        "days": 8_313,
+        "columns": 20,
+        "assets": 20,
+        "features": 13,
+        "mapped": True,
+        "held_days": 5,
+    }
     assert all(list(part) == PART_KEYS for part in document["parts"])
     for phase, peak in document["phases"].items():
         assert peak["host_bytes"] == sum(part["host_bytes"] for part in document["parts"] if phase in part["phases"])
@@ -160,10 +167,24 @@ def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("eigen_core.task.panel_task.build_panel", lambda _: pytest.fail("data were read"))
     shape = ["--columns", "669", "--assets", "108", "--days", "3700"]
     document = planned("--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
-    assert document["panel"] == {"days": 3_700, "columns": 669, "assets": 108, "features": 15, "mapped": True}
+    assert document["panel"] == {
+        "days": 3_700,
+        "columns": 669,
+        "assets": 108,
+        "features": 15,
+        "mapped": True,
+        "held_days": None,
+    }
     assert document["calibration"]["generation_seconds"] > 0
     classic = planned("--columns", "30", "--days", "1000", "--set", "market.features=classic", *ENOUGH)
-    assert classic["panel"] == {"days": 1_000, "columns": 30, "assets": 30, "features": 9, "mapped": True}
+    assert classic["panel"] == {
+        "days": 1_000,
+        "columns": 30,
+        "assets": 30,
+        "features": 9,
+        "mapped": True,
+        "held_days": None,
+    }
     assert list(folder.iterdir()) == []
 
 
