@@ -133,7 +133,8 @@ class Prices:
         if rules not in self._fills:
             # A GPU has no deterministic cumulative sum.
             prices = (self.open, self.close, self.last_close, self.session, self.last_day)
-            found = Fills.of(*(values.cpu() for values in prices), trading)
+            opened, close, last_close, session, last_day = (values.cpu() for values in prices)
+            found = Fills.of(opened, close, last_close, session, last_day, trading)
             self._fills[rules] = found.to(self.close.device)
         return self._fills[rules]
 

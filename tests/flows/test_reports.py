@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("flows.reports.report_of", lambda *_: None)
     monkeypatch.setattr("flows.reports.report_page", lambda _: "page")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="Cannot write .*a file is in the place of a folder"):
+    with pytest.raises(InputError, match=r"Cannot write .*a file is in the place of a folder"):
         write_report("runs", ONE, span=None, agent="champion", file=tmp_path / "file" / "report.html")
 
 
