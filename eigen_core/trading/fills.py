@@ -123,7 +123,8 @@ class Fills:
 
     def to(self, device: torch.device) -> Self:
         """Return the same on a device."""
-        moved: dict[str, Any] = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
         return replace(self, **moved)
 
 
