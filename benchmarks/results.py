@@ -20,9 +20,11 @@ LOAD = os.getloadavg()[0]
 MOST_LOAD = 1.0
 COUNTS = frozenset(
     {
+        "audit",
         "claims",
         "control",
         "fuzz",
+        "intervals",
         "kill",
         "learnerplan",
         "learning",
@@ -32,6 +34,7 @@ COUNTS = frozenset(
         "populations",
         "portfolio_claims",
         "replayplan",
+        "timing_claims",
         "trust",
     }
 )
