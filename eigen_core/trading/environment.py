@@ -175,10 +175,11 @@ class TradingEnvironment:
     def portfolio(self) -> Tensor:
         """Return what agents see of their portfolio after the close of `days`, before the decision.
 
-        float16 `[E, A, 4]`: held (0 or 1), days since the decision / `holding_days`, unrealised gain (last known close
-        / entry price - 1, a fraction within plus or minus 5), coefficient / `max_coefficient` (the coefficient itself
-        if unbounded). Zero for an asset that is not held, for all of them when the episodes are over, and always if
-        `trading.observe_portfolio` is false. A position that closes on day t is not held on it any more.
+        float16 `[E, A, 4]`: held (0 or 1), days since the decision / `holding_days` (at most 1), unrealised gain (last
+        known close / entry price - 1, a fraction within plus or minus 5), coefficient / `max_coefficient` (the
+        coefficient itself if unbounded). Zero for an asset that is not held, for all of them when the episodes are
+        over, and always if `trading.observe_portfolio` is false. A position that closes on day t is not held on it any
+        more.
         """
         if self._positions is not None and self.trading.observe_portfolio:
             return self._positions.observed(self._step_index)

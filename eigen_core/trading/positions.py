@@ -94,7 +94,8 @@ class Positions:
         observed = torch.ones((longest - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
         _, days_held, self._gain, self._size = observed.unbind(-1)
         self._ages = torch.arange(1, longest, dtype=torch.float64, device=device)[:, None, None]
-        days_held.copy_(self._ages / trading.holding_days)
+        # Days on which its market is closed, or on which its sale waits, make a position older than the holding time.
+        days_held.copy_((self._ages / trading.holding_days).clamp(max=1.0))
         self._position = observed.view(torch.int64).squeeze(-1)
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
 

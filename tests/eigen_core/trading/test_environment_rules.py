@@ -409,7 +409,7 @@ def test_what_is_observed_is_what_the_trades_say(
         ends = int(first_days[trade["episode"]]) + trading.episode_days
         for day in range(decided + 1, min(trade["exit_day"], ends)):
             gain = min(float(prices.last_close[day, asset]) / trade["entry"] - 1.0, 5.0)
-            values = (1.0, (day - decided) / holding, gain, trade["coefficient"] / (limit or 1.0))
+            values = (1.0, min((day - decided) / holding, 1.0), gain, trade["coefficient"] / (limit or 1.0))
             step = day - int(first_days[trade["episode"]])
             expected[trade["episode"], step, asset] = torch.tensor(values, dtype=torch.float64).half()
     assert torch.equal(seen, expected)

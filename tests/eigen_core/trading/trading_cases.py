@@ -252,7 +252,7 @@ class SlowEpisode:
                 continue
             gain = self.close_known(day, asset) / position.entry - 1
             unit = 1.0 if self.trading.max_coefficient is None else self.trading.max_coefficient
-            age = (day - position.decision) / self.trading.holding_days
+            age = min((day - position.decision) / self.trading.holding_days, 1.0)
             seen.append([1.0, age, min(max(gain, -5.0), 5.0), min(position.coefficient / unit, 65_504.0)])
         return seen
 
