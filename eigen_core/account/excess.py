@@ -30,7 +30,8 @@ def excess_of_trades(
         trading: the rules.
         any_day: beyond what is gained by buying on any day of the span instead.
 
-    Both are of a trade (%), and the market is held as long; see `market_gains`, `excess_of` and `alpha_of`.
+    Both are of a trade (%), and the market's sale is due on the same day; see `market_gains`, `excess_of` and
+    `alpha_of`.
     """
     days = trades.asset.shape[1]
     made, day = trades.asset >= 0, np.arange(days)[:, None]
@@ -38,7 +39,7 @@ def excess_of_trades(
     if any_day:
         known_gains = ~np.isnan(of_day)
         of_day[:] = np.where(known_gains, of_day, 0.0).sum(axis=0) / np.maximum(known_gains.sum(axis=0), 1)
-    market = of_day[day, np.where(made, trades.exit_day - day, 0)]
+    market = of_day[day, np.where(made, trades.due_day(known.fills(trading)) - day, 0)]
     gains = net_gain(trading, torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     excess = np.where(made, gains - market, 0.0)
     gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)

@@ -1,7 +1,8 @@
 """Random traders matched to an agent.
 
-A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, held as long; only the
-assets are drawn at random. The market's own move, and how often and how long one is invested, earn both the same.
+A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on the
+same days; only the assets are drawn at random. The market's own move, and how often and how long one is invested, earn
+both the same.
 """
 
 from collections.abc import Iterator
@@ -40,9 +41,9 @@ def matched_traders(
 
     For each trade of the agent a trader buys, on the day of its decision, an asset drawn from those that are tradable
     that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. Its
-    sale is due at the close of the day of the agent's sale (`Fills`). Agents that buy the same asset on the same day
-    have traders that buy the same asset, if both may: accounts of agents that trade alike vary as much together as
-    those of their traders.
+    sale is due at the close of the day on which the agent's sale was due (`DecidedTrades.due_day`). Agents that buy the
+    same asset on the same day have traders that buy the same asset, if both may: accounts of agents that trade alike
+    vary as much together as those of their traders.
     """
     group = max(1, _DECISIONS // trades.asset.size)
     for first in range(0, draws, group):
@@ -60,7 +61,8 @@ def _draw(
     fills = known.fills(trading)
     entries, sale_days = fills.entry.cpu().numpy(), fills.sale_day.cpu().numpy()
     agents, days, purchases = trades.asset.shape
-    due = np.clip(trades.exit_day, 0, known.days - 1)
+    due_day = trades.due_day(fills)
+    due = np.clip(due_day, 0, known.days - 1)
     rows, agent = np.arange(traders)[:, None], np.arange(agents)
     asset = np.full((traders, agents, days, purchases), -1)
     free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
@@ -79,12 +81,12 @@ def _draw(
             sold = sale_days[due[:, day, purchase], chosen]
             held_until = np.where(buys, sold, free_from[rows, agent, chosen])
             free_from[rows, agent, chosen] = held_until
-    return trades_at_close(asset, trades.exit_day, trades.coefficient, known, trading)
+    return trades_at_close(asset, due_day, trades.coefficient, known, trading)
 
 
 def trades_at_close(
     asset: NDArray[np.int64],
-    exit_day: NDArray[np.int64],
+    due_day: NDArray[np.int64],
     coefficient: NDArray[np.float64],
     known: Prices,
     trading: TradingConfig,
@@ -93,7 +95,7 @@ def trades_at_close(
 
     Args:
         asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
-        exit_day, coefficient: of each, or of each agent's; -1: none.
+        due_day, coefficient: of each, or of each agent's; -1: none.
         known: prices of the span, as `prices_of_span` returns them.
         trading: the rules.
     """
@@ -101,14 +103,14 @@ def trades_at_close(
     entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
     shape = asset.shape
     days, purchases = shape[-2:]
-    decided, due = np.arange(days)[:, None], np.clip(exit_day, 0, known.days - 1)
+    decided, due = np.arange(days)[:, None], np.clip(due_day, 0, known.days - 1)
     column = np.maximum(asset, 0)
     opened = (
         ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros(entries.shape, np.bool_)
     )
     columns: dict[str, NDArray[Any]] = {
         "asset": asset,
-        "exit_day": np.where(exit_day < 0, -1, sale_days[due, column]),
+        "exit_day": np.where(due_day < 0, -1, sale_days[due, column]),
         "entry": entries[decided, column],
         "exit": sales[due, column] * (1.0 - trading.slippage_bps / BASIS_POINTS),
         "target": np.full(shape, np.nan),

@@ -50,7 +50,7 @@ def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]
 def play_shifted_trades(
     trades: DecidedTrades, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
 ) -> MatchedTraders:
-    """Return what the agents' trades earn at other times, sold at the close after as many days.
+    """Return what the agents' trades earn at other times, with sales that are due at the close after as many days.
 
     Args:
         trades: of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
@@ -62,18 +62,19 @@ def play_shifted_trades(
     A trade whose order is not filled at the other time is not made.
     """
     agents, days, _ = trades.asset.shape
-    entries = known.fills(config.trading).entry.cpu().numpy()
+    fills = known.fills(config.trading)
+    entries, due_day = fills.entry.cpu().numpy(), trades.due_day(fills)
     closes = known.last_close[:days].cpu().numpy()
     settings, finals = share_of_capital(config.account, agents), [np.empty(0)]
     decided = np.arange(days)[:, None]
     for shifts in _groups(shifts_of(days, config.trading, most), trades.asset.size):
         moved = (decided[:, 0] - shifts[:, None]) % days
         # [shifts, agents, days, K]
-        asset, held = (np.moveaxis(values[:, moved], 0, 1) for values in (trades.asset, trades.exit_day - decided))
+        asset, held = (np.moveaxis(values[:, moved], 0, 1) for values in (trades.asset, due_day - decided))
         coefficient = np.moveaxis(trades.coefficient[:, moved], 0, 1)
         filled = (asset >= 0) & ~np.isnan(entries[decided, np.maximum(asset, 0)])
-        asset, exits = np.where(filled, asset, -1), np.where(filled, decided + held, -1)
-        shifted = trades_at_close(asset, exits, coefficient, known, config.trading)
+        asset, due = np.where(filled, asset, -1), np.where(filled, decided + held, -1)
+        shifted = trades_at_close(asset, due, coefficient, known, config.trading)
         accounts = trade_accounts(shifted, closes, dates, config.trading, settings)
         finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
     return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, DESCRIPTION)

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from eigen_core.account.equity import Accounts, Values, share_of
 from eigen_core.account.fees import Fees, daily_rates
 from eigen_core.config import AccountConfig, TradingConfig
+from eigen_core.trading import Fills
 from eigen_core.trading.fills import fill_offset
 
 # Cash below this share of the capital is what rounding has left: it buys nothing.
@@ -57,6 +59,17 @@ class DecidedTrades:
             at_target=np.zeros(shape, dtype=np.bool_),
             at_open=np.zeros(shape, dtype=np.bool_),
         )
+
+    def due_day(self, fills: Fills) -> Indices:
+        """Return the day on which each sale was due, counted as `exit_day` is; see `Fills.due_after`.
+
+        Args:
+            fills: of the prices and rules by which the trades were filled.
+        """
+        day = torch.arange(self.asset.shape[1], device=fills.due_offset.device)[:, None]
+        asset, exit_day = (torch.tensor(values, device=day.device) for values in (self.asset, self.exit_day))
+        due: Indices = (day + fills.due_after(day, asset.clamp(min=0), exit_day - day)).cpu().numpy()
+        return due
 
 
 @dataclass(frozen=True)

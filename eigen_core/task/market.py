@@ -107,7 +107,8 @@ class MarketTask(PanelTask):
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
         """Return what is counted in episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
-        market = self._market_gains[days.unsqueeze(-1), summary.exit_offset]
+        day, fills = days.unsqueeze(-1), self.evaluator.prices.fills(self._config.trading)
+        market = self._market_gains[day, fills.due_after(day, summary.asset.clamp(min=0), summary.exit_offset)]
         beyond = sum_of_day(torch.where(summary.bought, summary.gain - market, 0.0))
         counted = {name: getattr(summary, name) for name in _COUNTED}
         counted |= {"first_day": days[:, 0], "excess_of_days": beyond, "trades_of_days": summary.bought.sum(dim=-1)}

@@ -150,8 +150,9 @@ class MarketNeeds:
             ),
             Kept(
                 "fills",
-                "Price of an order on each day, of purchases and of sales, days of sales, 8 bytes each, and ends.",
-                (8 * DOUBLE + 1) * traded,
+                "Price of an order on each day, of purchases and of sales, days of sales and on which they are due, 8 "
+                "bytes each, and ends.",
+                (9 * DOUBLE + 1) * traded,
             ),
             *self._held_prices_kept,
             *self._agent.encoder.kept,

@@ -1,4 +1,4 @@
-"""What trades earn beyond the market: their gain less that of all assets bought on the same day and held as long."""
+"""What trades earn beyond the market: their gain less that of all assets that are due to be sold on the same day."""
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
     """Return what an asset drawn at random gains: float64 `[days, longest + 1]`, NaN where none can be bought.
 
     Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold at the
-    fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`.
+    fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`. A trade is compared with the entry at
+    `Fills.due_after`: where its sale waits, the sale of the market has to wait too.
     """
     days, fills = prices.days, prices.fills(trading)
     day = torch.arange(days, device=fills.entry.device)
@@ -25,7 +26,9 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
     gains = torch.full((days, fills.longest + 1), torch.nan, dtype=torch.float64, device=day.device)
     for offset in range(fill_offset(trading), fills.longest + 1):
         row = torch.minimum(day + offset, last)
-        gains[:, offset] = gain_at_close(trading, fills.entry, fills.sale[row]).nanmean(dim=1)
+        # A sale that is due later is none: what is held counts at the last close, also of an asset that has ended.
+        sale = torch.where((day + offset > last)[:, None], prices.last_close[row], fills.sale[row])
+        gains[:, offset] = gain_at_close(trading, fills.entry, sale).nanmean(dim=1)
     return gains
 
 

@@ -32,6 +32,8 @@ class Fills:
             a day after `Prices.last_day` where it is not filled.
         exit, exit_offset: float64, int64, by the day of the decision: the same of the sale that ends the holding time,
             as days after the decision.
+        due_offset: int64, by the day of the decision: days to the day on which that sale is due. It is less than
+            `exit_offset` where the sale waits.
         target_offset: int64, by the day of the decision: the last day after it on which a sale target can be reached.
         ended: bool, the asset counts as ended on the day.
         longest: most days from a decision that is filled to its sale; at least `trading.holding_days`.
@@ -44,6 +46,7 @@ class Fills:
     sale_day: Tensor
     exit: Tensor
     exit_offset: Tensor
+    due_offset: Tensor
     target_offset: Tensor
     ended: Tensor
     longest: int
@@ -116,6 +119,7 @@ class Fills:
             sale_day=sale_day,
             exit=exit_price,
             exit_offset=exit_day - day,
+            due_offset=due - day,
             target_offset=last_target - day,
             ended=ended,
             longest=max(holding, 0 if classic else int(torch.where(can_buy, exit_day - day, 0).amax())),
@@ -126,6 +130,16 @@ class Fills:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
         return replace(self, **moved)
+
+    def due_after(self, day: Tensor, asset: Tensor, exit_offset: Tensor) -> Tensor:
+        """Return how many days after the decision the sale of each trade was due, int64.
+
+        That is the day of the exit, except where the sale at the end of the holding time waited for its fill.
+
+        Args:
+            day, asset, exit_offset: int64, of each trade, of shapes that can be broadcast to each other.
+        """
+        return torch.minimum(exit_offset, self.due_offset[day, asset])
 
 
 def fill_offset(trading: TradingConfig) -> int:

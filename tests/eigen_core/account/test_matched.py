@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from trading_cases import prices_of, random_panel
+from numpy.typing import NDArray
+from trading_cases import prices_of, random_panel, suspended_market
 
 from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.excess import excess_of_trades
@@ -32,14 +33,38 @@ def agents_trades(agents: int, trading: TradingConfig = CONFIG.trading) -> tuple
     return trade_day_by_day(known, trading, len(SPAN), agents, decide), known
 
 
+def trades_of_one_asset(fill: str) -> tuple[DecidedTrades, Prices, Config]:
+    """Trades without a sale target in a market of one asset that is suspended on some days."""
+    trading = {"holding_days": 5, "settlement_days": 5, "fill": fill, "min_target": 5.0, "max_target": 6.0}
+    config, panel = Config.model_validate({"trading": trading}), suspended_market(len(SPAN))
+    known = prices_of_span(prices_of(panel), range(panel.days), 5)
+    action = torch.full((1, 1), 3.0)
+    trades = trade_day_by_day(known, config.trading, panel.days, 1, lambda *_: (action, action))
+    waited = trades.exit_day - np.arange(panel.days)[:, None] > 5
+    assert (waited & (trades.asset >= 0) & (trades.exit_day < panel.days)).any()
+    return trades, known, config
+
+
+def due_days(trades: DecidedTrades, known: Prices, trading: TradingConfig) -> NDArray[np.int64]:
+    """The day of the span on which the sale of each of the agents' trades was due, one after the other."""
+    sessions, due = known.session.numpy(), trades.exit_day.copy()
+    for agent, day, purchase in np.argwhere(trades.asset >= 0).tolist():
+        at = (agent, day, purchase)
+        held = sessions[day + 1 :, trades.asset[at]].cumsum()
+        holding_ends = day + 1 + np.flatnonzero(held >= trading.holding_days)
+        due[at] = min([int(trades.exit_day[at]), *holding_ends[:1]])
+    return due
+
+
 def with_purchases(purchases: int) -> TradingConfig:
     return CONFIG.trading.model_copy(update={"purchases_per_day": purchases, "holding_days": 8 // purchases})
 
 
 @pytest.mark.parametrize("purchases", [1, 3])
 def test_a_matched_trader_differs_from_the_agent_in_the_assets_alone(purchases: int) -> None:
-    trades, known = agents_trades(2, with_purchases(purchases))
-    drawn = next(matched_traders(trades, known, CONFIG.trading, 20, 1, "champion"))
+    trading = with_purchases(purchases)
+    trades, known = agents_trades(2, trading)
+    drawn = next(matched_traders(trades, known, trading, 20, 1, "champion"))
     entries = entry_prices(known, CONFIG.trading).numpy()
     made = drawn.asset >= 0
     expected = np.tile(trades.asset >= 0, (20, 1, 1))
@@ -47,8 +72,8 @@ def test_a_matched_trader_differs_from_the_agent_in_the_assets_alone(purchases: 
     assert not (made & ~expected).any()
     assert expected[..., -1].any()
     np.testing.assert_array_equal(drawn.coefficient[made], np.tile(trades.coefficient, (20, 1, 1))[made])
-    # A sale of the agent's day waits for the next price of the trader's own asset.
-    due, sold = np.tile(trades.exit_day, (20, 1, 1))[made], drawn.exit_day[made]
+    # A sale that is due on the agent's day waits for the next price of the trader's own asset.
+    due, sold = np.tile(due_days(trades, known, trading), (20, 1, 1))[made], drawn.exit_day[made]
     closes, opens = known.close.numpy(), known.open.numpy()
     for day, exit_day, asset in zip(due.tolist(), sold.tolist(), drawn.asset[made].tolist(), strict=True):
         has_price = ~np.isnan(closes[day:, asset])
@@ -79,7 +104,8 @@ def test_where_all_assets_are_alike_random_traders_earn_what_the_agent_does() ->
     trades, known = agents_trades(1)
     closes = np.exp(np.cumsum(np.random.default_rng(2).normal(0.0, 0.01, len(SPAN) + 8)))[:, None] * np.ones((1, 8))
     panel = random_panel(11, days=len(SPAN) + 8, assets=8)
-    alike = prices_of(type(panel)(**{**vars(panel), **dict.fromkeys(("open", "high", "low", "close"), closes)}))
+    columns = {**dict.fromkeys(("open", "high", "low", "close"), closes), "valid": np.ones_like(panel.valid)}
+    alike = prices_of(type(panel)(**{**vars(panel), **columns}))
     known = prices_of_span(alike, range(len(SPAN)), 8)
     trades = next(matched_traders(trades, known, CONFIG.trading, 1, 7, "agent"))
     matched = play_matched_traders(trades, known, DATES, CONFIG, 25, "champion")
@@ -88,6 +114,15 @@ def test_where_all_assets_are_alike_random_traders_earn_what_the_agent_does() ->
     excess, _ = excess_of_trades(trades, known, CONFIG.trading)
     assert excess is not None
     assert excess.mean == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
+def test_who_draws_the_asset_of_the_agent_earns_the_same_also_where_its_sales_wait(fill: str) -> None:
+    trades, known, config = trades_of_one_asset(fill)
+    matched = play_matched_traders(trades, known, DATES, config, 3, "champion")
+    closes = known.last_close[: len(SPAN)].numpy()
+    accounts = trade_accounts(trades, closes, DATES, config.trading, config.account)
+    assert matched.total_returns == pytest.approx(accounts.equity[0, -1] / accounts.capital - 1.0, abs=1e-12)
 
 
 def test_the_quantile_is_the_share_of_traders_that_earned_less() -> None:

@@ -1,10 +1,15 @@
 """What an agent's decisions earn at other times keeps its exposure, and leaves only the times to luck."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
 from trading_cases import panel_of, prices_of
 
 from eigen_core.account import DecidedTrades, trade_accounts
-from eigen_core.account.days import prices_of_span
+from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.shifted import fewest_days, play_shifted_trades, play_shifted_weights, shifts_of
 from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config, TradingConfig
@@ -71,6 +76,25 @@ def test_a_steady_market_gives_every_time_as_much() -> None:
     own = weights_accounts(weights, entries, closes, dates, CONFIG.trading, CONFIG.account).curve(0)
     found = play_shifted_weights(weights, tradable, entries, closes, dates, CONFIG, MOST).total_returns
     np.testing.assert_allclose(found, own.equity[-1] / own.capital - 1.0)
+
+
+def test_the_wait_of_a_sale_is_not_shifted_with_its_trade() -> None:
+    """The market of the other days does not halt: a sale there is filled when it is due."""
+    closes: NDArray[np.float64] = 100.0 * 1.01 ** np.arange(DAYS, dtype=np.float64)[:, None]
+    closes[22:36] = np.nan
+    panel = panel_of(closes, closes, closes)
+    panel = replace(panel, valid=np.ones_like(panel.valid))
+    known = prices_of_span(prices_of(panel), range(DAYS), HOLDING)
+    size = CONFIG.trading.max_coefficient or 1.0
+    trading = CONFIG.trading.model_copy(update={"min_target": 5.0, "max_target": 6.0})
+
+    def decide(day: int, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((1, 1), size if day == 20 else 0.0), torch.full((1, 1), 6.0)
+
+    trades = trade_day_by_day(known, trading, DAYS, 1, decide)
+    assert trades.exit_day[0, 20, 0] == 36
+    found = play_shifted_trades(trades, known, panel.dates, CONFIG, MOST)
+    assert found.median_return == pytest.approx((1.01 ** (HOLDING - 1) - 1.0) / HOLDING)
 
 
 def test_weights_keep_their_exposure_where_an_asset_is_not_tradable() -> None:

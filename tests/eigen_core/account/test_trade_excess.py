@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_matched import CONFIG, agents_trades
+from test_matched import CONFIG, agents_trades, due_days, trades_of_one_asset
 
 from eigen_core.account.excess import alpha_of, alpha_of_days, excess_of_trades
 from eigen_core.account.trades import DecidedTrades
@@ -59,14 +59,24 @@ def test_excess_of_trades_is_that_of_each_trade() -> None:
     entries, market = entry_prices(known, CONFIG.trading).numpy(), market_gains(known, CONFIG.trading).numpy()
     cost = CONFIG.trading.cost_bps / 1e4
     gains = []
+    due = due_days(trades, known, CONFIG.trading)
     for day in np.flatnonzero(trades.asset[0, :, 0] >= 0):
         entry, left = entries[day, trades.asset[0, day, 0]], trades.exit[0, day, 0]
         gain = left * (1.0 - cost) / (entry * (1.0 + cost)) - 1.0
-        gains.append(gain - market[day, trades.exit_day[0, day, 0] - day])
+        gains.append(gain - market[day, due[0, day, 0] - day])
     assert excess is not None
     assert alpha is not None
     assert excess.mean == pytest.approx(100.0 * float(np.mean(gains)))
     assert excess.trades == alpha.trades == len(gains)
+
+
+@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
+def test_one_asset_is_the_market_also_where_its_sales_wait(fill: str) -> None:
+    trades, known, config = trades_of_one_asset(fill)
+    excess, _ = excess_of_trades(trades, known, config.trading)
+    assert excess is not None
+    assert excess.trades > 10
+    assert excess.mean == excess.standard_error == 0.0
 
 
 @pytest.mark.parametrize("axis", [0, 2], ids=["of agents", "of an agent"])

@@ -6,42 +6,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from trading_cases import Array, SlowEpisode, prices_of, random_panel
+from trading_cases import Array, SlowEpisode, prices_of, random_panel, slow_market_gain
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading import Prices, excess_of, market_gains, trade_whole_episodes
-
-
-def slow_sale(rules: SlowEpisode, due: int, asset: int) -> float:
-    """What a sale gets that is due at the close of a day."""
-    last = rules.close_known(due, asset)
-    if not np.isnan(rules.panel.close[due, asset]):
-        return last
-    for day in range(due, rules.panel.days):
-        price, _ = rules.fill_price(day, asset)
-        if day > due and not np.isnan(price):
-            return price
-        if rules.has_ended(day, asset):
-            return last * (1.0 - (rules.trading.delisting_loss or 0.0))
-    return last
-
-
-def slow_market_gain(rules: SlowEpisode, prices: Prices, day: int, offset: int) -> float:
-    """The mean net gain of the assets that a decision on a day can buy, one asset after the other."""
-    gains, trading = [], rules.trading
-    fill_day = day if trading.fill == "same_close" else day + 1
-    for asset in range(prices.assets):
-        if fill_day >= prices.days or not prices.tradable[day, asset]:
-            continue
-        fill = float(prices.close[fill_day, asset])
-        if trading.fill == "next_open" and not prices.open[fill_day, asset].isnan():
-            fill = float(prices.open[fill_day, asset])
-        if not fill > 0.0:
-            continue
-        paid = fill * (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4)
-        sold = slow_sale(rules, min(day + offset, prices.days - 1), asset)
-        gains.append(sold * (1.0 - trading.slippage_bps / 1e4) * (1.0 - trading.cost_bps / 1e4) / paid - 1.0)
-    return float(np.mean(gains)) if gains else float("nan")
+from eigen_core.trading import excess_of, market_gains, trade_whole_episodes
 
 
 @pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
@@ -52,7 +20,7 @@ def test_the_market_gains_what_an_asset_drawn_at_random_gains(fill: str) -> None
     trading = TradingConfig(**settings, delisting_days=9)
     gains, rules = market_gains(prices, trading), SlowEpisode(panel, trading, 0)
     first = 0 if fill == "same_close" else 1
-    slow = [[slow_market_gain(rules, prices, day, offset) for offset in range(first, 16)] for day in range(60)]
+    slow = [[slow_market_gain(rules, day, offset) for offset in range(first, 16)] for day in range(60)]
     np.testing.assert_allclose(gains[:, first:16].numpy(), np.array(slow), rtol=1e-12, equal_nan=True)
 
 
@@ -118,7 +86,8 @@ def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
     _, summary = trade_whole_episodes(prices, trading, starts, coefficients, targets)
     market = market_gains(prices, trading)
     days = starts.unsqueeze(1) + torch.arange(trading.trading_days)
-    excess = summary.gain - market[days.unsqueeze(2), summary.exit_offset]
+    day, assets = days.unsqueeze(2), summary.asset.clamp(min=0)
+    excess = summary.gain - market[day, prices.fills(trading).due_after(day, assets, summary.exit_offset)]
     gained = torch.where(summary.bought, excess, 0.0).squeeze(2).numpy()
     found = excess_of(gained, summary.bought.squeeze(2).double().numpy(), starts.numpy(), trading.holding_days)
     assert found is not None

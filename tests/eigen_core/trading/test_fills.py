@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel
+from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel, slow_market_gain
 
 from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.excess import excess_of_trades
@@ -78,8 +78,16 @@ def test_account_and_excess_equal_a_loop_over_the_days(
         trade, at = expected[day, int(trades.asset[0, day, order])], (0, day, order)
         if account.shares[at] > 0.0 and trade["exit_day"] < span.stop:
             assert account.gain[at] / account.paid[at] == pytest.approx(trade["gain"], abs=1e-12)
+    # The market sells on the day on which a sale was due, and waits as the trade does.
+    beyond = []
+    for trade in expected.values():
+        decision, asset = trade["decision_day"], trade["asset"]
+        due = slow.due_day(decision, asset, trade["exit_day"])
+        beyond.append(trade["gain"] - slow_market_gain(slow, decision, due - decision))
+    trades.asset[:, -1] = -1
     excess, _ = excess_of_trades(trades, known, trading)
-    assert excess is None or np.isfinite(excess.mean)
+    assert (excess is None) == (len(beyond) < 2)
+    assert excess is None or excess.mean == pytest.approx(100.0 * np.mean(beyond), abs=1e-9)
 
 
 def ramps_with_halts() -> Panel:

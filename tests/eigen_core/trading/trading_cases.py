@@ -158,6 +158,15 @@ class SlowEpisode:
             day -= 1
         return sessions >= self.trading.delisting_days
 
+    def due_day(self, decision: int, asset: int, exit_day: int) -> int:
+        """The day on which the sale of a trade was due: that of its exit, or the end of the holding time before."""
+        sessions = 0
+        for day in range(decision + 1, exit_day):
+            sessions += self.is_session(day, asset)
+            if sessions >= self.trading.holding_days:
+                return day
+        return exit_day
+
     def gain(self, entry: float, price: float) -> float:
         cost = self.trading.cost_bps / 10_000
         return price * (1 - cost) / (entry * (1 + cost)) - 1
@@ -301,3 +310,44 @@ class SlowEpisode:
         if not self.trades:
             self.rewards[trading.trading_days - 1] -= trading.no_trade_penalty
         return self
+
+
+def slow_sale(rules: SlowEpisode, due: int, asset: int) -> float:
+    """What a sale gets that is due at the close of a day; after the last day, what is held is worth the last close."""
+    if due >= rules.panel.days:
+        return rules.close_known(rules.panel.days - 1, asset)
+    last = rules.close_known(due, asset)
+    if not math.isnan(rules.panel.close[due, asset]):
+        return last
+    for day in range(due, rules.panel.days):
+        price, _ = rules.fill_price(day, asset)
+        if day > due and not math.isnan(price):
+            return price
+        if rules.has_ended(day, asset):
+            return last * (1.0 - (rules.trading.delisting_loss or 0.0))
+    return last
+
+
+def slow_market_gain(rules: SlowEpisode, day: int, offset: int) -> float:
+    """The mean net gain of the assets that a decision on a day can buy, one asset after the other."""
+    gains, trading = [], rules.trading
+    fill_day = day if trading.fill == "same_close" else day + 1
+    for asset in range(rules.panel.assets):
+        if fill_day >= rules.panel.days or math.isnan(rules.panel.close[day, asset]):
+            continue
+        fill, _ = rules.fill_price(fill_day, asset)
+        if math.isnan(fill):
+            continue
+        paid = fill * (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4)
+        sold = slow_sale(rules, day + offset, asset)
+        gains.append(sold * (1.0 - trading.slippage_bps / 1e4) * (1.0 - trading.cost_bps / 1e4) / paid - 1.0)
+    return float(np.mean(gains)) if gains else math.nan
+
+
+def suspended_market(days: int, assets: int = 1) -> Panel:
+    """Prices with an open each day, and days of the market on which some asset is suspended: a vendor's volume is 0."""
+    random = np.random.default_rng(days)
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.03, (days, assets)), axis=0))
+    close[random.random((days, assets)) < 0.15] = np.nan
+    panel = panel_of(close * np.exp(random.normal(0.0, 0.02, (days, assets))), close, close)
+    return replace(panel, valid=np.ones_like(panel.valid))
