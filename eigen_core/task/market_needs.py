@@ -250,7 +250,7 @@ class MarketNeeds:
         whole = self._agent.actor(count, days)
         played = 2 * SINGLE * count * days * self.panel.assets * self._actions.values
         acting = max(self._choose(count, days, 3), whole.hidden + max(2 * played, self._prepare(agents, days)))
-        return rows + max(acting, whole.hidden + played + self._trade(count))
+        return rows + max(acting, played + self._trade(count))
 
     def _prepare(self, agents: int, days: int) -> int:
         """The most at once while the actor is prepared for days that are picked from those that are encoded."""
