@@ -7,7 +7,7 @@ from browser import Browser, browser, missing_browser
 from operated import GENERATIONS, PHASES, Operated, Undisturbed
 from selenium.webdriver.support.ui import Select
 
-from eigen_core.config import PRESET_NAMES
+from eigen_core.config import PRESET_NAMES, Config
 from flows.operations.deploying import client_of
 from flows.operations.launching import run_page_of
 from tasks.artifacts import artifact_key
@@ -130,7 +130,10 @@ def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Op
     assert seen == tab
     parameters = created[0]["parameters"]
     assert all(run["parameters"] == parameters for run in created)
-    assert parameters["config"] == {"preset": "eigen2"}
+    # The form gives the fields of a section within a section, each as none.
+    assert set(parameters["config"]) <= {"preset", "market"}
+    assert set(parameters["config"].get("market", {})) <= {"columns"}
+    assert Config.model_validate(parameters["config"]) == Config(preset="eigen2")
     assert set(parameters) <= {"config", "run", "resume"}
     assert not parameters.get("run")
     assert not parameters.get("resume")
