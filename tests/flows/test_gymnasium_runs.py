@@ -48,7 +48,7 @@ def test_an_environment_of_the_old_api_is_refused_before_a_run_is_made(tmp_path:
 def test_a_reward_that_is_no_number_is_named_and_no_resume_is_advised(tmp_path: Path) -> None:
     ended = trained(tmp_path, "NotFiniteEnvironment")
     assert ended.returncode == 1
-    said = ended.stderr.splitlines()[-1]
+    (said,) = (line for line in ended.stderr.splitlines() if line.startswith("eigen:"))
     assert "gave the reward nan, which is not finite, in step 3 of the episode" in said
     assert "Go on with" not in said
     assert "is tried again" not in ended.stderr

@@ -177,7 +177,7 @@ def test_a_text_in_place_of_any_other_setting_is_refused_by_all_commands(
     plant(hostile, trained, nested(key, hostile.values_of(key)[0]))
     said = use(hostile)
     hostile.assert_not_followed(*look(hostile), *said)
-    assert "cannot be used" in said[0]
+    assert said[0].startswith("eigen: ")
 
 
 @pytest.mark.thorough
