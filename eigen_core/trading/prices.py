@@ -133,7 +133,7 @@ class Prices:
         if rules not in self._fills:
             # A GPU has no deterministic cumulative sum.
             prices = (self.open, self.close, self.last_close, self.session, self.last_day)
-            opened, close, last_close, session, last_day = (values.cpu() for values in prices)
+            opened, close, last_close, session, last_day = map(_on_host, prices)
             found = Fills.of(opened, close, last_close, session, last_day, trading)
             self._fills[rules] = found.to(self.close.device)
         return self._fills[rules]
@@ -147,3 +147,7 @@ class Prices:
     def days(self) -> int:
         """Number of days."""
         return int(self.close.shape[0])
+
+
+def _on_host(values: Tensor) -> Tensor:
+    return values.cpu()

@@ -21,8 +21,8 @@ import eigen_core.learners.ppo
 import eigen_core.replay
 import eigen_core.task.market_rollouts
 import eigen_core.trading.environment
-import eigen_core.trading.fills
 import eigen_core.trading.portfolio
+import eigen_core.trading.prices
 import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, choices
 from eigen_core.evolution import Champion, Ended
@@ -49,8 +49,8 @@ def read_back(patch: pytest.MonkeyPatch) -> None:
         eigen_core.evolution.pbt, "_genes", lambda agents: {name: [0.5] * agents.size for name in agents.genes}
     )
     patch.setattr(Learned, "of", classmethod(lambda cls, group, *_: cls(group, {})))
-    # Once a run: the longest time to a sale, and the days on which some position stays as it is.
-    patch.setattr(eigen_core.trading.fills, "_on_host", lambda _: 9)
+    # Once a run: prices, of which the fills are computed, and the days on which some position stays as it is.
+    patch.setattr(eigen_core.trading.prices, "_on_host", lambda held: torch.zeros(held.shape, dtype=held.dtype))
     patch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.zeros(len(stays), dtype=bool))
     # Once a run or a resume: days of transitions that batches are drawn by.
     patch.setattr(eigen_core.replay, "_on_host", lambda column, _: torch.zeros(column.shape, dtype=column.dtype))
