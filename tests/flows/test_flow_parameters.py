@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import jsonschema
 import pytest
+from hostile_settings import HOSTILE, nested
 from prefect.context import _deployment_id
 from prefect.utilities.callables import parameter_schema
 
@@ -17,22 +17,6 @@ from flows.choosing import with_own_settings
 from flows.cleanup import cleanup_flow
 from flows.operations.home import Home
 from flows.train import train_flow
-
-HOSTILE: dict[str, Any] = {
-    "scheduler": "tcp://192.0.2.1:8786",
-    "checkpoint.store": "/etc",
-    "checkpoint.local": "/etc",
-    "reporting.trackers": ["mlflow"],
-    "reporting.tensorboard_folder": "/etc",
-    "reporting.mlflow_uri": "http://192.0.2.1",
-    "reporting.mlflow_experiment": "theirs",
-}
-
-
-def nested(key: str, value: object) -> dict[str, Any]:
-    """A setting as nested values."""
-    section, _, name = key.rpartition(".")
-    return {section: {name: value}} if section else {name: value}
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """Every setting is a run's or this machine's own, and a store gives none of the latter."""
 
-from typing import Any
-
 import pytest
+from hostile_settings import HOSTILE, nested
 
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
@@ -10,22 +9,6 @@ from eigen_core.config.loading import config_from_values, load_config, values_of
 from eigen_core.config.machine import MACHINE_SETTINGS, RUN_SETTINGS, machine_values, names_module, run_values
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
-
-HOSTILE: dict[str, Any] = {
-    "scheduler": "tcp://192.0.2.1:8786",
-    "checkpoint.store": "/etc",
-    "checkpoint.local": "/etc",
-    "reporting.trackers": ["mlflow"],
-    "reporting.tensorboard_folder": "/etc",
-    "reporting.mlflow_uri": "http://192.0.2.1",
-    "reporting.mlflow_experiment": "theirs",
-}
-
-
-def nested(key: str, value: object) -> dict[str, Any]:
-    """A setting as nested values."""
-    section, _, name = key.rpartition(".")
-    return {section: {name: value}} if section else {name: value}
 
 
 def test_every_setting_is_in_one_of_the_two_tables() -> None:
