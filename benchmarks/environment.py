@@ -58,7 +58,7 @@ class _Market:
         self.reference = _reference()
         self.trading = TradingConfig()
         self.panel: Panel = self.reference.random_panel(assets, _PANEL_DAYS, assets)
-        self.prices = Prices.of_panel(self.panel, torch.device("cpu"))
+        self.prices: Prices = self.reference.prices_of(self.panel)
         self.held_prices = HeldPrices.of(self.prices, self.trading)
         generator = keyed_generator(1, 0, "benchmarks", "environment", assets)
         shape = (max(_EPISODES), self.trading.episode_days, assets)

@@ -178,7 +178,7 @@ class _Keeper:
         self._rates = daily_rates(self.settings.interest, self.dates)
         self._cash = np.full(shape[0], self.settings.capital)
         self._interest = np.zeros(shape[0])
-        self._decision_equity = np.empty(shape[:2])
+        self._decision_equity = np.zeros(shape[:2])
         self._per_day = {name: np.zeros(shape[:2]) for name in ("equity", "exposure", "traded", "costs")}
         self._per_trade = {name: np.zeros(shape) for name in ("shares", "paid", "received", "trade_costs")}
         decided = np.arange(shape[1])[:, None]
