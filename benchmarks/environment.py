@@ -60,6 +60,8 @@ class _Market:
         self.panel: Panel = self.reference.random_panel(assets, _PANEL_DAYS, assets)
         self.prices: Prices = self.reference.prices_of(self.panel)
         self.held_prices = HeldPrices.of(self.prices, self.trading)
+        # Days on which an asset trades are known to both before the time is taken: `_compare` fills them.
+        self.sessions: dict[tuple[int, int], bool] = {}
         generator = keyed_generator(1, 0, "benchmarks", "environment", assets)
         shape = (max(_EPISODES), self.trading.episode_days, assets)
         self.coefficients = torch.tensor(2.0 * generator.random(shape, dtype="float32"))
@@ -84,7 +86,9 @@ class _Market:
         coefficients, targets = self.coefficients.numpy(), self.targets.numpy()
         rewards = []
         for index in range(_SLOW_EPISODES):
-            episode = self.reference.SlowEpisode(self.panel, self.trading, int(self.first_days[index]))
+            episode = self.reference.SlowEpisode(
+                self.panel, self.trading, int(self.first_days[index]), sessions=self.sessions
+            )
             if not observed:
                 episode.observe = _nothing
             rewards.append(episode.run(coefficients[index], targets[index]).rewards)
