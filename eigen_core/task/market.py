@@ -62,7 +62,7 @@ class MarketTask(PanelTask):
         """Say where so few assets are traded that agents can hardly choose among them."""
         held, purchases = config.trading.holding_days, config.trading.purchases_per_day
         judged = PanelTask.cautions(config, facts)
-        if facts.assets > held * purchases:
+        if facts.assets == 1 or facts.assets > held * purchases:
             return judged
         if purchases == 1:
             often, hold = "one purchase a day", "Hold for fewer days than there are assets"
@@ -125,10 +125,13 @@ class MarketTask(PanelTask):
         }
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
-        """Return what the trades of rollouts gained beyond the market; None with fewer than two trades."""
+        """Return what the trades of rollouts gained beyond the market; None with fewer than two trades or assets."""
         return self._excess_of(joined_counts(rollouts))
 
     def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+        if self.panel.assets == 1:
+            # The market is this asset: every trade gains what the market does.
+            return None
         first, gained, traded = (counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
         return excess_of(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
 

@@ -11,9 +11,9 @@ from eigen_core.generation.phases import validation_slices
 from eigen_core.records import Excess
 
 
-def trained(group_size: int, generations: int) -> TrainingState:
+def trained(group_size: int, generations: int, assets: int = 6) -> TrainingState:
     config = small_config(population={"group_size": group_size})
-    state = start_training(config, random_panel(config))
+    state = start_training(config, random_panel(config, assets=assets))
     for _ in range(generations):
         evaluate(state)
         train(state)
@@ -44,3 +44,9 @@ def test_it_stays_while_the_champion_does() -> None:
         if after.champion_generation == before.champion_generation:
             assert after.champion_excess == before.champion_excess
     assert len({record.champion_generation for record in history}) < len(history)
+
+
+def test_one_asset_is_the_market_itself() -> None:
+    state = trained(0, generations=2, assets=1)
+    assert state.history[-1].trading["trades"] > 2
+    assert [record.champion_excess for record in state.history] == [None, None]
