@@ -1,11 +1,11 @@
-"""Benchmarks that write on a busy machine only what it does not change, and plain agents that copy no market."""
+"""Benchmarks that write on a busy machine only what it does not change, and time equal work on both sides."""
 
 from pathlib import Path
 
 import pytest
 from science_cases import random_panel, small_config
 
-from benchmarks import results
+from benchmarks import environment, results
 from benchmarks.plain import PlainAgent
 from benchmarks.results import Section, keep
 
@@ -43,3 +43,10 @@ def test_a_copy_of_a_plain_agent_shares_the_market_and_nothing_that_learns(encod
     assert other.valid is agent.valid
     for mine, its in zip(agent.parameters(), other.parameters(), strict=True):
         assert mine.data_ptr() != its.data_ptr()
+
+
+def test_the_plain_loop_of_the_environment_earns_the_same_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"_EPISODES": (3,), "_SLOW_EPISODES": 3, "_ASSETS": (8,), "_PANEL_DAYS": 250, "_ROUNDS": 1}
+    for name, size in sizes.items():
+        monkeypatch.setattr(environment, name, size)
+    assert len(environment.run().rows) == 1
