@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from flow_cases import eigen_environment, run_eigen, small_flow_config
 from hostile_settings import nested
@@ -113,6 +114,11 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
     monkeypatch.syspath_prepend(str(found.modules))
     yield found
     found.close()
+    # Each resume serves with one of its own, until this process ends.
+    for child in psutil.Process().children():
+        if "flows.embedded_server" in child.cmdline():
+            child.terminate()
+            child.wait()
 
 
 def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: int = 1) -> None:
