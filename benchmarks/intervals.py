@@ -1,5 +1,7 @@
 """How often the 95 % interval of the excess holds what a trader may expect, on years of the bundled prices."""
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from eigen_core.market.panel import episode_starts
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess
-from eigen_core.task import Task, task_class
+from eigen_core.task import Rollout, Task, task_class
 from eigen_core.trading.resampled import unpredictable_prices
 
 AnyTask = Task[Any, Any]
@@ -34,7 +36,7 @@ _GROUP = 20
 
 
 def run() -> Section:
-    """Count the intervals that hold what is true, of each kind of trader, on real prices and on made ones."""
+    """Count the intervals of each kind of trader that hold the excess of all other days, on real and on made prices."""
     rows = []
     for name, config in _CASES.items():
         prices = read_market(config)
@@ -44,23 +46,51 @@ def run() -> Section:
         ):
             panel = panel_of_clean_prices(known, config.market, market)
             held = intervals_that_hold(config, panel, _TRADERS, _YEARS, _SEED)
-            rows.append([f"{name}; {market}", *(f"{share:.1%}" for share in held.values())])
+            rows.append([f"{name}; {market}", *map(str, held.values())])
     return Section(
         title="How often the 95 % interval of the excess holds it",
         method=(
-            f"{_TRADERS} traders of each kind have random weights, as trainings begin with. What one may expect is its "
-            f"excess in episodes one after the other over all days. Each plays {_YEARS} years drawn at random as "
-            f"validation plays them, and {_YEARS} as the holdout is played. Shown is the share of these "
-            f"{_TRADERS * _YEARS:,} intervals that hold the excess of all days, on the bundled prices and on "
-            "prices made of them in which nothing can be predicted (`unpredictable_prices`)."
+            f"{_TRADERS} traders of each kind have random weights, as trainings begin with. Each plays {_YEARS} years "
+            f"drawn at random as validation plays them, {_YEARS} as the holdout is played, and episodes one after the "
+            f"other on all other days. Shown is the share of these {_TRADERS * _YEARS:,} intervals that hold the "
+            "excess of the other days, widened by the standard error of that excess itself; then the share's standard "
+            "error, for which the intervals of all traders in a year count as one draw; and in brackets the share "
+            "without widening. Prices are the bundled ones, and some made of them in which nothing can be predicted "
+            "(`unpredictable_prices`)."
         ),
         columns=("interval of; prices", "validation", "holdout"),
         rows=rows,
+        remarks=(
+            "The excess of the other days is an estimate too, and the most volatile of them dominate it: its error is "
+            "not small beside that of a calm year.",
+        ),
     )
 
 
-def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, seed: int) -> dict[str, float]:
-    """Return the shares of the intervals of validation and of the holdout that hold the excess a trader may expect.
+@dataclass(frozen=True)
+class Coverage:
+    """How many intervals hold what is true.
+
+    Attributes:
+        share: of all intervals, as a fraction.
+        error: its standard error, where the intervals of one year are one draw.
+        share_of_exact: the share if what is estimated from the other days is taken for exact.
+    """
+
+    share: float
+    error: float
+    share_of_exact: float
+
+    def __str__(self) -> str:
+        """The share, its error, and the share of what is taken for exact."""
+        return f"{100.0 * self.share:.1f} ± {100.0 * self.error:.1f} % ({self.share_of_exact:.1%})"
+
+
+def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, seed: int) -> dict[str, Coverage]:
+    """Return how many intervals of validation and of the holdout hold the excess of the same trader on all other days.
+
+    That excess has an error too, which the intervals are widened by: they are those of the difference of two means.
+    Beside the error of a calm year it is not small, since the most volatile of the other days dominate it.
 
     Args:
         config: what is played.
@@ -74,35 +104,59 @@ def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, 
     weights = initial_weights((task.critic_layout, task.actor_layout), traders, seed, device)
     window, days = config.market.window, config.trading.episode_days
     everywhere = np.asarray(episode_starts(range(panel.days), window, days)[:: config.trading.trading_days])
-    expected = _excesses(task, weights, np.tile(everywhere, (traders, 1, 1)))
-    shares = {}
+    all_days = _played(task, weights, np.tile(everywhere, (traders, 1)))
+    coverages = {}
     for part, length, slices in (
         ("validation", config.market.validation_days, config.evaluation.validation_slices),
         ("holdout", config.market.holdout_days, config.evaluation.holdout_episodes),
     ):
         generator = keyed_generator(seed, 0, "intervals", part)
-        first = generator.integers(window - 1, panel.days - length + 1, (traders, years, 1))
+        first = generator.integers(window - 1, panel.days - length + 1, (traders, years))
         offsets = spread_starts(episode_starts(range(window - 1, window - 1 + length), window, days), slices)
-        played = _excesses(task, weights, first + offsets - (window - 1))
-        held = [_holds(one, true[0]) for of_trader, true in zip(played, expected, strict=True) for one in of_trader]
-        shares[part] = float(np.mean(held))
-    return shares
+        starts = first[..., None] + offsets - (window - 1)
+        of_years = _played(task, weights, starts.reshape(traders, -1))
+        before = np.searchsorted(everywhere, first - days, side="right")
+        after = np.searchsorted(everywhere, first + length)
+        distances = [
+            _distances(
+                task.excess([of_years.part(slice(agent, agent + 1), slice(year * slices, (year + 1) * slices))]),
+                task.excess(
+                    [
+                        all_days.part(slice(agent, agent + 1), others)
+                        for others in (slice(before[agent, year]), slice(after[agent, year], None))
+                    ]
+                ),
+            )
+            for agent in range(traders)
+            for year in range(years)
+        ]
+        coverages[part] = _coverage(np.array(distances), first.ravel() // length)
+    return coverages
 
 
-def _excesses(task: AnyTask, weights: torch.Tensor, starts: NDArray[np.int64]) -> list[list[Excess | None]]:
-    """Return the excess of each agent in each of its groups of episodes; `starts` is `[agents, groups, episodes]`."""
-    found, episodes = [], starts.shape[2]
-    for agents in agent_groups(len(weights), _GROUP):
-        played = task.roll_out(weights[agents], starts[agents].reshape(len(weights[agents]), -1))
-        for agent in range(len(played.rewards)):
-            groups = (slice(first, first + episodes) for first in range(0, played.rewards.shape[1], episodes))
-            found.append([task.excess([played.part(slice(agent, agent + 1), group)]) for group in groups])
-    return found
+def _played(task: AnyTask, weights: torch.Tensor, starts: NDArray[np.int64]) -> Rollout:
+    """Return what all agents do in episodes without noise; `starts` is `[agents, episodes]`."""
+    groups = agent_groups(len(weights), _GROUP)
+    return Rollout.joined([task.roll_out(weights[agents], starts[agents]) for agents in groups])
 
 
-def _holds(found: Excess | None, true: Excess | None) -> bool:
-    """Return whether an interval holds the mean that is true; where there is no interval it does not."""
-    if found is None or true is None:
-        return False
-    low, high = found.interval
-    return low <= true.mean <= high
+def _coverage(distances: NDArray[np.float64], clusters: NDArray[np.int64]) -> Coverage:
+    """Return the shares of distances up to 1, float64 `[intervals, 2]`, as `_distances` returns them.
+
+    The error is that of clusters (Cameron and Miller 2015, section II.B), int64 `[intervals]`.
+    """
+    held = distances <= 1.0
+    share, share_of_exact = held.mean(axis=0)
+    deviations = np.bincount(clusters, held[:, 0] - share)
+    return Coverage(float(share), float(np.sqrt((deviations**2).sum()) / len(held)), float(share_of_exact))
+
+
+def _distances(found: Excess | None, others: Excess | None) -> tuple[float, float]:
+    """Return how far the mean of other days is from a mean, in half widths of its interval, widened and as it is.
+
+    Infinity where there is no interval.
+    """
+    if found is None or others is None:
+        return math.inf, math.inf
+    distance = abs(found.mean - others.mean) / (found.interval[1] - found.mean)
+    return distance / math.hypot(1.0, others.standard_error / found.standard_error), distance
