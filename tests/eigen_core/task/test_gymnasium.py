@@ -309,15 +309,21 @@ def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
 
 
 @pytest.mark.slow
-def test_what_cem_draws_plays_the_pendulum_once_its_learners_do() -> None:
-    """The distribution narrows around what has learned: drawn agents are no worse, but for a few."""
-    config = load_config("pendulum", ["evolution.method=cem", "evolution.elite_share=0.5", "population.size=15"])
-    state = advance(begin(config), 9)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_cem_draws_plays_the_pendulum_once_its_learners_do(seed: int) -> None:
+    """The distribution narrows around what has learned: of both, all agents but one at most play well.
+
+    The variance that is added falls by 5 % a generation, and agents learn for some before any plays well.
+    """
+    settings = ["evolution.method=cem", "evolution.elite_share=0.5", "population.size=15", f"seed={seed}"]
+    state = advance(begin(load_config("pendulum", settings)), 14)
     evaluate(state)
     assert state.evaluated is not None
-    assert float(np.median(state.evaluated.validations[8:])) > -250.0
-    assert state.evaluated.validations[0] > -250.0
-    assert state.history[-1].evolution["distribution_std"] < 0.06
+    mean, learned, drawn = np.split(state.evaluated.validations, [1, 8])
+    assert mean > -200.0
+    assert np.sort(learned)[1] > -200.0
+    assert np.sort(drawn)[1] > -200.0
+    assert state.history[-1].evolution["distribution_std"] < 0.04
 
 
 @pytest.mark.slow
