@@ -9,11 +9,11 @@ from scipy.stats import norm, rankdata
 
 from benchmarks.results import Section
 from eigen_core.config import Config
+from eigen_core.market.audit import SuspectedLeak, audit_correlations
 from eigen_core.market.build import read_market
 from eigen_core.market.cleaning import CleanPrices
+from eigen_core.market.features import PanelFeatures
 from eigen_core.market.panel import Splits
-from eigen_core.market.panel_features import PanelFeatures
-from eigen_core.market.return_correlation import SuspectedLeak, try_correlations
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading.resampled import unpredictable_prices
 
@@ -94,7 +94,7 @@ def suspected_in(prices: CleanPrices, config: Config) -> tuple[SuspectedLeak, ..
     """Return what the audit suspects of the features that `config` names."""
     stop = Splits.of_days(len(prices.days), config.market).validation.stop
     features = PanelFeatures.of(prices, config.market)
-    return try_correlations(features, range(stop), config.trading.holding_days).suspected
+    return audit_correlations(features, range(stop), config.trading.holding_days)[0]
 
 
 def false_alarms(config: Config, markets: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from eigen_core.config.values import Date
 from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
-from eigen_core.market.fresh import TrainingDays, fresh_panel
+from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.threads import computing_threads
 from flows.act_ledger import ActLedger, read_ledger, write_ledger
 from flows.act_reconciliation import Reconciliation, prices_of, reconciled
@@ -129,7 +129,7 @@ def _panel(store: str, run: str, config: Config, contents: RunContents, manifest
     if training is None:
         # Runs from before this was kept: the prices that they were trained on say it.
         training = TrainingDays.of(agents_on_market(store, run, config_to_resume(store, run, None), CHAMPION)[2])
-    return fresh_panel(config, training, symbols, features, date)
+    return inference_panel(config, training, symbols, features, date)
 
 
 def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path: Path) -> NextOrders:

@@ -1,9 +1,8 @@
-"""Market data: sources, cleaning, features, and the panel that everything above reads by day index."""
+"""Market data: price files, their cleaning, features, and the panel that everything above reads by day index."""
 
 from eigen_core.market.build import build_panel
-from eigen_core.market.facts import PanelFacts
 from eigen_core.market.features import Bars
-from eigen_core.market.panel import Panel, Splits, episode_starts, panel_of_prices
+from eigen_core.market.panel import Panel, PanelFacts, Splits, episode_starts, panel_of_prices
 from eigen_core.market.report import DataReport, SymbolHistory
 
 __all__ = [

@@ -1,49 +1,81 @@
-"""The audit of a market's data: each feature of each symbol is tried for look-ahead, from the rows of the files on."""
+"""The audit of a market: each feature is tried for look-ahead, and for a correlation with later returns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
 from eigen_core.errors import InputError
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.days import PriceRows
+from eigen_core.market.features import PanelFeatures, Series
 from eigen_core.market.files import find_source
 from eigen_core.market.look_ahead import (
     FUTURES,
-    Future,
     LookAhead,
-    changed_prices,
     first_changes,
-    gathered,
+    first_differences,
+    one_a_feature,
     rows_with_future,
 )
-from eigen_core.market.normalisation import normalised
-from eigen_core.market.panel import Splits
-from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.panel import Splits, normalise
 from eigen_core.market.report import DataReport
-from eigen_core.market.return_correlation import TriedCorrelations, try_correlations
 from eigen_core.progress import report_progress
 from eigen_core.randomness import keyed_generator
 
+LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
+"""Rank correlation of one symbol, and mean of absolute values over all symbols, below which nothing is suspected; and
+the same in standard errors: returns of h days overlap, so that n days are like n / h returns."""
+
+# Price or feature, whether it is normalised, symbol, position of the day.
+_Change = tuple[str, bool, str, int]
+
 _NORMALISED_TOLERANCE = 1e-6
+_FEWEST_RETURNS = 250
+_FEWEST_SYMBOLS = 5
+_PARTS = 3
+
+
+@dataclass(frozen=True)
+class SuspectedLeak:
+    """A feature whose rank correlation with the return of the next `horizon` days reaches `limit`.
+
+    Attributes:
+        symbol: whose feature it is; None: of all symbols, by the mean of the absolute values.
+        first_day, last_day: between which they correlate that much, as YYYY-MM-DD.
+    """
+
+    feature: str
+    symbol: str | None
+    correlation: float
+    limit: float
+    horizon: int
+    first_day: str
+    last_day: str
+
+    def __str__(self) -> str:
+        ahead = "day" if self.horizon == 1 else f"{self.horizon} days"
+        whose = f"{self.feature} has" if self.symbol is None else f"{self.feature} of {self.symbol} has"
+        what = "a mean absolute rank correlation over all symbols" if self.symbol is None else "a rank correlation"
+        return (
+            f"{whose} {what} of {self.correlation:.2f} with the return of the next {ahead} from {self.first_day} to "
+            f"{self.last_day}: what is known at the close stays below {self.limit:.2f}."
+        )
 
 
 @dataclass(frozen=True)
 class MarketAudit:
-    """What the audit tried and found.
+    """The result of an audit.
 
     Attributes:
-        report: on the data.
-        features: names of the features.
         symbols: number of symbols.
         days: the days after which the future was cut off, then shuffled, as YYYY-MM-DD.
-        found: look-ahead, one finding a feature.
-        correlations: of features with later returns, and those that know too much, though nothing shows how.
+        found, suspected: look-ahead and correlations with later returns, one finding a feature each.
+        unseen: the limits of these correlations, as a sentence.
     """
 
     report: DataReport
@@ -51,25 +83,21 @@ class MarketAudit:
     symbols: int
     days: tuple[str, ...]
     found: tuple[LookAhead, ...]
-    correlations: TriedCorrelations
+    suspected: tuple[SuspectedLeak, ...]
+    unseen: str
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
-        return not self.found and not self.correlations.suspected
+        return not self.found and not self.suspected
 
 
 def audit_market(config: Config, days: int) -> MarketAudit:
     """Audit the market that `config.market` describes.
 
-    Args:
-        config: which prices and features, and which days train.
-        days: after how many days the future is cut off and shuffled: the last training day, and random ones.
-
-    The rows of the files are cut off or shuffled, then cleaned, and features are computed and normalised as for a
-    panel: all of it is tried, but the reading of the files. Columns of the data are what they are in the rows: whether
-    they were known on their evening shows at most in their correlation with returns up to `trading.holding_days` later,
-    on the days before those held out.
+    The rows of the files are cut off or shuffled after `days` days, the last of training and random ones, then cleaned,
+    and features are computed and normalised as for a panel: all of it is tried, but the reading of the files. Columns
+    of the data are what they are in the rows: whether they were known on their evening shows at most in their
+    correlation with returns up to `trading.holding_days` later, on the days before those held out.
 
     Raises:
         InputError: the prices or a feature cannot be used, or there are too few days.
@@ -83,84 +111,33 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     config.require_days(len(prices.days))
     features = PanelFeatures.of(prices, market)
     splits = Splits.of_days(len(prices.days), market)
-    tried = _Tried(rows, prices, features, splits.train, rows.files)
-    positions = _positions(prices, tried.train, days)
+    positions = _positions(prices, splits.train, days)
     findings: list[LookAhead] = []
     for done, position in enumerate(positions, 1):
+        last = prices.days[position]
         for future in FUTURES:
-            findings += tried.findings(position, future)
+            changed = rows_with_future(rows, last, future)
+            # A symbol of the context may begin later: whether it can be traded is no matter here.
+            others, _ = clean_prices(changed, "what was left of the prices", (), market.first_date, market.last_date)
+            changes = _changes(features, PanelFeatures.of(others, market), position, splits.train)
+            findings += (
+                LookAhead(
+                    name, normalised, symbol, rows.files.get(symbol, ()), str(prices.days[day]), str(last), future
+                )
+                for name, normalised, symbol, day in changes
+                if day >= 0
+            )
         report_progress("audit", done, len(positions))
+    suspected, unseen = audit_correlations(features, range(splits.validation.stop), config.trading.holding_days)
     return MarketAudit(
         report=replace(report, own_features=features.own_names),
         features=features.names,
         symbols=len(prices.symbols),
         days=tuple(str(prices.days[position]) for position in positions),
-        found=gathered(sorted(findings, key=lambda finding: finding.normalised)),
-        correlations=try_correlations(features, range(splits.validation.stop), config.trading.holding_days),
+        found=one_a_feature(sorted(findings, key=lambda finding: finding.normalised)),
+        suspected=suspected,
+        unseen=unseen,
     )
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """What is tried: the rows, the prices and features of them, training days, names of each symbol's files."""
-
-    rows: PriceRows
-    prices: CleanPrices
-    features: PanelFeatures
-    train: range
-    files: dict[str, tuple[str, ...]]
-
-    def findings(self, position: int, future: Future) -> Iterator[LookAhead]:
-        """Give what changes up to the day at `position` when later ones are cut off or shuffled."""
-        rows = rows_with_future(self.rows, self.prices.days[position], future, 0)
-        market = self.features.market
-        # A symbol of the context may begin later: whether it can be traded is no matter here.
-        prices, _ = clean_prices(rows, "what was left of the prices", (), market.first_date, market.last_date)
-        features = PanelFeatures.of(prices, market)
-        changes = [*changed_prices(self.prices, prices, position + 1), *self._raw(features, position + 1)]
-        for name, symbol, day in changes:
-            yield self._finding(name, False, symbol, day, position, future)
-        if position >= self.train.stop - 1:
-            for name, symbol, day in self._normalised(features, position + 1):
-                yield self._finding(name, True, symbol, day, position, future)
-
-    def _raw(self, features: PanelFeatures, days: int) -> Iterator[tuple[str, str, int]]:
-        names, own, others = self._shared(features)
-        for column, symbol in enumerate(features.prices.symbols):
-            before = self.features.of_column(self.prices.symbols.index(symbol))[:days, own]
-            changes = first_changes(before, features.of_column(column)[:days, others])
-            yield from ((name, symbol, int(day)) for name, day in zip(names, changes, strict=True) if day >= 0)
-
-    def _normalised(self, features: PanelFeatures, days: int) -> Iterator[tuple[str, str, int]]:
-        names, own, others = self._shared(features)
-        before, after = (_normalised(each, self.train)[:days] for each in (self.features, features))
-        for column, symbol in enumerate(features.prices.symbols):
-            one, other = before[:, self.prices.symbols.index(symbol), own], after[:, column, others]
-            changed = np.abs(one - other) > _NORMALISED_TOLERANCE
-            for name, of_feature in zip(names, changed.T, strict=True):
-                if of_feature.any():
-                    yield name, symbol, int(of_feature.argmax())
-
-    def _shared(self, features: PanelFeatures) -> tuple[tuple[str, ...], list[int], list[int]]:
-        """Return the features that both have, and their positions: without later volumes there may be none at all."""
-        names = tuple(name for name in self.features.names if name in features.names)
-        return (
-            names,
-            [self.features.names.index(name) for name in names],
-            [features.names.index(name) for name in names],
-        )
-
-    def _finding(
-        self, name: str, is_normalised: bool, symbol: str, day: int, position: int, future: Future
-    ) -> LookAhead:
-        dates = self.prices.days
-        files = self.files.get(symbol, ())
-        return LookAhead(name, is_normalised, symbol, files, str(dates[day]), str(dates[position]), future)
-
-
-def _normalised(features: PanelFeatures, train: range) -> NDArray[np.float32]:
-    days, columns = features.prices.close.shape
-    return normalised(features.of_column, days, columns, len(features.names), train, lambda _: None)
 
 
 def _positions(prices: CleanPrices, train: range, days: int) -> list[int]:
@@ -169,3 +146,122 @@ def _positions(prices: CleanPrices, train: range, days: int) -> list[int]:
     others = [day for day in range(first, len(prices.days) - 1) if day != train.stop - 1]
     drawn = keyed_generator(0, 0, "market", "audit", "days").permutation(others)[: days - 1]
     return sorted([train.stop - 1, *map(int, drawn)])
+
+
+def _changes(before: PanelFeatures, after: PanelFeatures, last: int, train: range) -> Iterator[_Change]:
+    """Yield the first day up to `last` on which a price or feature of a symbol changes; -1 where it does not."""
+    days, symbols, others = slice(0, last + 1), before.prices.symbols, after.prices.symbols
+    columns = [others.index(symbol) if symbol in others else -1 for symbol in symbols]
+    for name in ("open", "high", "low", "close"):
+        one, other = (getattr(features.prices, name)[days] for features in (before, after))
+        # A symbol without a price before is left out of what was cut off: the last column stands for it.
+        other = np.pad(other, ((0, 0), (0, 1)), constant_values=np.nan)[:, columns]
+        changes = first_differences(one, other)
+        yield from ((name, False, symbol, day) for symbol, day in zip(symbols, changes, strict=True))
+    # Without later volumes there may be none at all.
+    names = [name for name in before.names if name in after.names]
+    own, new = ([features.names.index(name) for name in names] for features in (before, after))
+    for column, symbol in enumerate(others):
+        one, other = before.of_column(symbols.index(symbol))[days, own], after.of_column(column)[days, new]
+        changes = first_changes(one, other)
+        yield from ((name, False, symbol, day) for name, day in zip(names, changes, strict=True))
+    if last >= train.stop - 1:
+        grids = [normalise(features.all_columns(), features.shape, train) for features in (before, after)]
+        for column, symbol in enumerate(others):
+            one, other = grids[0][days, symbols.index(symbol), own], grids[1][days, column, new]
+            changes = first_differences(one, other, _NORMALISED_TOLERANCE)
+            yield from ((name, True, symbol, day) for name, day in zip(names, changes, strict=True))
+
+
+def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tuple[tuple[SuspectedLeak, ...], str]:
+    """Return the features that correlate more with later returns than one that is known on its evening can.
+
+    Returns of 1 to `longest` days are tried on each symbol's own days, all of `days` (positions) and each third of
+    them, where there are 250 or more. What cannot be seen so is returned too, as a sentence.
+    """
+    parts = [days, *(days[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(days)), _PARTS))]
+    spans = [(str(features.prices.days[part[0]]), str(features.prices.days[part[-1]])) for part in parts]
+    found, numbers = _correlations(features, parts, longest)
+    known, horizons = ~np.isnan(found[..., 0]), np.arange(1, longest + 1)
+    count = known.sum(axis=1)[..., None]
+    # The mean of all symbols, then each of them: `[parts, 1 + symbols, features, horizons]`.
+    means = np.abs(np.nan_to_num(found)).sum(axis=1) / np.maximum(count, 1)
+    in_mean = _limits(numbers.sum(axis=1) / np.maximum(count[..., 0], 1), horizons, *LIMITS_OF_THE_MEAN)
+    values = np.concatenate([means[:, None], found], axis=1)
+    limits = np.concatenate([in_mean[:, None], _limits(numbers, horizons, *LIMITS_OF_A_SYMBOL)], axis=1)
+    enough = np.concatenate([count[:, None] >= _FEWEST_SYMBOLS, known[..., None]], axis=1)
+    share = np.where(enough, np.abs(np.nan_to_num(values)) / limits, 0.0)
+    symbols, suspected = (None, *features.prices.symbols), []
+    for feature, name in enumerate(features.names):
+        part, symbol, horizon = map(int, np.unravel_index(share[:, :, feature].argmax(), share[:, :, feature].shape))
+        cell = part, symbol, feature, horizon
+        if share[cell] >= 1.0:
+            sizes = float(values[cell]), float(limits[cell]), horizon + 1
+            suspected.append(SuspectedLeak(name, symbols[symbol], *sizes, *spans[part]))
+    return tuple(suspected), _unseen(*spans[0], len(days), longest, tried=bool(known.any()))
+
+
+def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
+    if not tried:
+        return (
+            f"No symbol has {_FEWEST_RETURNS + longest} prices from {first} to {last}: what columns of the data know "
+            "of later days was not tried."
+        )
+    third, ends = days // _PARTS, np.array([1, longest])
+    one, mean = (np.minimum(_limits(third, ends, *limits), 1.0) for limits in (LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN))
+    return (
+        "What columns of the data and functions that read files know of later days shows in rank correlations alone. "
+        f"They were tried with the returns of the next 1 to {longest} days, from {first} to {last} and in each third "
+        f"of these days. Not seen is knowledge that correlates less than {one[0]:.2f} (1 day) to {one[1]:.2f} "
+        f"({longest} days) in each symbol and {mean[0]:.2f} to {mean[1]:.2f} in the mean of {_FEWEST_SYMBOLS} or more, "
+        f"knowledge of fewer than about {round(one[0] * third):,} days of a symbol, of what begins more than {longest} "
+        "days later, and of days held out."
+    )
+
+
+def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
+    """Return rank correlations with returns `[parts, symbols, features, horizons]`, and the numbers of days.
+
+    They are NaN where there are too few days.
+    """
+    log_close = np.log(features.prices.close)
+    found = np.full((len(parts), *features.shape[1:], longest), np.nan)
+    numbers = np.zeros(found.shape[:3])
+    for column, values in enumerate(features.all_columns()):
+        for part, days in enumerate(parts):
+            own = days.start + np.flatnonzero(~np.isnan(log_close[days.start : days.stop, column]))
+            close, number = log_close[own, column], len(own) - longest
+            if number < _FEWEST_RETURNS:
+                continue
+            returns = np.stack([close[h : h + number] - close[:number] for h in range(1, longest + 1)], axis=1)
+            ranked: dict[bytes, Series] = {}
+            for feature, of_feature in enumerate(values[own[:number]].T):
+                known = ~np.isnan(of_feature)
+                if known.sum() < _FEWEST_RETURNS:
+                    continue
+                # Most features are known on the same days, and ranking all horizons is most of the work.
+                if known.tobytes() not in ranked:
+                    ranked[known.tobytes()] = _ranks(returns[known])
+                found[part, column, feature] = _ranks(of_feature[known, None])[:, 0] @ ranked[known.tobytes()]
+                numbers[part, column, feature] = known.sum()
+    return found, numbers
+
+
+def _limits(numbers: Series | float, horizons: NDArray[np.int64], smallest: float, errors: float) -> Series:
+    """Return from which correlation on a feature is suspected: `[..., horizons]` for `numbers` of days, `[...]`.
+
+    A feature that changes slowly correlates with overlapping returns by chance as if there were n / h of them. No
+    feature computed from prices reaches these limits on the bundled prices, or on prices made of them in which nothing
+    can be predicted (`benchmarks/audit.py`).
+    """
+    error = np.sqrt(horizons / np.maximum(np.asarray(numbers, dtype=np.float64), 1.0)[..., None])
+    return np.asarray(np.maximum(smallest, errors * error))
+
+
+def _ranks(values: Series) -> Series:
+    """Return the ranks of each column, of mean 0 and length 1; zeros where all values are equal."""
+    ranks = rankdata(values, axis=0)
+    ranks -= ranks.mean(axis=0)
+    length = np.sqrt((ranks**2).sum(axis=0))
+    unit: Series = np.divide(ranks, length, out=np.zeros_like(ranks), where=length > 0.0)
+    return unit

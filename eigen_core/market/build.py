@@ -1,26 +1,35 @@
-"""From the configuration to a panel: read, clean, compute features, normalise, keep."""
+"""From the configuration to a panel: read, clean, compute features, normalise, and keep it in the cache.
 
+A cached panel is a folder `panels/FINGERPRINT` with one `.npy` file an array, and a manifest with their SHA-256. It
+appears by a rename when it is complete; several processes may build the same one at once.
+"""
+
+import errno
 import hashlib
 import json
 import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pyarrow
+from numpy.typing import NDArray
 
 from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.errors import InputError
-from eigen_core.market.cache import PanelCache
-from eigen_core.market.cleaning import CleanPrices, Grid, clean_prices
+from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.days import PriceRows, rows_of_days
+from eigen_core.market.features import PanelFeatures, Series, feature_functions, uses_columns
 from eigen_core.market.files import Source, find_source
 from eigen_core.market.look_ahead import look_ahead_of_functions
-from eigen_core.market.normalisation import normalised
-from eigen_core.market.own_features import feature_functions, uses_columns
-from eigen_core.market.panel import Panel, Splits
-from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.panel import Panel, Splits, normalise
 from eigen_core.market.reading import read_source
 from eigen_core.market.reading_need import require_memory_to_read
 from eigen_core.market.report import DataReport
@@ -33,10 +42,17 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 """Version of how panels are built and kept; a change of either makes all cached ones be built again."""
 
+# A change of how prices are read or reported makes cached panels be built again: what was misread is not kept.
+_READING = 7
+
 _RESULT_BITS = 16
 _PROGRESS = "panel"
 _STEPS = 100
 _MOST_DROPPED = 0.05
+_ARRAYS = ("features", "valid", "open", "high", "low", "close", "dates")
+_MANIFEST = "manifest.json"
+_UNFINISHED = ".unfinished-"
+_UNFINISHED_SECONDS = 86_400.0
 
 
 def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, DataReport]:
@@ -59,23 +75,31 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     market = config.market
     source = find_source(market.data, market.symbol_from)
     fingerprint = _fingerprint(source, market)
-    cache = PanelCache(cache_root if cache_root is not None else default_cache_root())
-    opened: _Opened | None = None
+    computed: tuple[PanelFeatures, DataReport] | None = None
     if feature_functions(market):
         require_memory_to_read(source, config)
         # What a function returns is known once it was called: its code may use other code, and may not have changed.
-        opened = _opened(source, market)
-        fingerprint = _with_results(fingerprint, opened.features)
-    found = cache.load(fingerprint, market)
+        computed = _read_features(source, market)
+        fingerprint = _with_results(fingerprint, computed[0])
+    folder = (cache_root if cache_root is not None else default_cache_root()) / "panels" / fingerprint
+    found = _load_cached(folder, market)
     if found is None:
-        if opened is None:
+        if computed is None:
             require_memory_to_read(source, config)
-        panel, report = _build(config, source, opened or _opened(source, market), fingerprint)
-        cache.store(panel, report)
+            computed = _read_features(source, market)
+        features, report = computed
+        days, columns = features.prices.close.shape
+        logger.info("Building a panel of %d days and %d columns from %s.", days, columns, source.path)
+        config.require_days(days)
+        panel = _panel(features, fingerprint)
+        report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
+        _store_cached(folder, panel, report)
         # What is returned is always what was stored: mapped, not a second copy in memory.
-        found = cache.load(fingerprint, market) or (panel, report)
-        del panel, report, opened
-        _release_memory()
+        found = _load_cached(folder, market) or (panel, report)
+        del panel, report, features, computed
+        # Both allocators would keep what is free until the process ends.
+        pyarrow.default_memory_pool().release_unused()
+        release_free_memory()
     panel, report = found
     _refuse_suspicious(report, market)
     config.require_days(panel.days)
@@ -88,145 +112,19 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
 
 def read_market(config: Config) -> CleanPrices:
-    """Read and clean the prices that `config.market` names; nothing is cached.
-
-    Raises:
-        InputError: they cannot be used, or there are too few days.
-    """
+    """Return the cleaned prices that `config.market` describes, if they have enough days; else raise `InputError`."""
     prices = read_prices(config.market)
     config.require_days(len(prices.days))
     return prices
 
 
-def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
-    """Return the panel of clean prices and the features that `market` names.
-
-    Raises:
-        InputError: a feature cannot be computed.
-    """
-    return _panel(PanelFeatures.of(prices, market), fingerprint)
-
-
 def read_prices(market: MarketConfig) -> CleanPrices:
     """Return the cleaned prices that `market` describes; raise `InputError` if they cannot be used."""
-    return _opened(find_source(market.data, market.symbol_from), market).prices
-
-
-def _release_memory() -> None:
-    """Return freed memory to the system: both allocators would keep it until the process ends."""
-    pyarrow.default_memory_pool().release_unused()
-    release_free_memory()
-
-
-def _fingerprint(source: Source, market: MarketConfig) -> str:
-    inputs = {
-        "format": FORMAT,
-        "files": [(file.name, file.sha256) for file in source.files],
-        "context": market.context,
-        "features": market.features,
-        "validation_days": market.validation_days,
-        "holdout_days": market.holdout_days,
-    }
-    # Only where they are given: fingerprints from before these settings stay as they are.
-    for name in ("own_features", "purge_days", "first_date", "last_date", "symbols", "symbol_from", "date_format"):
-        if value := getattr(market, name):
-            inputs[name] = value
-    if named := market.columns.model_dump(exclude_none=True):
-        inputs["columns"] = named
-    if market.decimal is not None:
-        inputs["decimal"] = market.decimal
-    if market.suspicious == "drop":
-        inputs["suspicious"] = market.suspicious
-    if market.intraday == "aggregate":
-        inputs["intraday"] = [market.intraday, market.time_zone]
-        if market.suspicious == "refuse":
-            # An unfinished last day is left out, which was not so before there was this setting.
-            inputs["suspicious"] = market.suspicious
-    elif market.time_zone is not None:
-        inputs["time_zone"] = market.time_zone
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """Prices that were read and cleaned, the report on them, and the features that they give."""
-
-    prices: CleanPrices
-    report: DataReport
-    features: PanelFeatures
-
-
-def _opened(source: Source, market: MarketConfig) -> _Opened:
-    prices, report = clean_prices(
-        read_rows(source, market), str(source.path), market.context, market.first_date, market.last_date
-    )
-    _refuse_suspicious(report, market)
-    features = PanelFeatures.of(prices, market)
-    time_zone = (market.time_zone or "") if report.bars else ""
-    return _Opened(prices, replace(report, own_features=features.own_names, time_zone=time_zone), features)
-
-
-def _with_results(fingerprint: str, features: PanelFeatures) -> str:
-    """Return the fingerprint of `fingerprint` and of what the functions return.
-
-    Processors differ in the last bits of a double: 16 bits of each value are the same on all of them but for rare ones.
-    """
-    digest = hashlib.sha256(fingerprint.encode())
-    for column in range(len(features.prices.symbols)):
-        for name, values in features.of_functions(column).items():
-            unknown = np.isnan(values)
-            mantissa, exponent = np.frexp(np.where(unknown, 0.0, values))
-            digest.update(name.encode())
-            for numbers in (unknown, np.rint(mantissa * 2**_RESULT_BITS).astype(np.int32), exponent.astype(np.int32)):
-                digest.update(numbers.tobytes())
-    return digest.hexdigest()
-
-
-def _build(config: Config, source: Source, opened: _Opened, fingerprint: str) -> tuple[Panel, DataReport]:
-    days, columns = opened.prices.close.shape
-    logger.info("Building a panel of %d days and %d columns from %s.", days, columns, source.path)
-    config.require_days(days)
-    panel = _panel(opened.features, fingerprint)
-    return panel, replace(opened.report, look_ahead=tuple(map(str, look_ahead_of_functions(opened.features))))
-
-
-def _panel(features: PanelFeatures, fingerprint: str) -> Panel:
-    prices = features.prices
-    days, columns = prices.close.shape
-    splits = Splits.of_days(days, features.market)
-    values = normalised(
-        features.of_column,
-        days=days,
-        columns=columns,
-        features=len(features.names),
-        train=splits.train,
-        progress=lambda done: report_progress(_PROGRESS, _STEPS // 2 + _STEPS // 2 * done // columns, _STEPS),
-    )
-    tradable = slice(0, prices.assets)
-    suspended = prices.suspended[:, tradable]
-
-    def traded(grid: Grid) -> Grid:
-        return np.where(suspended, np.nan, grid[:, tradable]) if suspended.any() else grid[:, tradable]
-
-    return Panel(
-        features=values,
-        valid=~np.isnan(prices.close),
-        open=traded(prices.open),
-        high=traded(prices.high),
-        low=traded(prices.low),
-        close=traded(prices.close),
-        dates=prices.days,
-        symbols=prices.symbols,
-        feature_names=features.names,
-        splits=splits,
-        fingerprint=fingerprint,
-    )
+    return _read_features(find_source(market.data, market.symbol_from), market)[0].prices
 
 
 def read_rows(source: Source, market: MarketConfig) -> PriceRows:
-    """Read the files of `source` as `market` says, with progress, into rows of days.
-
-    Where `market.suspicious` is `drop`, rows that make figures absurd are not among them.
+    """Read the files of `source` into rows of days, without suspicious ones if `market.suspicious` is `drop`.
 
     Raises:
         InputError: they cannot be read.
@@ -252,6 +150,21 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
     return rows
 
 
+def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
+    """Return the panel of clean prices with the features that `market` names; raise `InputError` if one fails."""
+    return _panel(PanelFeatures.of(prices, market), fingerprint)
+
+
+def _read_features(source: Source, market: MarketConfig) -> tuple[PanelFeatures, DataReport]:
+    prices, report = clean_prices(
+        read_rows(source, market), str(source.path), market.context, market.first_date, market.last_date
+    )
+    _refuse_suspicious(report, market)
+    features = PanelFeatures.of(prices, market)
+    time_zone = (market.time_zone or "") if report.bars else ""
+    return features, replace(report, own_features=features.own_names, time_zone=time_zone)
+
+
 def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
     found = absurd(report.suspicious)
     if found and market.suspicious == "refuse":
@@ -259,3 +172,237 @@ def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
             f"{' '.join(sentences(found))} Such rows make figures absurd: correct them, or leave them out with "
             "`--set market.suspicious=drop`, or train on them with `--set market.suspicious=keep`."
         )
+
+
+def _fingerprint(source: Source, market: MarketConfig) -> str:
+    within_days = market.intraday == "aggregate"
+    # An unfinished last day of bars is left out by `refuse` too, so it then counts.
+    counted = ("drop", "refuse") if within_days else ("drop",)
+    optional = {
+        **{name: getattr(market, name) for name in ("own_features", "purge_days", "first_date", "last_date")},
+        **{name: getattr(market, name) for name in ("symbols", "symbol_from", "date_format", "decimal")},
+        "columns": market.columns.model_dump(exclude_none=True),
+        "suspicious": market.suspicious if market.suspicious in counted else None,
+        "intraday": [market.intraday, market.time_zone] if within_days else None,
+        "time_zone": None if within_days else market.time_zone,
+    }
+    inputs = {
+        "format": FORMAT,
+        "files": [(file.name, file.sha256) for file in source.files],
+        "context": market.context,
+        "features": market.features,
+        "validation_days": market.validation_days,
+        "holdout_days": market.holdout_days,
+        # Only where they are given: fingerprints from before these settings stay as they are.
+        **{name: value for name, value in optional.items() if value},
+    }
+    return _sha256_of_json(inputs)
+
+
+def _with_results(fingerprint: str, features: PanelFeatures) -> str:
+    """Return the fingerprint of `fingerprint` and of what the functions return.
+
+    Processors differ in the last bits of a double: 16 bits of each value are the same on all of them but for rare ones.
+    """
+    digest = hashlib.sha256(fingerprint.encode())
+    for column in range(len(features.prices.symbols)):
+        for name, values in features.of_functions(column).items():
+            unknown = np.isnan(values)
+            mantissa, exponent = np.frexp(np.where(unknown, 0.0, values))
+            digest.update(name.encode())
+            for numbers in (unknown, np.rint(mantissa * 2**_RESULT_BITS).astype(np.int32), exponent.astype(np.int32)):
+                digest.update(numbers.tobytes())
+    return digest.hexdigest()
+
+
+def _panel(features: PanelFeatures, fingerprint: str) -> Panel:
+    prices, (days, columns, _) = features.prices, features.shape
+    splits = Splits.of_days(days, features.market)
+
+    def with_progress() -> Iterator[Series]:
+        for done, values in enumerate(features.all_columns(), 1):
+            yield values
+            report_progress(_PROGRESS, _STEPS // 2 + _STEPS // 2 * done // columns, _STEPS)
+
+    suspended = prices.suspended
+    traded = {name: np.where(suspended, np.nan, getattr(prices, name)) for name in ("open", "high", "low", "close")}
+    return Panel(
+        features=normalise(with_progress(), features.shape, splits.train),
+        valid=~np.isnan(prices.close),
+        **{name: grid[:, : prices.assets] for name, grid in traded.items()},
+        dates=prices.days,
+        symbols=prices.symbols,
+        feature_names=features.names,
+        splits=splits,
+        fingerprint=fingerprint,
+    )
+
+
+def _load_cached(folder: Path, market: MarketConfig) -> tuple[Panel, DataReport] | None:
+    """Return the panel that `folder` holds, its arrays mapped and read-only; None if there is none or it is damaged."""
+    if not folder.is_dir():
+        return None
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        content = manifest["content"]
+        if manifest["sha256"] != _sha256_of_json(content):
+            raise ValueError(f"{_MANIFEST} is not as it was written")
+        if content["fingerprint"] != folder.name:
+            raise ValueError("its manifest is that of another panel")
+        if content.get("reading") != _READING:
+            raise ValueError("its prices were read by another version")
+        files = {name: folder / f"{name}.npy" for name in _ARRAYS}
+        arrays = {name: _map_copy(path, content["files"][path.name]["sha256"]) for name, path in files.items()}
+        report = DataReport.of_dict(content["report"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        logger.warning("The cached panel %s is damaged or outdated (%s): it is built again.", folder, error)
+        return None
+    dates = np.asarray(arrays.pop("dates")).astype("datetime64[D]")
+    symbols, names = tuple(content["symbols"]), tuple(content["feature_names"])
+    splits = Splits.of_days(len(dates), market)
+    return Panel(
+        **arrays, dates=dates, symbols=symbols, feature_names=names, splits=splits, fingerprint=folder.name
+    ), report
+
+
+def _map_copy(path: Path, sha256: str, in_memory: bool = False) -> NDArray[Any]:
+    """Map a copy without a name of an array's file: a file that is written to in place does not reach a training.
+
+    The copy is on the same disk, or in memory if the folder cannot be written or its disk is full.
+    """
+    try:
+        with (
+            path.open("rb") as original,
+            (
+                os.fdopen(os.memfd_create(path.name), "w+b") if in_memory else tempfile.TemporaryFile(dir=path.parent)
+            ) as copy,
+        ):
+            shutil.copyfileobj(original, copy, 4 << 20)
+            copy.seek(0)
+            if hashlib.file_digest(copy, "sha256").hexdigest() != sha256:
+                raise ValueError(f"{path.name} is not as it was written")
+            # The mapping keeps the file.
+            array: NDArray[Any] = np.load(f"/proc/self/fd/{copy.fileno()}", mmap_mode="r", allow_pickle=False)
+            return array
+    except OSError:
+        if in_memory:
+            raise
+        return _map_copy(path, sha256, in_memory=True)
+
+
+def _store_cached(folder: Path, panel: Panel, report: DataReport) -> None:
+    """Keep a panel and its report, in place of a damaged entry; raise `InputError` if the cache cannot be written."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Builds that were killed leave theirs.
+        for path in folder.parent.glob(f"{_UNFINISHED}*"):
+            if time.time() - path.stat().st_mtime > _UNFINISHED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
+        try:
+            _write_files(unfinished, panel, report)
+            if folder.exists():
+                shutil.rmtree(folder)
+            unfinished.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            logger.info("The panel %s was stored by another process in the meantime.", folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except OSError as error:
+        raise InputError(
+            f"The cache folder {folder.parents[1]} cannot be written ({error.strerror}): set EIGEN_CACHE to a folder "
+            "that can."
+        ) from error
+
+
+def _write_files(folder: Path, panel: Panel, report: DataReport) -> None:
+    files: dict[str, dict[str, int | str]] = {}
+    for name in _ARRAYS:
+        path = folder / f"{name}.npy"
+        array: NDArray[Any] = np.ascontiguousarray(getattr(panel, name))
+        # Days since 1970: a plain integer is mapped as it lies.
+        np.save(path, array.astype(np.int64) if name == "dates" else array, allow_pickle=False)
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256}
+    content = {
+        "fingerprint": panel.fingerprint,
+        "reading": _READING,
+        "files": files,
+        "symbols": list(panel.symbols),
+        "feature_names": list(panel.feature_names),
+        "report": report.as_dict(),
+    }
+    manifest = json.dumps({"content": content, "sha256": _sha256_of_json(content)})
+    (folder / _MANIFEST).write_text(manifest, encoding="utf-8")
+
+
+def _sha256_of_json(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class TrainingDays:
+    """The days that features are normalised by: the first and last date (YYYY-MM-DD), and the number of days."""
+
+    first: str
+    last: str
+    number: int
+
+    @classmethod
+    def of(cls, panel: Panel) -> Self:
+        """Return the training days of a panel."""
+        train = panel.splits.train
+        return cls(str(panel.dates[train[0]]), str(panel.dates[train[-1]]), len(train))
+
+
+def inference_panel(
+    config: Config, training: TrainingDays, symbols: tuple[str, ...], features: tuple[str, ...], date: str | None
+) -> Panel:
+    """Build a panel of newer prices with features normalised as in training: all later days are validation days.
+
+    Args:
+        config: of the run, with the newer prices as `market.data`.
+        training: the run's training days.
+        symbols, features: those that its agents observe.
+        date: its last day; None: that of the prices. No later price is used.
+
+    Raises:
+        InputError: the prices begin later or end before `date`, have other symbols, features or training days, or there
+            is no day after training.
+    """
+    market = config.market.model_copy(update={"first_date": training.first, "last_date": date})
+    if date is not None and date <= training.last:
+        raise InputError(f"{date} is a training day of the run: act on a day after {training.last}.")
+    prices = read_prices(market)
+    first, last = str(prices.days[0]), str(prices.days[-1])
+    if first != training.first:
+        raise InputError(
+            f"The prices begin on {first}, but training began on {training.first}: give prices from then on."
+        )
+    if date is not None and last != date:
+        raise InputError(f"There are no prices of {date}: the last day before it is {last}.")
+    missing, new = sorted(set(symbols) - set(prices.symbols)), sorted(set(prices.symbols) - set(symbols))
+    differing = [f"{verb} {', '.join(names[:5])}" for verb, names in (("lack", missing), ("also have", new)) if names]
+    if differing:
+        raise InputError(
+            f"The prices {' and '.join(differing)}: give those of the symbols that the run was trained on."
+        )
+    trained = int(np.searchsorted(prices.days, np.datetime64(training.last, "D"), side="right"))
+    if trained != training.number:
+        raise InputError(
+            f"The prices have {trained:,} days from {training.first} to {training.last}, but training had "
+            f"{training.number:,}: features would be normalised otherwise. Give prices of the same days."
+        )
+    if trained == len(prices.days):
+        raise InputError(f"The prices end on {last}, within training: give prices of later days.")
+    days = {"validation_days": len(prices.days) - trained, "holdout_days": 0, "purge_days": 0}
+    panel, _ = build_panel(config.model_copy(update={"market": market.model_copy(update=days)}))
+    if (panel.symbols, panel.feature_names) != (symbols, features):
+        raise InputError(
+            f"The prices give the features {', '.join(panel.feature_names)} of {', '.join(panel.symbols[:5])}..., but "
+            f"agents observe {', '.join(features)} of {', '.join(symbols[:5])}...: give files of the same columns."
+        )
+    return panel

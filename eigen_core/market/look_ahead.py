@@ -1,19 +1,18 @@
-"""The audit of look-ahead: the future is cut off or shuffled, and no value of the past may change."""
+"""Look-ahead: later days are cut off or shuffled, and no value of an earlier day may change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.days import PriceRows
-from eigen_core.market.features import Bars, Series
-from eigen_core.market.own_features import FeatureFunction
-from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.features import Bars, FeatureFunction, PanelFeatures, Series
+from eigen_core.market.panel import deviation_of, moments
 from eigen_core.randomness import keyed_generator
 
+Floats = NDArray[np.floating[Any]]
 Future = Literal["cut off", "shuffled"]
 FUTURES: tuple[Future, ...] = ("cut off", "shuffled")
 
@@ -32,9 +31,9 @@ class LookAhead:
     """A value that changes with what happens after its day.
 
     Attributes:
-        feature: whose value; `open`, `high`, `low` or `close` for a price of the panel.
+        feature: its name; `open`, `high`, `low` or `close` for a price of the panel.
         normalised: the value changes only once it is normalised: mean or deviation take days after training.
-        symbol: of which symbol; files: names of the files that have it.
+        files: names of the files with the symbol.
         day: the first day whose value changes, as YYYY-MM-DD.
         last_known: the last day that was left as it was; later ones were cut off or shuffled (`future`).
         symbols: number of symbols of which a value changes, on any of the days tried.
@@ -50,7 +49,6 @@ class LookAhead:
     symbols: int = 1
 
     def __str__(self) -> str:
-        """The finding as a sentence."""
         where = f"{self.symbol} ({', '.join(self.files)})" if self.files else self.symbol
         value = f"normalised {self.feature}" if self.normalised else self.feature
         more = f", and so do values of {self.symbols - 1:,} more symbols" if self.symbols > 1 else ""
@@ -61,34 +59,25 @@ class LookAhead:
 
 
 def first_changes(before: Series, after: Series) -> NDArray[np.int64]:
-    """Return the first day on which each feature differs by more than rounding; -1 if it never does.
-
-    Args:
-        before, after: float64 `[days, features]`, NaN where unknown.
-    """
-    known = ~np.isnan(before)
-    count = np.maximum(known.sum(axis=0), 1)
-    filled = np.where(known, before, 0.0)
-    mean = filled.sum(axis=0) / count
-    deviation = np.sqrt((np.where(known, filled - mean, 0.0) ** 2).sum(axis=0) / count)
+    """Return the first day on which each feature of `[days, features]` differs by more than rounding; -1 if none."""
+    before_moments = moments(before)
     # A constant feature has no deviation, but its level is rounded.
-    tolerance = TOLERANCE * np.maximum(deviation, _SMALLEST_DEVIATION * np.abs(mean))
+    smallest = _SMALLEST_DEVIATION * np.abs(before_moments[1])
+    return first_differences(before, after, TOLERANCE * np.maximum(deviation_of(before_moments), smallest))
+
+
+def first_differences(before: Floats, after: Floats, tolerance: Series | float = 0.0) -> NDArray[np.int64]:
+    """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none."""
+    known = ~np.isnan(before)
     differs = (known != ~np.isnan(after)) | (np.abs(np.where(known, before - after, 0.0)) > tolerance)
     return np.where(differs.any(axis=0), differs.argmax(axis=0), -1)
 
 
-def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future, key: int) -> PriceRows:
-    """Return rows whose days after `last_known` are cut off, or are those of other days of their symbol, scaled.
-
-    Args:
-        rows: of all files together.
-        last_known: the last day that stays as it is.
-        future: what becomes of later days.
-        key: of the draws.
-    """
+def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future) -> PriceRows:
+    """Return rows whose days after `last_known` are cut off, or are those of other days of their symbol, scaled."""
     if future == "cut off":
         return rows.between(None, str(last_known))
-    generator = keyed_generator(key, 0, "market", "look-ahead", str(last_known))
+    generator = keyed_generator(0, 0, "market", "look-ahead", str(last_known))
     later = np.flatnonzero(rows.days > last_known)
     number = (rows.days[later] - last_known).astype(np.int64)
     # Rows of one symbol and day stay alike.
@@ -98,7 +87,7 @@ def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future,
     taken = later[first][np.lexsort((generator.random(len(first)), rows.codes[later[first]]))]
     scale = np.exp(_SHUFFLED_DEVIATION * generator.standard_normal(len(first)))
 
-    def shuffled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def shuffled(values: Series) -> Series:
         changed = values.copy()
         changed[later] = (values[taken] * scale)[own]
         return changed
@@ -110,48 +99,28 @@ def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future,
     )
 
 
-def changed_prices(before: CleanPrices, after: CleanPrices, days: int) -> Iterator[tuple[str, str, int]]:
-    """Give price, symbol and first day of what differs between cleaned prices on the first `days` days."""
-    for name in ("open", "high", "low", "close"):
-        for column, symbol in enumerate(before.symbols):
-            one = getattr(before, name)[:days, column]
-            # A symbol without a price before is left out of what was cut off.
-            of_symbol = after.symbols.index(symbol) if symbol in after.symbols else None
-            other = np.full(days, np.nan) if of_symbol is None else getattr(after, name)[:days, of_symbol]
-            changed = np.flatnonzero((one != other) & ~(np.isnan(one) & np.isnan(other)))
-            if changed.size:
-                yield name, symbol, int(changed[0])
-
-
 def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
-    """Return the look-ahead of registered functions, one finding a feature, on a few days of a few symbols.
-
-    Raises:
-        InputError: a function fails.
-    """
-    columns = np.unique(np.linspace(0, len(features.prices.symbols) - 1, _CHECKED_COLUMNS).round().astype(np.int64))
-    findings = [
+    """Return the look-ahead of registered functions, one finding a feature, on a few days of a few symbols."""
+    symbols = features.prices.symbols
+    columns = np.unique(np.linspace(0, len(symbols) - 1, _CHECKED_COLUMNS).round().astype(np.int64))
+    return one_a_feature(
         finding
-        for function, _ in features.functions
+        for function in features.functions
         for column in columns
-        for finding in look_ahead_of_function(
-            function, features.bars(column).with_price()[1], features.prices.symbols[column]
-        )
-    ]
-    return gathered(findings)
+        for finding in look_ahead_of_function(function, features.bars(column).with_price()[1], symbols[column])
+    )
 
 
-def gathered(findings: Sequence[LookAhead]) -> tuple[LookAhead, ...]:
+def one_a_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...]:
     """Return the first finding of each feature, with the number of symbols that it was found for."""
-    symbols: dict[str, set[str]] = {}
+    found: dict[str, list[LookAhead]] = {}
     for finding in findings:
-        symbols.setdefault(finding.feature, set()).add(finding.symbol)
-    first = {finding.feature: finding for finding in reversed(findings)}
-    return tuple(replace(first[feature], symbols=len(found)) for feature, found in symbols.items())
+        found.setdefault(finding.feature, []).append(finding)
+    return tuple(replace(own[0], symbols=len({finding.symbol for finding in own})) for own in found.values())
 
 
 def look_ahead_of_function(function: FeatureFunction, bars: Bars, symbol: str) -> Iterator[LookAhead]:
-    """Give the look-ahead of a function on a few days of a symbol's own; none where there are fewer than 30 of them."""
+    """Yield the look-ahead of a function on a few days of a symbol's own; none if there are fewer than 30 of them."""
     days = len(bars.close)
     if days < _FEWEST_DAYS:
         return

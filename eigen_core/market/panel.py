@@ -1,14 +1,24 @@
-"""The panel: the whole market as arrays over days and columns."""
+"""The panel: the whole market as arrays over days and columns, its size, and the normalisation of its features."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.config import Config, MarketConfig
 from eigen_core.errors import InputError
+from eigen_core.market.features import Series, carry_forward, feature_functions, feature_names, uses_columns
+
+LIMIT = 10.0
+"""Bound of a normalised feature, in standard deviations."""
+
+FEWEST_DAYS = 60
+"""Train days on which a column must know a feature to be normalised by its own mean and deviation."""
+
+_SMALLEST_DEVIATION = 1e-8
 
 
 @dataclass(frozen=True)
@@ -37,11 +47,7 @@ class Splits:
 
 
 def episode_starts(split: range, window: int, episode_days: int) -> range:
-    """Return the days on which an episode of `episode_days` may start inside `split` with a whole window before it.
-
-    Raises:
-        InputError: the split holds no such day.
-    """
+    """Return the days of `split` on which an episode may start with a whole window before it; `InputError` if none."""
     starts = range(max(split.start, window - 1), split.stop - episode_days + 1)
     if not starts:
         raise InputError(
@@ -53,7 +59,7 @@ def episode_starts(split: range, window: int, episode_days: int) -> range:
 
 @dataclass(frozen=True)
 class Panel:
-    """A market, ready to be traded.
+    """A market of `days`, `columns` and tradable `assets`, ready to be traded.
 
     Attributes:
         features: float32 `[days, columns, features]`, normalised; zero where unknown.
@@ -81,12 +87,10 @@ class Panel:
 
     @property
     def days(self) -> int:
-        """Number of days."""
         return int(self.features.shape[0])
 
     @property
     def columns(self) -> int:
-        """Number of columns, tradable and context."""
         return int(self.features.shape[1])
 
     @property
@@ -95,47 +99,42 @@ class Panel:
         return int(self.close.shape[1])
 
     def last_days(self) -> NDArray[np.int64]:
-        """Return the last day of the split of each day, int64 `[days]`; that of the panel between splits."""
+        """Return the last day of the split that each day is in, int64 `[days]`; between splits that of the panel."""
         last = np.full(self.days, self.days - 1)
         for split in (self.splits.train, self.splits.validation, self.splits.holdout):
             last[split.start : split.stop] = split.stop - 1
         return last
 
     def training_starts(self, config: Config) -> range:
-        """Days on which a training episode may start."""
         return episode_starts(self.splits.train, config.market.window, config.trading.episode_days)
 
     def validation_starts(self, config: Config) -> range:
-        """Days on which a validation episode may start."""
         return episode_starts(self.splits.validation, config.market.window, config.trading.episode_days)
 
     def holdout_starts(self, config: Config) -> range:
-        """Days on which a holdout episode may start."""
         return episode_starts(self.splits.holdout, config.market.window, config.trading.episode_days)
 
 
 def panel_of_prices(
     features: NDArray[np.float32],
-    open: NDArray[np.float64],
-    high: NDArray[np.float64],
-    low: NDArray[np.float64],
-    close: NDArray[np.float64],
+    open: Series,
+    high: Series,
+    low: Series,
+    close: Series,
     dates: NDArray[np.datetime64],
     symbols: Sequence[str],
     feature_names: Sequence[str],
     market: MarketConfig,
 ) -> Panel:
-    """Make a panel of arrays, for example of a market made by a generator.
+    """Make a panel of arrays, for example of a market made by a generator; its fingerprint is that of the arrays.
 
     Args:
         features: `[days, columns, features]`, taken as they are.
-        open, high, low, close: `[days, assets]`, prices of the first columns, NaN where there is none.
+        open, high, low, close: `[days, assets]`, prices of the first columns, NaN where there is none. A tradable
+            column is valid where it has a close, a context column everywhere.
         dates: `[days]`, strictly increasing.
-        symbols: one name a column.
-        feature_names: one name a feature.
+        symbols, feature_names: one a column, one a feature.
         market: gives the splits.
-
-    A tradable column is valid where it has a close, a context column everywhere. The fingerprint is that of the arrays.
 
     Raises:
         InputError: there are fewer days than validation and holdout take.
@@ -143,10 +142,11 @@ def panel_of_prices(
     """
     features = np.ascontiguousarray(features, dtype=np.float32)
     days, columns, width = features.shape
-    prices = tuple(np.ascontiguousarray(values, dtype=np.float64) for values in (open, high, low, close))
-    assets = prices[3].shape[-1]
-    if any(values.shape != (days, assets) for values in prices) or not 1 <= assets <= columns:
-        shapes = ", ".join(str(values.shape) for values in prices)
+    given = {"open": open, "high": high, "low": low, "close": close}
+    prices = {name: np.ascontiguousarray(values, dtype=np.float64) for name, values in given.items()}
+    assets = prices["close"].shape[-1]
+    if any(values.shape != (days, assets) for values in prices.values()) or not 1 <= assets <= columns:
+        shapes = ", ".join(str(values.shape) for values in prices.values())
         raise ValueError(f"prices of shapes {shapes} do not fit features of shape {features.shape}")
     if len(symbols) != columns or len(feature_names) != width:
         raise ValueError(f"{len(symbols)} symbols and {len(feature_names)} names do not fit features {features.shape}")
@@ -160,27 +160,125 @@ def panel_of_prices(
             "market.validation_days, market.holdout_days or market.purge_days."
         )
     valid = np.ones((days, columns), dtype=np.bool_)
-    valid[:, :assets] = ~np.isnan(prices[3])
+    valid[:, :assets] = ~np.isnan(prices["close"])
+    arrays: list[NDArray[Any]] = [features, *prices.values(), dates]
+    described = [(str(array.dtype), array.shape) for array in arrays]
+    purged = (market.purge_days,) if market.purge_days else ()
+    header = (described, (*symbols, *feature_names), market.validation_days, market.holdout_days, *purged)
+    digest = hashlib.sha256(repr(header).encode())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return Panel(
         features=features,
         valid=valid,
-        open=prices[0],
-        high=prices[1],
-        low=prices[2],
-        close=prices[3],
+        **prices,
         dates=dates,
         symbols=tuple(symbols),
         feature_names=tuple(feature_names),
         splits=Splits.of_days(days, market),
-        fingerprint=_fingerprint_of_arrays((features, *prices, dates), (*symbols, *feature_names), market),
+        fingerprint=digest.hexdigest(),
     )
 
 
-def _fingerprint_of_arrays(arrays: Sequence[NDArray[np.generic]], names: Sequence[str], market: MarketConfig) -> str:
-    digest = hashlib.sha256()
-    described = [(str(array.dtype), array.shape) for array in arrays]
-    purged = (market.purge_days,) if market.purge_days else ()
-    digest.update(repr((described, tuple(names), market.validation_days, market.holdout_days, *purged)).encode())
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
+def moments(values: Series) -> Series:
+    """Return number, mean and sum of squared deviations of each feature's known values, float64 `[3, features]`."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=0).astype(np.float64)
+    mean = np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1.0)
+    return np.stack([count, mean, (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)])
+
+
+def deviation_of(count_mean_squares: Series) -> Series:
+    """Return the standard deviation of `moments`, float64 `[features]`."""
+    deviation: Series = np.sqrt(count_mean_squares[2] / np.maximum(count_mean_squares[0], 1.0))
+    return deviation
+
+
+def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: range) -> NDArray[np.float32]:
+    """Return features as the panel holds them, float32 of `shape`, `[days, columns, features]`.
+
+    Args:
+        columns: of each column, float64 `[days, features]`, NaN where unknown.
+        shape: of the result.
+        train: the days that mean and deviation are taken from.
+
+    Each feature of a column has mean 0 and standard deviation 1 over its train days and is cut off at plus or minus
+    `LIMIT`. A column that knows the feature on fewer than `FEWEST_DAYS` train days, or always at the same value, takes
+    mean and deviation of all columns' train days together. Short gaps are filled (`carry_forward`), then by zero.
+    """
+    result = np.zeros(shape, dtype=np.float32)
+    pooled = np.zeros((3, shape[2]))
+    lacking: list[tuple[int, Series, NDArray[np.bool_]]] = []
+    for index, values in enumerate(columns):
+        count, mean, squares = own_moments = moments(values[train.start : train.stop])
+        deviation, carried = deviation_of(own_moments), carry_forward(values)
+        own = (count >= FEWEST_DAYS) & (deviation > _SMALLEST_DEVIATION * (1.0 + np.abs(mean)))
+        result[:, index, own] = _scaled(carried[:, own], mean[own], deviation[own])
+        if not own.all():
+            lacking.append((index, carried[:, ~own], ~own))
+        # Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+        total, step = pooled[0] + count, mean - pooled[1]
+        share = count / np.maximum(total, 1.0)
+        pooled = np.stack([total, pooled[1] + step * share, pooled[2] + squares + step**2 * pooled[0] * share])
+    deviation = deviation_of(pooled)
+    deviation = np.where(deviation > _SMALLEST_DEVIATION, deviation, 1.0)
+    for index, values, missing in lacking:
+        result[:, index, missing] = _scaled(values, pooled[1, missing], deviation[missing])
+    return result
+
+
+def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float32]:
+    return np.nan_to_num(np.clip((values - mean) / deviation, -LIMIT, LIMIT)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class PanelFacts:
+    """The size of a panel: days, columns, of which `assets` are tradable, and features.
+
+    Attributes:
+        mapped: its arrays are mapped from the files of the cache, so that only what is read becomes resident.
+        held_days: most days from a decision to its sale, where sales wait for a price; None: `trading.holding_days`.
+    """
+
+    days: int
+    columns: int
+    assets: int
+    features: int
+    mapped: bool = True
+    held_days: int | None = None
+
+    @classmethod
+    def of(cls, panel: Panel) -> "PanelFacts":
+        """Return the size of a panel, without reading its arrays."""
+        mapped = isinstance(panel.features, np.memmap)
+        return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names), mapped)
+
+    @classmethod
+    def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
+        """Return the size of a panel without data: its prices have a day's range and a volume, so all features.
+
+        Raises:
+            InputError: features are columns of the data, whose number is unknown, or a function cannot be used.
+        """
+        market = config.market
+        if uses_columns(market):
+            raise InputError(
+                "How many of the data's columns are features is not known without the data: plan with the data, or "
+                "leave columns out of market.features and market.own_features."
+            )
+        features = len(feature_names(market.features, has_range=True, has_volume=True))
+        features += sum(len(function.names) for function in feature_functions(market))
+        return cls(days, columns, assets, features)
+
+    def train_days(self, config: Config) -> int:
+        return len(Splits.of_days(self.days, config.market).train)
+
+    def block_days(self, config: Config) -> int:
+        """Return the days of the blocks that batches are drawn from, where an encoder computes whole blocks."""
+        train_days = self.train_days(config)
+        return min(config.learner.block_days or train_days, train_days)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.days:,} days, {self.columns:,} columns, {self.assets:,} of them tradable, {self.features} features"
+        )

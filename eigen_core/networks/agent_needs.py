@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from eigen_core.config import Config
-from eigen_core.market.facts import PanelFacts
-from eigen_core.market.panel import Panel, Splits
+from eigen_core.market.panel import Panel, PanelFacts, Splits
 from eigen_core.needs import SINGLE, Operation
 from eigen_core.networks.actions import AssetActions
 from eigen_core.networks.agent import AgentNetwork

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.market.facts import PanelFacts
-from eigen_core.market.panel import Panel
+from eigen_core.market.panel import Panel, PanelFacts
 from eigen_core.networks import Heads, market_actions
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters

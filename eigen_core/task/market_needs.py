@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from eigen_core.config import Config
 from eigen_core.evaluation import spread_starts
-from eigen_core.market.facts import PanelFacts
-from eigen_core.market.panel import Splits, episode_starts
+from eigen_core.market.panel import PanelFacts, Splits, episode_starts
 from eigen_core.needs import DOUBLE, HALF, SINGLE, Change, Kept, Operation, halves
 from eigen_core.networks import AssetActions, Heads, market_actions
 from eigen_core.networks.agent_needs import AgentNeeds, parameters_of

@@ -7,7 +7,7 @@ import numpy as np
 
 from eigen_core.config import Config, merge
 from eigen_core.market import Panel, panel_of_prices
-from eigen_core.market.facts import PanelFacts
+from eigen_core.market.panel import PanelFacts
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.needs import Sample

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from eigen_core.config import Config
 from eigen_core.market.calendar import periods_per_year
-from eigen_core.market.facts import PanelFacts
-from eigen_core.market.panel import Panel
+from eigen_core.market.panel import Panel, PanelFacts
 from eigen_core.networks import Heads, portfolio_actions
 from eigen_core.records import Excess
 from eigen_core.task.encoded_episodes import EncodedEpisodes

@@ -54,8 +54,8 @@ def audit_document(audited: "MarketAudit") -> dict[str, Any]:
         "symbols": audited.symbols,
         "days": audited.days,
         "found": [{**asdict(finding), "sentence": str(finding)} for finding in audited.found],
-        "suspected": [{**asdict(leak), "sentence": str(leak)} for leak in audited.correlations.suspected],
-        "unseen": audited.correlations.unseen,
+        "suspected": [{**asdict(leak), "sentence": str(leak)} for leak in audited.suspected],
+        "unseen": audited.unseen,
         "report": {**audited.report.as_dict(), "lines": audited.report.lines()},
     }
 
@@ -70,8 +70,8 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
         f"Tried {len(audited.features)} features of {audited.symbols:,} symbols on {tried} ({audited.days[0]} to "
         f"{audited.days[-1]}): what comes after each was cut off, then shuffled.",
     )
-    for finding in (*audited.found, *audited.correlations.suspected):
+    for finding in (*audited.found, *audited.suspected):
         print_line(console, str(finding))
     if audited.is_clean:
         print_line(console, "No value up to these days changed: no look-ahead was found.")
-    print_line(console, audited.correlations.unseen)
+    print_line(console, audited.unseen)

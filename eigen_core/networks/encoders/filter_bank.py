@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config, NetworkConfig
-from eigen_core.market.facts import PanelFacts
+from eigen_core.market.panel import PanelFacts
 from eigen_core.needs import SINGLE, Change, Kept, Operation, Piece
 from eigen_core.networks.encoders.interface import FirstDay
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes, product_bytes

@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from eigen_core.config import Config, NetworkConfig
-from eigen_core.market.facts import PanelFacts
+from eigen_core.market.panel import PanelFacts
 from eigen_core.needs import Change, Kept, Operation, Piece
 from eigen_core.networks.layout import Parameters, ParameterShape
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from eigen_core.config import Config, NetworkConfig
-from eigen_core.market.facts import PanelFacts
+from eigen_core.market.panel import PanelFacts
 from eigen_core.needs import DOUBLE, SINGLE, Change, Harm, Kept, Operation, Piece, powers_below
 from eigen_core.networks.encoders.convolutions import Block, Convolutions, Schedule, receptive_dilations
 from eigen_core.networks.encoders.interface import FirstDay

@@ -6,7 +6,7 @@ from training_cases import advance, content_of, market_of, saved_of, small_state
 
 from eigen_core.config import Config
 from eigen_core.generation import restore
-from eigen_core.market.facts import PanelFacts
+from eigen_core.market.panel import PanelFacts
 from eigen_core.task.market import MarketTask
 
 HALF = {"actions": "float16"}

@@ -1,6 +1,6 @@
 """Whatever uses a later day is found, and what does not is clean: features, their normalisation, cleaned prices."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from eigen_core.errors import InputError
 from eigen_core.market import Bars, build_panel
 from eigen_core.market.audit import MarketAudit, audit_market
 from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.features import FeatureFunction
 from eigen_core.market.look_ahead import TOLERANCE, first_changes, look_ahead_of_function
-from eigen_core.market.normalisation import normalised
-from eigen_core.market.own_features import FeatureFunction
+from eigen_core.market.panel import normalise
 from eigen_core.market.report import DataReport
 
 LEAKS = ("centred", "whole_score", "next_return")
@@ -83,18 +83,16 @@ def test_planted_look_ahead_is_named(prices: Path, tmp_path: Path, monkeypatch: 
         assert finding.day <= finding.last_known
         assert (finding.last_known in found.days, finding.symbols, finding.normalised) == (True, 2, False)
         assert f"of {finding.symbol} (prices.csv) on {finding.day} changes when the days after" in str(finding)
-    assert {leak.feature for leak in found.correlations.suspected} == {"centred", "next_return"}
+    assert {leak.feature for leak in found.suspected} == {"centred", "next_return"}
     next_return = next(finding for finding in found.found if finding.feature == "next_return")
     assert next_return.day == next_return.last_known
 
 
 def test_normalisation_by_all_days_is_found(prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_all_days(columns: Iterable[np.ndarray], shape: tuple[int, int, int], _: range) -> np.ndarray:
+        return normalise(columns, shape, range(shape[0]))
 
-    def by_all_days(column: Callable[[int], np.ndarray], days: int, *others: Any) -> np.ndarray:
-        columns, features, _, progress = others
-        return normalised(column, days, columns, features, range(days), progress)
-
-    monkeypatch.setattr("eigen_core.market.audit.normalised", by_all_days)
+    monkeypatch.setattr("eigen_core.market.audit.normalise", by_all_days)
     found = audited(prices, 1).found
     assert {finding.feature for finding in found} >= {"log_return_1", "rsi"}
     assert all(finding.normalised for finding in found)
@@ -126,8 +124,8 @@ def test_a_column_of_the_data_that_knows_the_next_day_is_suspected(tmp_path: Pat
     found = audited(write_csv(tmp_path / "p.csv", bars), features="columns")
     assert found.features == found.report.own_features == ("Score", "Mood")
     assert not found.found
-    assert [leak.feature for leak in found.correlations.suspected] == ["Score"]
-    assert 0.5 < found.correlations.suspected[0].correlation < 0.8
+    assert [leak.feature for leak in found.suspected] == ["Score"]
+    assert 0.5 < found.suspected[0].correlation < 0.8
 
 
 def test_training_refuses_functions_that_use_later_days(

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from eigen_core.config import MarketConfig
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.days import PriceRows
-from eigen_core.market.features import feature_names
-from eigen_core.market.normalisation import LIMIT, normalised
-from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.features import PanelFeatures, feature_names
+from eigen_core.market.panel import LIMIT, normalise
 from eigen_core.market.vendors import PRICE_ROLES, Role
 
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD")
@@ -85,7 +84,7 @@ def raw_of(prices: CleanPrices, market: MarketConfig) -> NDArray[np.float64]:
 
 def normalised_of(raw: NDArray[np.float64], train: range = TRAIN) -> NDArray[np.float32]:
     days, columns, features = raw.shape
-    return normalised(lambda column: raw[:, column], days, columns, features, train, lambda _: None)
+    return normalise((raw[:, column] for column in range(columns)), (days, columns, features), train)
 
 
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])

@@ -18,7 +18,7 @@ from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import Panel, build_panel, panel_of_prices
-from eigen_core.market.panel_features import PanelFeatures
+from eigen_core.market.features import PanelFeatures
 from eigen_core.progress import progress_to
 
 FIELDS = ("features", "valid", "open", "high", "low", "close", "dates")
@@ -194,7 +194,7 @@ def test_panel_that_another_version_read_is_built_again(
 ) -> None:
     config = small_config(prices_file)
     with monkeypatch.context() as before:
-        before.setattr("eigen_core.market.cache._READING", 1)
+        before.setattr("eigen_core.market.build._READING", 1)
         built, _ = build_panel(config, tmp_path)
     manifest = tmp_path / "panels" / built.fingerprint / "manifest.json"
     written = manifest.stat().st_mtime_ns

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.audit import false_alarms, informed_column, suspected_in
 from eigen_core.config import Config
+from eigen_core.market.audit import SuspectedLeak
 from eigen_core.market.build import read_market
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.return_correlation import SuspectedLeak
 
 
 @pytest.fixture(scope="module")
