@@ -93,7 +93,7 @@ def informed_column(
 def suspected_in(prices: CleanPrices, config: Config) -> tuple[SuspectedLeak, ...]:
     """Return what the audit suspects of the features that `config` names."""
     stop = Splits.of_days(len(prices.days), config.market).validation.stop
-    features = PanelFeatures.of(prices, config.market)
+    features = PanelFeatures(prices, config.market)
     return audit_correlations(features, range(stop), config.trading.holding_days)[0]
 
 
@@ -105,7 +105,7 @@ def false_alarms(config: Config, markets: int) -> tuple[int, int]:
         for features in ("returns", "classic"):
             market = config.market.model_copy(update={"features": features})
             alarms += len(suspected_in(known, config.model_copy(update={"market": market})))
-            tried += len(PanelFeatures.of(known, market).names)
+            tried += len(PanelFeatures(known, market).names)
     return alarms, tried
 
 

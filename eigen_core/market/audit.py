@@ -11,17 +11,10 @@ from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
 from eigen_core.errors import InputError
 from eigen_core.market.build import read_rows
-from eigen_core.market.cleaning import CleanPrices, clean_prices
+from eigen_core.market.cleaning import clean_prices
 from eigen_core.market.features import PanelFeatures, Series
 from eigen_core.market.files import find_source
-from eigen_core.market.look_ahead import (
-    FUTURES,
-    LookAhead,
-    first_changes,
-    first_differences,
-    one_a_feature,
-    rows_with_future,
-)
+from eigen_core.market.look_ahead import FUTURES, LookAhead, first_changes, first_of_each_feature, rows_with_future
 from eigen_core.market.panel import Splits, normalise
 from eigen_core.market.report import DataReport
 from eigen_core.progress import report_progress
@@ -31,13 +24,8 @@ LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
 """Rank correlation of one symbol, and mean of absolute values over all symbols, below which nothing is suspected; and
 the same in standard errors: returns of h days overlap, so that n days are like n / h returns."""
 
-# Price or feature, whether it is normalised, symbol, position of the day.
-_Change = tuple[str, bool, str, int]
-
 _NORMALISED_TOLERANCE = 1e-6
-_FEWEST_RETURNS = 250
-_FEWEST_SYMBOLS = 5
-_PARTS = 3
+_FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
 
 
 @dataclass(frozen=True)
@@ -69,10 +57,9 @@ class SuspectedLeak:
 
 @dataclass(frozen=True)
 class MarketAudit:
-    """The result of an audit.
+    """The result of an audit; `symbols` is their number.
 
     Attributes:
-        symbols: number of symbols.
         days: the days after which the future was cut off, then shuffled, as YYYY-MM-DD.
         found, suspected: look-ahead and correlations with later returns, one finding a feature each.
         unseen: the limits of these correlations, as a sentence.
@@ -107,26 +94,26 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     market = config.market
     source = find_source(market.data, market.symbol_from)
     rows = read_rows(source, market)
-    prices, report = clean_prices(rows, str(source.path), market.context, market.first_date, market.last_date)
+    prices, report = clean_prices(rows, str(source.path), market.context)
     config.require_days(len(prices.days))
-    features = PanelFeatures.of(prices, market)
+    features = PanelFeatures(prices, market)
     splits = Splits.of_days(len(prices.days), market)
-    positions = _positions(prices, splits.train, days)
+    # Days on which something is known, but for the last.
+    first = max(int((~np.isnan(prices.close)).any(axis=1).argmax()), len(prices.days) // 10)
+    others = [day for day in range(first, len(prices.days) - 1) if day != splits.train[-1]]
+    drawn = keyed_generator(0, 0, "market", "audit", "days").permutation(others)[: days - 1]
+    positions = sorted([splits.train[-1], *map(int, drawn)])
     findings: list[LookAhead] = []
     for done, position in enumerate(positions, 1):
         last = prices.days[position]
         for future in FUTURES:
-            changed = rows_with_future(rows, last, future)
             # A symbol of the context may begin later: whether it can be traded is no matter here.
-            others, _ = clean_prices(changed, "what was left of the prices", (), market.first_date, market.last_date)
-            changes = _changes(features, PanelFeatures.of(others, market), position, splits.train)
-            findings += (
-                LookAhead(
-                    name, normalised, symbol, rows.files.get(symbol, ()), str(prices.days[day]), str(last), future
-                )
-                for name, normalised, symbol, day in changes
-                if day >= 0
-            )
+            changed, _ = clean_prices(rows_with_future(rows, last, future), "what was left of the prices", ())
+            changes = _changes(features, PanelFeatures(changed, market), position, splits.train)
+            for name, normalised, symbol, day in changes:
+                if day >= 0:
+                    files, dates = rows.files.get(symbol, ()), (str(prices.days[day]), str(last))
+                    findings.append(LookAhead(name, normalised, symbol, files, *dates, future))
         report_progress("audit", done, len(positions))
     suspected, unseen = audit_correlations(features, range(splits.validation.stop), config.trading.holding_days)
     return MarketAudit(
@@ -134,42 +121,35 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         features=features.names,
         symbols=len(prices.symbols),
         days=tuple(str(prices.days[position]) for position in positions),
-        found=one_a_feature(sorted(findings, key=lambda finding: finding.normalised)),
+        found=first_of_each_feature(sorted(findings, key=lambda finding: finding.normalised)),
         suspected=suspected,
         unseen=unseen,
     )
 
 
-def _positions(prices: CleanPrices, train: range, days: int) -> list[int]:
-    """Return the days after which the future is changed: the last of training, and random ones that have a past."""
-    first = max(int((~np.isnan(prices.close)).any(axis=1).argmax()), len(prices.days) // 10)
-    others = [day for day in range(first, len(prices.days) - 1) if day != train.stop - 1]
-    drawn = keyed_generator(0, 0, "market", "audit", "days").permutation(others)[: days - 1]
-    return sorted([train.stop - 1, *map(int, drawn)])
-
-
-def _changes(before: PanelFeatures, after: PanelFeatures, last: int, train: range) -> Iterator[_Change]:
-    """Yield the first day up to `last` on which a price or feature of a symbol changes; -1 where it does not."""
+def _changes(
+    before: PanelFeatures, after: PanelFeatures, last: int, train: range
+) -> Iterator[tuple[str, bool, str, int]]:
+    """Yield each price and feature, whether it is normalised, symbol, and its first change up to `last`, -1 if none."""
     days, symbols, others = slice(0, last + 1), before.prices.symbols, after.prices.symbols
     columns = [others.index(symbol) if symbol in others else -1 for symbol in symbols]
     for name in ("open", "high", "low", "close"):
         one, other = (getattr(features.prices, name)[days] for features in (before, after))
         # A symbol without a price before is left out of what was cut off: the last column stands for it.
         other = np.pad(other, ((0, 0), (0, 1)), constant_values=np.nan)[:, columns]
-        changes = first_differences(one, other)
+        changes = first_changes(one, other, 0.0)
         yield from ((name, False, symbol, day) for symbol, day in zip(symbols, changes, strict=True))
     # Without later volumes there may be none at all.
     names = [name for name in before.names if name in after.names]
     own, new = ([features.names.index(name) for name in names] for features in (before, after))
     for column, symbol in enumerate(others):
-        one, other = before.of_column(symbols.index(symbol))[days, own], after.of_column(column)[days, new]
-        changes = first_changes(one, other)
+        changes = first_changes(before.of_column(symbols.index(symbol))[days, own], after.of_column(column)[days, new])
         yield from ((name, False, symbol, day) for name, day in zip(names, changes, strict=True))
     if last >= train.stop - 1:
         grids = [normalise(features.all_columns(), features.shape, train) for features in (before, after)]
         for column, symbol in enumerate(others):
             one, other = grids[0][days, symbols.index(symbol), own], grids[1][days, column, new]
-            changes = first_differences(one, other, _NORMALISED_TOLERANCE)
+            changes = first_changes(one, other, _NORMALISED_TOLERANCE)
             yield from ((name, True, symbol, day) for name, day in zip(names, changes, strict=True))
 
 
@@ -220,10 +200,7 @@ def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
 
 
 def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
-    """Return rank correlations with returns `[parts, symbols, features, horizons]`, and the numbers of days.
-
-    They are NaN where there are too few days.
-    """
+    """Return rank correlations `[parts, symbols, features, horizons]`, NaN if days are too few, and numbers of days."""
     log_close = np.log(features.prices.close)
     found = np.full((len(parts), *features.shape[1:], longest), np.nan)
     numbers = np.zeros(found.shape[:3])
@@ -263,5 +240,4 @@ def _ranks(values: Series) -> Series:
     ranks = rankdata(values, axis=0)
     ranks -= ranks.mean(axis=0)
     length = np.sqrt((ranks**2).sum(axis=0))
-    unit: Series = np.divide(ranks, length, out=np.zeros_like(ranks), where=length > 0.0)
-    return unit
+    return np.asarray(np.divide(ranks, length, out=np.zeros_like(ranks), where=length > 0.0))

@@ -1,8 +1,4 @@
-"""From the configuration to a panel: read, clean, compute features, normalise, and keep it in the cache.
-
-A cached panel is a folder `panels/FINGERPRINT` with one `.npy` file an array, and a manifest with their SHA-256. It
-appears by a rename when it is complete; several processes may build the same one at once.
-"""
+"""From the configuration to a panel: read, clean, compute features, normalise, and keep it in the cache."""
 
 import errno
 import hashlib
@@ -39,34 +35,22 @@ from eigen_core.progress import report_progress
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Version of how panels are built and kept; a change of either makes all cached ones be built again."""
-
-# A change of how prices are read or reported makes cached panels be built again: what was misread is not kept.
-_READING = 7
-
-_RESULT_BITS = 16
-_PROGRESS = "panel"
-_STEPS = 100
-_MOST_DROPPED = 0.05
+# Versions of how panels are built, which is part of their fingerprint, and of how prices are read and reported: cached
+# panels of another one are built again.
+_FORMAT, _READING = 1, 7
+_RESULT_BITS, _MOST_DROPPED = 16, 0.05
+_PROGRESS, _STEPS = "panel", 100
 _ARRAYS = ("features", "valid", "open", "high", "low", "close", "dates")
-_MANIFEST = "manifest.json"
-_UNFINISHED = ".unfinished-"
-_UNFINISHED_SECONDS = 86_400.0
+_MANIFEST, _UNFINISHED, _UNFINISHED_SECONDS = "manifest.json", ".unfinished-", 86_400.0
 
 
 def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, DataReport]:
     """Build the panel that `config.market` describes, or take it from the cache.
 
-    Args:
-        config: `market` says what to read; the days that window, episode and splits need are checked.
-        cache_root: folder of the cache; None: `default_cache_root()`.
-
-    Returns:
-        The panel, its arrays memory-mapped and read-only, and the report on its data. Equal prices and settings give
-        equal bits and the same fingerprint: SHA-256 of the price files' names and bytes, of the settings that choose
-        features and days or form days of bars, of the version of this procedure, and of what feature functions return,
-        to 16 bits of each value. Prices are read each time where there are feature functions.
+    The arrays of the panel are memory-mapped and read-only. Equal prices and settings give equal bits and the same
+    fingerprint: SHA-256 of the price files' names and bytes, of the settings that choose features and days or form days
+    of bars, of the version of this procedure, and of what feature functions return, to 16 bits of each value. Prices
+    are read each time where there are feature functions. `cache_root` None is `default_cache_root()`.
 
     Raises:
         InputError: the prices or a feature cannot be used, there are too few days, the cache cannot be written, or
@@ -78,7 +62,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     computed: tuple[PanelFeatures, DataReport] | None = None
     if feature_functions(market):
         require_memory_to_read(source, config)
-        # What a function returns is known once it was called: its code may use other code, and may not have changed.
+        # Only a call shows what a function returns: code that it uses may change while its own does not.
         computed = _read_features(source, market)
         fingerprint = _with_results(fingerprint, computed[0])
     folder = (cache_root if cache_root is not None else default_cache_root()) / "panels" / fingerprint
@@ -88,13 +72,12 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
             require_memory_to_read(source, config)
             computed = _read_features(source, market)
         features, report = computed
-        days, columns = features.prices.close.shape
-        logger.info("Building a panel of %d days and %d columns from %s.", days, columns, source.path)
-        config.require_days(days)
+        logger.info("Building a panel of %d days and %d columns from %s.", *features.shape[:2], source.path)
+        config.require_days(features.shape[0])
         panel = _panel(features, fingerprint)
         report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
         _store_cached(folder, panel, report)
-        # What is returned is always what was stored: mapped, not a second copy in memory.
+        # Return what was stored: mapped, not a second copy in memory.
         found = _load_cached(folder, market) or (panel, report)
         del panel, report, features, computed
         # Both allocators would keep what is free until the process ends.
@@ -124,10 +107,9 @@ def read_prices(market: MarketConfig) -> CleanPrices:
 
 
 def read_rows(source: Source, market: MarketConfig) -> PriceRows:
-    """Read the files of `source` into rows of days, without suspicious ones if `market.suspicious` is `drop`.
+    """Read the files of `source` into rows of the days that `market` names; raise `InputError` if there are none.
 
-    Raises:
-        InputError: they cannot be read.
+    If `market.suspicious` is `drop`, rows that make figures absurd are left out.
     """
     if market.data is None:
         market = market.model_copy(update={"layout": "wide"})
@@ -136,14 +118,21 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
         parts.append(part)
         report_progress(_PROGRESS, _STEPS // 2 * len(parts) // len(source.files), _STEPS)
     rows = rows_of_days(parts, [file.path.name for file in source.files], market, str(source.path))
-    while market.suspicious == "drop":
-        _, report = clean_prices(rows, str(source.path), (), market.first_date, market.last_date)
-        found = absurd(report.suspicious)
-        if not found:
-            break
-        if len(found) > _MOST_DROPPED * len(rows.codes):
+    days, first, last = rows.days, market.first_date, market.last_date
+    if first or last:
+        rows = rows.between(first, last)
+        if not len(rows.days):
             raise InputError(
-                f"{source.path} has {len(found):,} suspicious rows of {len(rows.codes):,}, so they are probably no "
+                f"{source.path} holds no day from {first or 'its first'} to {last or 'its last'}, but days from "
+                f"{days.min()} to {days.max()}: change market.first_date or market.last_date."
+            )
+    while market.suspicious == "drop":
+        _, report = clean_prices(rows, str(source.path), ())
+        if not (found := absurd(report.suspicious)):
+            break
+        if len(found) > _MOST_DROPPED * len(days):
+            raise InputError(
+                f"{source.path} has {len(found):,} suspicious rows of {len(days):,}, so they are probably no "
                 f"prices. {sentences(found)[0]} Name the columns that are, or leave market.suspicious out."
             )
         rows = rows.without(found)
@@ -152,22 +141,19 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
 
 def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
     """Return the panel of clean prices with the features that `market` names; raise `InputError` if one fails."""
-    return _panel(PanelFeatures.of(prices, market), fingerprint)
+    return _panel(PanelFeatures(prices, market), fingerprint)
 
 
 def _read_features(source: Source, market: MarketConfig) -> tuple[PanelFeatures, DataReport]:
-    prices, report = clean_prices(
-        read_rows(source, market), str(source.path), market.context, market.first_date, market.last_date
-    )
+    prices, report = clean_prices(read_rows(source, market), str(source.path), market.context)
     _refuse_suspicious(report, market)
-    features = PanelFeatures.of(prices, market)
+    features = PanelFeatures(prices, market)
     time_zone = (market.time_zone or "") if report.bars else ""
     return features, replace(report, own_features=features.own_names, time_zone=time_zone)
 
 
 def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
-    found = absurd(report.suspicious)
-    if found and market.suspicious == "refuse":
+    if market.suspicious == "refuse" and (found := absurd(report.suspicious)):
         raise InputError(
             f"{' '.join(sentences(found))} Such rows make figures absurd: correct them, or leave them out with "
             "`--set market.suspicious=drop`, or train on them with `--set market.suspicious=keep`."
@@ -178,29 +164,22 @@ def _fingerprint(source: Source, market: MarketConfig) -> str:
     within_days = market.intraday == "aggregate"
     # An unfinished last day of bars is left out by `refuse` too, so it then counts.
     counted = ("drop", "refuse") if within_days else ("drop",)
+    names = "own_features", "purge_days", "first_date", "last_date", "symbols", "symbol_from", "date_format", "decimal"
     optional = {
-        **{name: getattr(market, name) for name in ("own_features", "purge_days", "first_date", "last_date")},
-        **{name: getattr(market, name) for name in ("symbols", "symbol_from", "date_format", "decimal")},
+        **{name: getattr(market, name) for name in names},
         "columns": market.columns.model_dump(exclude_none=True),
         "suspicious": market.suspicious if market.suspicious in counted else None,
         "intraday": [market.intraday, market.time_zone] if within_days else None,
         "time_zone": None if within_days else market.time_zone,
     }
-    inputs = {
-        "format": FORMAT,
-        "files": [(file.name, file.sha256) for file in source.files],
-        "context": market.context,
-        "features": market.features,
-        "validation_days": market.validation_days,
-        "holdout_days": market.holdout_days,
-        # Only where they are given: fingerprints from before these settings stay as they are.
-        **{name: value for name, value in optional.items() if value},
-    }
-    return _sha256_of_json(inputs)
+    inputs = {"format": _FORMAT, "files": [(file.name, file.sha256) for file in source.files]}
+    inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}
+    # Only where they are given: fingerprints from before these settings stay as they are.
+    return _sha256_of_json(inputs | {name: value for name, value in optional.items() if value})
 
 
 def _with_results(fingerprint: str, features: PanelFeatures) -> str:
-    """Return the fingerprint of `fingerprint` and of what the functions return.
+    """Return a fingerprint of `fingerprint` and of the values of feature functions.
 
     Processors differ in the last bits of a double: 16 bits of each value are the same on all of them but for rare ones.
     """
@@ -224,12 +203,13 @@ def _panel(features: PanelFeatures, fingerprint: str) -> Panel:
             yield values
             report_progress(_PROGRESS, _STEPS // 2 + _STEPS // 2 * done // columns, _STEPS)
 
-    suspended = prices.suspended
-    traded = {name: np.where(suspended, np.nan, getattr(prices, name)) for name in ("open", "high", "low", "close")}
+    tradable = slice(prices.assets)
+    suspended = prices.suspended[:, tradable]
+    grids = {name: getattr(prices, name)[:, tradable] for name in ("open", "high", "low", "close")}
     return Panel(
         features=normalise(with_progress(), features.shape, splits.train),
         valid=~np.isnan(prices.close),
-        **{name: grid[:, : prices.assets] for name, grid in traded.items()},
+        **{name: np.where(suspended, np.nan, grid) for name, grid in grids.items()},
         dates=prices.days,
         symbols=prices.symbols,
         feature_names=features.names,
@@ -271,12 +251,8 @@ def _map_copy(path: Path, sha256: str, in_memory: bool = False) -> NDArray[Any]:
     The copy is on the same disk, or in memory if the folder cannot be written or its disk is full.
     """
     try:
-        with (
-            path.open("rb") as original,
-            (
-                os.fdopen(os.memfd_create(path.name), "w+b") if in_memory else tempfile.TemporaryFile(dir=path.parent)
-            ) as copy,
-        ):
+        copy = os.fdopen(os.memfd_create(path.name), "w+b") if in_memory else tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+        with copy, path.open("rb") as original:
             shutil.copyfileobj(original, copy, 4 << 20)
             copy.seek(0)
             if hashlib.file_digest(copy, "sha256").hexdigest() != sha256:
@@ -291,30 +267,29 @@ def _map_copy(path: Path, sha256: str, in_memory: bool = False) -> NDArray[Any]:
 
 
 def _store_cached(folder: Path, panel: Panel, report: DataReport) -> None:
-    """Keep a panel and its report, in place of a damaged entry; raise `InputError` if the cache cannot be written."""
+    """Keep a panel and its report in the cache, in place of a damaged entry; raise `InputError` if that is impossible.
+
+    An entry is a folder `panels/FINGERPRINT` with one `.npy` file an array, and a manifest with their SHA-256. It
+    appears by a rename when it is complete; several processes may build the same one at once.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Builds that were killed leave theirs.
         for path in folder.parent.glob(f"{_UNFINISHED}*"):
             if time.time() - path.stat().st_mtime > _UNFINISHED_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
-        try:
-            _write_files(unfinished, panel, report)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED, ignore_cleanup_errors=True) as new:
+            _write_files(Path(new), panel, report)
             if folder.exists():
                 shutil.rmtree(folder)
-            unfinished.rename(folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            logger.info("The panel %s was stored by another process in the meantime.", folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            Path(new).rename(folder)
     except OSError as error:
-        raise InputError(
-            f"The cache folder {folder.parents[1]} cannot be written ({error.strerror}): set EIGEN_CACHE to a folder "
-            "that can."
-        ) from error
+        # Another process stored the same panel in the meantime.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise InputError(
+                f"The cache folder {folder.parents[1]} cannot be written ({error.strerror}): set EIGEN_CACHE to a "
+                "folder that can."
+            ) from error
 
 
 def _write_files(folder: Path, panel: Panel, report: DataReport) -> None:
@@ -365,9 +340,8 @@ def inference_panel(
 
     Args:
         config: of the run, with the newer prices as `market.data`.
-        training: the run's training days.
-        symbols, features: those that its agents observe.
-        date: its last day; None: that of the prices. No later price is used.
+        training, symbols, features: days that agents were trained on, and what they observe.
+        date: the last day; None: that of the prices. No later price is used.
 
     Raises:
         InputError: the prices begin later or end before `date`, have other symbols, features or training days, or there

@@ -31,17 +31,15 @@ Grid = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CleanPrices:
-    """Daily prices of all symbols.
+    """Daily prices of all symbols, float64 `[days, symbols]`, NaN where unknown.
 
     Attributes:
         days: datetime64[D] `[days]`, increasing.
         symbols: names; the `assets` tradable ones first.
-        open: float64 `[days, symbols]`, NaN where unknown.
-        high, low, close: float64 `[days, symbols]`, positive, NaN where the symbol has no price on the day; low is at
-            most, high at least open and close.
-        volume: float64 `[days, symbols]`, not negative, on the scale of the prices, NaN where unknown.
+        high, low, close: known on the same days; low is at most, high at least open and close.
+        volume: not negative, on the scale of the prices.
         has_range, has_volume: the source has highs and lows, has volumes.
-        own: float64 `[days, symbols]` of each numeric column beside prices, by heading, NaN where unknown.
+        own: each numeric column beside prices, by heading.
     """
 
     days: Days
@@ -58,36 +56,22 @@ class CleanPrices:
 
     @property
     def suspended(self) -> NDArray[np.bool_]:
-        """Days on which nothing is traded although there is a price, bool `[days, symbols]`: their volume is zero.
-
-        A symbol whose volume is never above zero has none (currencies, many indices).
-        """
+        """Priced days without trading, of volume zero (that of currencies is always zero), bool `[days, symbols]`."""
         has_volume = (self.volume > 0.0).any(axis=0)
-        suspended: NDArray[np.bool_] = (self.volume == 0.0) & has_volume & ~np.isnan(self.close)
-        return suspended
+        return np.asarray((self.volume == 0.0) & has_volume & ~np.isnan(self.close))
 
 
-def clean_prices(
-    rows: PriceRows,
-    source: str,
-    context: Sequence[str],
-    first_date: str | None = None,
-    last_date: str | None = None,
-) -> tuple[CleanPrices, DataReport]:
-    """Clean prices and report what was found and done.
-
-    Args:
-        rows: of all files.
-        source: name of the source, for messages.
-        context: symbols that are not tradable; they come last, in this order.
-        first_date, last_date: days before, after them are left out, as if the source did not hold them; None: none.
+def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[CleanPrices, DataReport]:
+    """Clean the rows of all files; return prices, those of `context` last and not tradable, and a report.
 
     Raises:
         InputError: no symbol has a usable price, a context symbol is not there, none is left to trade, or the bars are
-            weekly or longer.
+            weekly or longer. The message names the `source`.
     """
-    rows = _rows_between(rows, first_date, last_date, source)
-    # A row without any price or volume says nothing against another one.
+    present = np.flatnonzero(np.bincount(rows.codes))
+    symbols = tuple(rows.symbols[code] for code in present)
+    rows = replace(rows, symbols=symbols, codes=np.searchsorted(present, rows.codes))
+    # A row without any price or volume does not contradict another one.
     priced_rows = np.logical_or.reduce([~np.isnan(column) for column in rows.prices.values()])
     repeated, conflicts = _repeated_rows(rows, priced_rows)
     days, raw, own = _grids(rows, priced_rows)
@@ -105,7 +89,7 @@ def clean_prices(
     bars, factor = _clean_bars(usable, counts)
     priced = ~np.isnan(bars["close"])
     has_price = np.asarray(priced.any(axis=0))
-    order, assets = _column_order(rows.symbols, has_price, tuple(dict.fromkeys(context)), source)
+    order, assets = _column_order(rows.symbols, has_price, dict.fromkeys(context), source)
     symbols = tuple(rows.symbols[position] for position in order)
     refuse_longer_bars(days, priced[:, order[:assets]], symbols[:assets], source)
     has = {role: not np.isnan(grid).all() for role, grid in raw.items()}
@@ -123,39 +107,23 @@ def clean_prices(
         counts["missing_opens"] = 0
     if not prices.has_range:
         counts["derived_highs"] = counts["derived_lows"] = 0
+    histories, large_moves = _histories(prices)
     report = DataReport(
         source=source,
         layout=rows.layout,
         days=len(days),
         first_day=str(days[0]),
         last_day=str(days[-1]),
-        symbols=tuple(
-            _history(days, symbol, prices.close[:, column], column < assets) for column, symbol in enumerate(symbols)
-        ),
+        symbols=histories,
         universe=UniverseAudit.of(days, assets, prices.close, factor[:, order]),
         suspicious=(*rows.found, *conflicts, *suspicious_prices(days, rows.symbols, raw, bars)),
-        large_moves=sum(int(_is_large_move(close).sum()) for close in prices.close.T),
+        large_moves=large_moves,
         suspended_days=int(prices.suspended.sum()),
         dropped_symbols=tuple(rows.symbols[position] for position in np.flatnonzero(~has_price)),
         ignored_columns=rows.ignored,
         **counts,
     )
     return prices, report
-
-
-def _rows_between(rows: PriceRows, first: str | None, last: str | None, source: str) -> PriceRows:
-    """Return the rows of the days from `first` to `last`, with the symbols that have any."""
-    if not len(rows.codes):
-        raise InputError(f"{source} has no row with a date and a symbol: give dates as YYYY-MM-DD, and a symbol.")
-    kept = rows if first is None and last is None else rows.between(first, last)
-    if not len(kept.codes):
-        raise InputError(
-            f"{source} holds no day from {first or 'its first'} to {last or 'its last'}, but days from "
-            f"{rows.days.min()} to {rows.days.max()}: change market.first_date or market.last_date."
-        )
-    present = np.flatnonzero(np.bincount(kept.codes))
-    symbols = tuple(rows.symbols[code] for code in present)
-    return replace(kept, codes=np.searchsorted(present, kept.codes), symbols=symbols)
 
 
 def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role, Grid], dict[str, Grid]]:
@@ -188,18 +156,15 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
         for position in np.flatnonzero(with_price.differing(values)):
             before, row = with_price.rows[position - 1], with_price.rows[position]
             found.setdefault((int(codes[row]), str(days[row])), f"{name} {values[before]:g} and {values[row]:g}")
-    conflicts = (
-        SuspiciousRow("twice", rows.symbols[code], day, detail) for (code, day), detail in sorted(found.items())
-    )
-    return int((~repeats.starts).sum()) - len(found), tuple(conflicts)
+    twice = [SuspiciousRow("twice", rows.symbols[code], day, words) for (code, day), words in sorted(found.items())]
+    return int((~repeats.starts).sum()) - len(found), tuple(twice)
 
 
 def _clean_bars(cells: Mapping[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid]:
     """Bring prices to the scale of the adjusted close, where there is one; return them and the factors.
 
     A day without an adjusted close takes the factor of the symbol's last day that has one, before the first of them 1.
-    A vendor rescales the whole past at each split and dividend: ratios of prices do not change by it, levels do. Then
-    prices of days with a close alone are kept, and highs and lows that hold open and close between them.
+    Only prices of days with a close are kept, and highs and lows that hold open and close between them.
     """
     adjusted = cells["adjusted_close"]
     factor = pd.DataFrame(adjusted / cells["close"]).ffill().to_numpy()
@@ -220,7 +185,7 @@ def _clean_bars(cells: Mapping[Role, Grid], counts: dict[str, int]) -> tuple[dic
 
 
 def _column_order(
-    symbols: tuple[str, ...], has_price: NDArray[np.bool_], context: tuple[str, ...], source: str
+    symbols: tuple[str, ...], has_price: NDArray[np.bool_], context: dict[str, None], source: str
 ) -> tuple[list[int], int]:
     """Return the positions of the panel's columns, tradable ones, then context, and how many are tradable."""
     position = {symbols[column]: int(column) for column in np.flatnonzero(has_price)}
@@ -237,22 +202,21 @@ def _column_order(
         raise InputError(
             f"market.context names '{symbol}', which is not in {source}: did you mean {' or '.join(near)}?"
         )
-    tradable = [symbol for symbol in position if symbol not in context]
-    if not tradable:
+    if not (tradable := [symbol for symbol in position if symbol not in context]):
         raise InputError(
             f"market.context names every symbol of {source} that has a price: leave at least one to be traded."
         )
     return [position[symbol] for symbol in (*tradable, *context)], len(tradable)
 
 
-def _history(days: Days, symbol: str, close: Grid, tradable: bool) -> SymbolHistory:
-    own = np.flatnonzero(~np.isnan(close))
-    gaps = int(own[-1] - own[0]) + 1 - len(own)
-    return SymbolHistory(symbol, str(days[own[0]]), str(days[own[-1]]), len(own), gaps, tradable)
-
-
-def _is_large_move(close: Grid) -> NDArray[np.bool_]:
-    """Return whether each price of `[days]` is away from the one before by more than a factor."""
-    known = close[~np.isnan(close)]
-    ratio = known[1:] / known[:-1]
-    return np.asarray((ratio > _LARGE_MOVE) | (ratio < 1.0 / _LARGE_MOVE))
+def _histories(prices: CleanPrices) -> tuple[tuple[SymbolHistory, ...], int]:
+    """Return the history of each symbol, and how many changes between its prices are large."""
+    histories, large_moves = [], 0
+    for column, (symbol, close) in enumerate(zip(prices.symbols, prices.close.T, strict=True)):
+        own = np.flatnonzero(~np.isnan(close))
+        ratio = close[own[1:]] / close[own[:-1]]
+        large_moves += int(((ratio > _LARGE_MOVE) | (ratio < 1.0 / _LARGE_MOVE)).sum())
+        first, last = str(prices.days[own[0]]), str(prices.days[own[-1]])
+        gaps = int(own[-1] - own[0]) + 1 - len(own)
+        histories.append(SymbolHistory(symbol, first, last, len(own), gaps, column < prices.assets))
+    return tuple(histories), large_moves

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from importlib.metadata import entry_points
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -25,22 +25,15 @@ from eigen_core.randomness import keyed_generator
 FeatureSet = Literal["returns", "classic", "columns"]
 Series = NDArray[np.float64]
 
-GROUP = "eigen.features"
-"""Group of the entry points of feature functions."""
-
-COLUMNS = "columns"
-"""Name in `market.own_features` that stands for the numeric columns of the data."""
-
 CARRIED_DAYS = 10
 """Days without a price for which a column's last features still stand; after them they are unknown. Without a bound, a
 series that has ended would seem to continue; that it has ended is known only later."""
 
-_RETURN_DAYS = (1, 5, 20, 60, 120)
-_VOLATILITY_DAYS = (20, 60)
-_MEAN_DAYS = (20, 60, 200)
-_VOLUME_DAYS = 60
-_RSI_DAYS, _TRIX_DAYS = 14, 30
-_MACD_DAYS = (12, 26, 9)
+_GROUP = "eigen.features"
+# The numeric columns of the data, as a set and in `market.own_features`.
+_COLUMNS = "columns"
+_RETURN_DAYS, _VOLATILITY_DAYS, _MEAN_DAYS = (1, 5, 20, 60, 120), (20, 60), (20, 60, 200)
+_RSI_DAYS, _MACD_DAYS, _TRIX_DAYS, _VOLUME_DAYS = 14, (12, 26, 9), 30, 60
 _SAMPLE_DAYS = 400
 
 
@@ -79,20 +72,20 @@ def _returns(bars: Bars) -> dict[str, Series]:
     by how many standard deviations the logarithm of the volume lies above its 60-day mean.
     """
     # Relative to the first close, so that no threshold inside an indicator depends on the price level.
-    close, log_close = bars.close / bars.close[0], np.log(bars.close)
+    close, log_close = bars.close / bars.close[0], pd.Series(np.log(bars.close))
     macd, signal, _ = talib.MACD(close, *_MACD_DAYS)
     strength = talib.RSI(close, _RSI_DAYS) / 100.0 - 0.5
     # TA-Lib calls a price that has never moved as weak as one that has only fallen.
     has_moved = np.logical_or.accumulate(close != close[0])
-    moves = {days: _rolling_moments(_changes(log_close, 1)[1:], days)[1] for days in _VOLATILITY_DAYS}
+    returns = {days: np.asarray(log_close.diff(days), dtype=np.float64) for days in _RETURN_DAYS}
     traded = ~np.isnan(bars.volume)
     amount, score = np.log1p(bars.volume[traded]), np.full(len(close), np.nan)
     mean, deviation = _rolling_moments(amount, _VOLUME_DAYS)
     score[traded] = (amount - mean) / np.maximum(deviation, 1e-6)
     return {
-        **{f"log_return_{days}": _changes(log_close, days) for days in _RETURN_DAYS},
+        **{f"log_return_{days}": values for days, values in returns.items()},
         "range": (bars.high - bars.low) / bars.close,
-        **{f"volatility_{days}": np.insert(values, 0, np.nan) for days, values in moves.items()},
+        **{f"volatility_{days}": _rolling_moments(returns[1], days)[1] for days in _VOLATILITY_DAYS},
         "rsi": np.where(has_moved | np.isnan(strength), strength, 0.0),
         "macd": macd / close,
         "macd_signal": signal / close,
@@ -119,7 +112,7 @@ def _classic(bars: Bars) -> dict[str, Series]:
 _SETS: Mapping[str, Callable[[Bars], dict[str, Series]]] = {
     "returns": _returns,
     "classic": _classic,
-    "columns": lambda _: {},
+    _COLUMNS: lambda _: {},
 }
 
 
@@ -131,10 +124,7 @@ def feature_names(feature_set: FeatureSet, has_range: bool, has_volume: bool) ->
 
 
 def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_volume: bool) -> Series:
-    """Return the features of one column before normalisation, float64 `[days, features]`.
-
-    They are NaN on days without a price, and while an indicator warms up.
-    """
+    """Return float64 `[days, features]`, NaN on days without a price and while an indicator warms up."""
     names = feature_names(feature_set, has_range, has_volume)
     values = np.full((len(bars.close), len(names)), np.nan)
     days, own = bars.with_price()
@@ -147,12 +137,6 @@ def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_vo
 def carry_forward(values: Series, days: int = CARRIED_DAYS) -> Series:
     """Fill unknown values of `[days, features]` with the last known one if it is at most `days` days old."""
     return pd.DataFrame(values).ffill(limit=days).to_numpy()
-
-
-def _changes(values: Series, days: int) -> Series:
-    changes = np.full(len(values), np.nan)
-    changes[days:] = values[days:] - values[:-days]
-    return changes
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
@@ -169,7 +153,6 @@ def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
 
 
 def _sample_bars() -> Bars:
-    """Return a random walk, for the names of features."""
     steps = keyed_generator(0, 0, "market", "own features", "names").standard_normal(_SAMPLE_DAYS)
     close = 100.0 * np.exp(np.cumsum(0.01 * steps))
     dates = np.busday_offset("2000-01-03", np.arange(_SAMPLE_DAYS), roll="forward")
@@ -177,10 +160,9 @@ def _sample_bars() -> Bars:
 
 
 FeatureValues = Callable[[Bars], ArrayLike | Mapping[str, ArrayLike]]
-"""A feature function: the bars of one symbol's own days, those with a price, to one value a day, or several by name.
+"""A feature function: from the read-only bars of a symbol's days with a price to one value a day, or several by name.
 
-It must give each day what is known on its evening: `eigen audit` says whether it does. What is not finite is unknown.
-The arrays of the bars cannot be written to.
+A value that is not finite is unknown. It may use no later day: `eigen audit` tries whether it does.
 """
 
 
@@ -197,11 +179,7 @@ class FeatureFunction:
         return tuple(self.features_of(_sample_bars(), "a random walk"))
 
     def features_of(self, bars: Bars, symbol: str) -> dict[str, Series]:
-        """Return the features of a symbol's own days by name, float64 `[days]`, NaN where unknown.
-
-        Raises:
-            InputError: the function fails, or does not return one number a day.
-        """
+        """Return the features of own days by name, float64 `[days]`, NaN where unknown; `InputError` if it fails."""
         try:
             returned = self.compute(bars)
         except Exception as error:
@@ -229,28 +207,28 @@ class FeatureFunction:
 
 def uses_columns(market: MarketConfig) -> bool:
     """Return whether the numeric columns of the data are features."""
-    return COLUMNS in (market.features, *market.own_features)
+    return _COLUMNS in (market.features, *market.own_features)
 
 
 def feature_functions(market: MarketConfig) -> tuple[FeatureFunction, ...]:
     """Return the functions that `market.own_features` names; raise `InputError` if one is not there or not unique."""
-    names = dict.fromkeys(name for name in market.own_features if name != COLUMNS)
-    return tuple(FeatureFunction(name, _registered_function(name)) for name in names)
+    names = dict.fromkeys(market.own_features)
+    return tuple(FeatureFunction(name, _registered_function(name)) for name in names if name != _COLUMNS)
 
 
 def _registered_function(name: str) -> FeatureValues:
     if name in _SETS:
         raise InputError(f"market.own_features names '{name}', which is a feature set: write market.features={name}.")
-    found = {point.value: point for point in entry_points(group=GROUP, name=name)}
+    found = {point.value: point for point in entry_points(group=_GROUP, name=name)}
     if not found:
-        known = sorted({point.name for point in entry_points(group=GROUP)})
+        known = sorted({point.name for point in entry_points(group=_GROUP)})
         raise InputError(
             f"market.own_features names '{name}', but no installed package registers it as an entry point of "
-            f"{GROUP}; {'registered: ' + ', '.join(known) if known else 'none is registered'}."
+            f"{_GROUP}; {'registered: ' + ', '.join(known) if known else 'none is registered'}."
         )
     if len(found) > 1:
         raise InputError(
-            f"market.own_features names '{name}', which several entry points of {GROUP} are called "
+            f"market.own_features names '{name}', which several entry points of {_GROUP} are called "
             f"({', '.join(sorted(found))}): rename one of them."
         )
     (point,) = found.values()
@@ -259,79 +237,61 @@ def _registered_function(name: str) -> FeatureValues:
     except (ImportError, AttributeError) as error:
         raise InputError(f"The feature function '{name}' ({point.value}) cannot be imported: {error}.") from error
     if not callable(function):
-        raise InputError(f"The entry point '{name}' of {GROUP} ({point.value}) is no function: register a function.")
+        raise InputError(f"The entry point '{name}' of {_GROUP} ({point.value}) is no function: register a function.")
     return function
 
 
-@dataclass(frozen=True)
 class PanelFeatures:
-    """The features of each column of prices before normalisation: those that `market` names."""
+    """The features of each column of `prices` before normalisation: those that `market` names.
 
-    prices: CleanPrices
-    market: MarketConfig
-    functions: tuple[FeatureFunction, ...]
-    columns: tuple[str, ...]
+    Attributes:
+        names: of all features, `own_names` those of the data's columns, then of functions, which come last.
+        shape: days, columns, features.
 
-    @classmethod
-    def of(cls, prices: CleanPrices, market: MarketConfig) -> Self:
-        """Return the features that `market` names.
+    Raises:
+        InputError: a function is not registered or fails, the data lacks columns that are named, or names repeat.
+    """
 
-        Raises:
-            InputError: a function is not registered or fails, the data lacks columns that are named, or names repeat.
-        """
-        columns = tuple(prices.own) if uses_columns(market) else ()
-        if uses_columns(market) and not columns:
+    def __init__(self, prices: CleanPrices, market: MarketConfig) -> None:
+        self.prices, self.market, self.functions = prices, market, feature_functions(market)
+        self._columns = tuple(prices.own) if uses_columns(market) else ()
+        if uses_columns(market) and not self._columns:
             raise InputError(
                 "market.features or market.own_features names columns, but the data has no numeric column beside date, "
                 "symbol, prices and volume: add one to each file, or name other features."
             )
-        features = cls(prices, market, feature_functions(market), columns)
-        repeated = [name for name, count in Counter(features.names).items() if count > 1]
-        if repeated:
+        of_set = feature_names(market.features, prices.has_range, prices.has_volume)
+        self.own_names = (*self._columns, *(name for function in self.functions for name in function.names))
+        self.names = (*of_set, *self.own_names)
+        self.shape: tuple[int, int, int] = (*prices.close.shape, len(self.names))
+        if repeated := [name for name, count in Counter(self.names).items() if count > 1]:
             raise InputError(f"Several features are called '{repeated[0]}': rename the column or the function.")
-        return features
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        of_set = feature_names(self.market.features, self.prices.has_range, self.prices.has_volume)
-        return (*of_set, *self.own_names)
-
-    @property
-    def own_names(self) -> tuple[str, ...]:
-        return (*self.columns, *(name for function in self.functions for name in function.names))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Days, columns, features."""
-        return (*self.prices.close.shape, len(self.names))
 
     def of_column(self, column: int) -> Series:
         """Return the features of one column, float64 `[days, features]`, NaN where unknown and on days without a price.
 
         Raises:
-            InputError: a function fails, or does not return one number a day under the names it has for others.
+            InputError: a function fails, or returns other names than for other columns.
         """
         bars, prices = self.bars(column), self.prices
         of_set = column_features(bars, self.market.features, prices.has_range, prices.has_volume)
         priced = ~np.isnan(bars.close)
-        own = [np.where(priced, prices.own[name][:, column], np.nan) for name in self.columns]
+        own = [np.where(priced, prices.own[name][:, column], np.nan) for name in self._columns]
         return np.column_stack([of_set, *own, *self.of_functions(column).values()])
 
     def all_columns(self) -> Iterator[Series]:
-        """Yield the features of each column; see `of_column`."""
         return map(self.of_column, range(len(self.prices.symbols)))
 
     def of_functions(self, column: int) -> dict[str, Series]:
-        """Return the functions' features of one column by name, float64 `[days]`; see `of_column`."""
+        """Return the functions' features of one column by name, float64 `[days]`."""
         days, bars = self.bars(column).with_price()
         features: dict[str, Series] = {}
         for function in self.functions:
-            values = function.features_of(bars, self.prices.symbols[column])
+            values = function.features_of(bars, symbol := self.prices.symbols[column])
             if set(values) != set(function.names):
                 raise InputError(
-                    f"The feature function '{function.name}' returned {', '.join(values)} for "
-                    f"{self.prices.symbols[column]}, but {', '.join(function.names)} for others: return the same names "
-                    "for every symbol."
+                    f"The feature function '{function.name}' returned {', '.join(values)} for {symbol}, but "
+                    f"{', '.join(function.names)} for others: return the same names for every symbol."
                 )
             for name in function.names:
                 features[name] = np.full(len(self.prices.days), np.nan)
@@ -339,6 +299,5 @@ class PanelFeatures:
         return features
 
     def bars(self, column: int) -> Bars:
-        """Return the prices of one column."""
         names = ("open", "high", "low", "close", "volume")
         return Bars(**{name: getattr(self.prices, name)[:, column] for name in names}, dates=self.prices.days)

@@ -5,25 +5,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.market.days import PriceRows
 from eigen_core.market.features import Bars, FeatureFunction, PanelFeatures, Series
-from eigen_core.market.panel import deviation_of, moments
 from eigen_core.randomness import keyed_generator
 
-Floats = NDArray[np.floating[Any]]
+Values = NDArray[Any]
 Future = Literal["cut off", "shuffled"]
 FUTURES: tuple[Future, ...] = ("cut off", "shuffled")
 
 TOLERANCE = 1e-8
 """Changes of a feature up to this share of its standard deviation are rounding: a panel's float32 hold none of them."""
 
-_SMALLEST_DEVIATION = 1e-6
-_CHECKED_COLUMNS = 8
-_CHECKED_DAYS = 3
-_FEWEST_DAYS = 30
-_SHUFFLED_DEVIATION = 0.2
+_SMALLEST_DEVIATION, _SHUFFLED_DEVIATION = 1e-6, 0.2
+_CHECKED_COLUMNS, _CHECKED_DAYS, _FEWEST_DAYS = 8, 3, 30
 
 
 @dataclass(frozen=True)
@@ -31,9 +28,8 @@ class LookAhead:
     """A value that changes with what happens after its day.
 
     Attributes:
-        feature: its name; `open`, `high`, `low` or `close` for a price of the panel.
+        feature: its name, or `open`, `high`, `low` or `close` for a price of the panel.
         normalised: the value changes only once it is normalised: mean or deviation take days after training.
-        files: names of the files with the symbol.
         day: the first day whose value changes, as YYYY-MM-DD.
         last_known: the last day that was left as it was; later ones were cut off or shuffled (`future`).
         symbols: number of symbols of which a value changes, on any of the days tried.
@@ -52,22 +48,19 @@ class LookAhead:
         where = f"{self.symbol} ({', '.join(self.files)})" if self.files else self.symbol
         value = f"normalised {self.feature}" if self.normalised else self.feature
         more = f", and so do values of {self.symbols - 1:,} more symbols" if self.symbols > 1 else ""
-        return (
-            f"The {value} of {where} on {self.day} changes when the days after {self.last_known} are {self.future}"
-            f"{more}."
-        )
+        changed = f"changes when the days after {self.last_known} are {self.future}{more}"
+        return f"The {value} of {where} on {self.day} {changed}."
 
 
-def first_changes(before: Series, after: Series) -> NDArray[np.int64]:
-    """Return the first day on which each feature of `[days, features]` differs by more than rounding; -1 if none."""
-    before_moments = moments(before)
-    # A constant feature has no deviation, but its level is rounded.
-    smallest = _SMALLEST_DEVIATION * np.abs(before_moments[1])
-    return first_differences(before, after, TOLERANCE * np.maximum(deviation_of(before_moments), smallest))
+def first_changes(before: Values, after: Values, tolerance: Values | float | None = None) -> NDArray[np.int64]:
+    """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none.
 
-
-def first_differences(before: Floats, after: Floats, tolerance: Series | float = 0.0) -> NDArray[np.int64]:
-    """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none."""
+    None: more than rounding, relative to a column's standard deviation or, where it is constant, to its level.
+    """
+    if tolerance is None:
+        values = pd.DataFrame(before)
+        level = _SMALLEST_DEVIATION * values.mean().abs().to_numpy()
+        tolerance = TOLERANCE * np.maximum(values.std(ddof=0).to_numpy(), level)
     known = ~np.isnan(before)
     differs = (known != ~np.isnan(after)) | (np.abs(np.where(known, before - after, 0.0)) > tolerance)
     return np.where(differs.any(axis=0), differs.argmax(axis=0), -1)
@@ -81,9 +74,8 @@ def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future)
     later = np.flatnonzero(rows.days > last_known)
     number = (rows.days[later] - last_known).astype(np.int64)
     # Rows of one symbol and day stay alike.
-    _, first, own = np.unique(
-        rows.codes[later] * (number.max(initial=0) + 1) + number, return_index=True, return_inverse=True
-    )
+    key = rows.codes[later] * (number.max(initial=0) + 1) + number
+    _, first, own = np.unique(key, return_index=True, return_inverse=True)
     taken = later[first][np.lexsort((generator.random(len(first)), rows.codes[later[first]]))]
     scale = np.exp(_SHUFFLED_DEVIATION * generator.standard_normal(len(first)))
 
@@ -92,18 +84,15 @@ def rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future)
         changed[later] = (values[taken] * scale)[own]
         return changed
 
-    return replace(
-        rows,
-        prices={role: shuffled(values) for role, values in rows.prices.items()},
-        own={name: shuffled(values) for name, values in rows.own.items()},
-    )
+    prices = {role: shuffled(values) for role, values in rows.prices.items()}
+    return replace(rows, prices=prices, own={name: shuffled(values) for name, values in rows.own.items()})
 
 
 def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
     """Return the look-ahead of registered functions, one finding a feature, on a few days of a few symbols."""
     symbols = features.prices.symbols
     columns = np.unique(np.linspace(0, len(symbols) - 1, _CHECKED_COLUMNS).round().astype(np.int64))
-    return one_a_feature(
+    return first_of_each_feature(
         finding
         for function in features.functions
         for column in columns
@@ -111,7 +100,7 @@ def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
     )
 
 
-def one_a_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...]:
+def first_of_each_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...]:
     """Return the first finding of each feature, with the number of symbols that it was found for."""
     found: dict[str, list[LookAhead]] = {}
     for finding in findings:
@@ -128,17 +117,12 @@ def look_ahead_of_function(function: FeatureFunction, bars: Bars, symbol: str) -
     whole = function.features_of(bars, symbol)
     for last in generator.integers(_FEWEST_DAYS // 2, days - 1, _CHECKED_DAYS):
         order = np.concatenate([np.arange(last + 1), last + 1 + generator.permutation(days - last - 1)])
-        moved = bars.at(order)
         scale = np.where(np.arange(days) > last, np.exp(_SHUFFLED_DEVIATION), 1.0)
-        prices = {name: getattr(moved, name) * scale for name in ("open", "high", "low", "close", "volume")}
-        futures = bars.at(slice(last + 1)), replace(moved, **prices, dates=bars.dates).at(slice(None))
+        prices = {name: getattr(bars, name)[order] * scale for name in ("open", "high", "low", "close", "volume")}
+        futures = bars.at(slice(last + 1)), Bars(**prices, dates=bars.dates).at(slice(None))
         for future, changed in zip(FUTURES, futures, strict=True):
             values = function.features_of(changed, symbol)
-            known = [name for name in whole if name in values]
-            if not known:
-                continue
-            before, after = (np.stack([each[name][: last + 1] for name in known], axis=1) for each in (whole, values))
-            for name, day in zip(known, first_changes(before, after), strict=True):
+            for name in [name for name in whole if name in values]:
+                day = first_changes(whole[name][: last + 1, None], values[name][: last + 1, None])[0]
                 if day >= 0:
-                    dates = str(bars.dates[day]), str(bars.dates[last])
-                    yield LookAhead(name, False, symbol, (), *dates, future)
+                    yield LookAhead(name, False, symbol, (), str(bars.dates[day]), str(bars.dates[last]), future)

@@ -15,9 +15,7 @@ from eigen_core.market.features import Series, carry_forward, feature_functions,
 LIMIT = 10.0
 """Bound of a normalised feature, in standard deviations."""
 
-FEWEST_DAYS = 60
-"""Train days on which a column must know a feature to be normalised by its own mean and deviation."""
-
+_FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
 
 
@@ -39,11 +37,8 @@ class Splits:
         """Split `days` days: holdout is the end, validation comes before it, the rest trains."""
         training = days - market.days_after_training
         validation = training + market.purge_days
-        return cls(
-            train=range(training),
-            validation=range(validation, validation + market.validation_days),
-            holdout=range(days - market.holdout_days, days),
-        )
+        holdout = range(days - market.holdout_days, days)
+        return cls(range(training), range(validation, validation + market.validation_days), holdout)
 
 
 def episode_starts(split: range, window: int, episode_days: int) -> range:
@@ -59,7 +54,7 @@ def episode_starts(split: range, window: int, episode_days: int) -> range:
 
 @dataclass(frozen=True)
 class Panel:
-    """A market of `days`, `columns` and tradable `assets`, ready to be traded.
+    """A market, ready to be traded.
 
     Attributes:
         features: float32 `[days, columns, features]`, normalised; zero where unknown.
@@ -68,8 +63,6 @@ class Panel:
             none or its volume is zero.
         dates: datetime64[D] `[days]`, increasing.
         symbols: one name a column; the tradable ones come first.
-        feature_names: one name a feature.
-        splits: train, validation and holdout days.
         fingerprint: SHA-256 of everything that the panel was built from.
     """
 
@@ -95,7 +88,6 @@ class Panel:
 
     @property
     def assets(self) -> int:
-        """Number of tradable columns."""
         return int(self.close.shape[1])
 
     def last_days(self) -> NDArray[np.int64]:
@@ -128,28 +120,24 @@ def panel_of_prices(
 ) -> Panel:
     """Make a panel of arrays, for example of a market made by a generator; its fingerprint is that of the arrays.
 
-    Args:
-        features: `[days, columns, features]`, taken as they are.
-        open, high, low, close: `[days, assets]`, prices of the first columns, NaN where there is none. A tradable
-            column is valid where it has a close, a context column everywhere.
-        dates: `[days]`, strictly increasing.
-        symbols, feature_names: one a column, one a feature.
-        market: gives the splits.
+    Features are `[days, columns, features]`, taken as they are, prices `[days, assets]` of the first columns, NaN where
+    there is none. A tradable column is valid where it has a close, a context column everywhere.
 
     Raises:
         InputError: there are fewer days than validation and holdout take.
         ValueError: the shapes do not fit together, or the dates do not increase.
     """
     features = np.ascontiguousarray(features, dtype=np.float32)
-    days, columns, width = features.shape
+    days, columns, _ = shape = features.shape
     given = {"open": open, "high": high, "low": low, "close": close}
     prices = {name: np.ascontiguousarray(values, dtype=np.float64) for name, values in given.items()}
     assets = prices["close"].shape[-1]
-    if any(values.shape != (days, assets) for values in prices.values()) or not 1 <= assets <= columns:
-        shapes = ", ".join(str(values.shape) for values in prices.values())
-        raise ValueError(f"prices of shapes {shapes} do not fit features of shape {features.shape}")
-    if len(symbols) != columns or len(feature_names) != width:
-        raise ValueError(f"{len(symbols)} symbols and {len(feature_names)} names do not fit features {features.shape}")
+    shapes = sorted({values.shape for values in prices.values()})
+    if shapes != [(days, assets)] or not 1 <= assets <= columns or (len(symbols), len(feature_names)) != shape[1:]:
+        raise ValueError(
+            f"prices of shapes {shapes}, {len(symbols)} symbols and {len(feature_names)} names do not fit features of "
+            f"shape {shape}"
+        )
     dates = np.asarray(dates).astype("datetime64[D]")
     if dates.shape != (days,) or not np.all(dates[1:] > dates[:-1]):
         raise ValueError("dates must be one a day and strictly increasing")
@@ -180,39 +168,25 @@ def panel_of_prices(
     )
 
 
-def moments(values: Series) -> Series:
-    """Return number, mean and sum of squared deviations of each feature's known values, float64 `[3, features]`."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=0).astype(np.float64)
-    mean = np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1.0)
-    return np.stack([count, mean, (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)])
-
-
-def deviation_of(count_mean_squares: Series) -> Series:
-    """Return the standard deviation of `moments`, float64 `[features]`."""
-    deviation: Series = np.sqrt(count_mean_squares[2] / np.maximum(count_mean_squares[0], 1.0))
-    return deviation
-
-
 def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: range) -> NDArray[np.float32]:
-    """Return features as the panel holds them, float32 of `shape`, `[days, columns, features]`.
-
-    Args:
-        columns: of each column, float64 `[days, features]`, NaN where unknown.
-        shape: of the result.
-        train: the days that mean and deviation are taken from.
+    """Return the features of `columns`, float64 `[days, features]` each, as float32 `[days, columns, features]`.
 
     Each feature of a column has mean 0 and standard deviation 1 over its train days and is cut off at plus or minus
-    `LIMIT`. A column that knows the feature on fewer than `FEWEST_DAYS` train days, or always at the same value, takes
-    mean and deviation of all columns' train days together. Short gaps are filled (`carry_forward`), then by zero.
+    `LIMIT`. A column that knows the feature on fewer than 60 train days, or always at the same value, takes mean and
+    deviation of all columns' train days together. Short gaps are filled (`carry_forward`); what is unknown is zero.
     """
     result = np.zeros(shape, dtype=np.float32)
-    pooled = np.zeros((3, shape[2]))
     lacking: list[tuple[int, Series, NDArray[np.bool_]]] = []
+    # Number, mean and sum of squared deviations of the known values of all columns.
+    pooled = np.zeros((3, shape[2]))
     for index, values in enumerate(columns):
-        count, mean, squares = own_moments = moments(values[train.start : train.stop])
-        deviation, carried = deviation_of(own_moments), carry_forward(values)
-        own = (count >= FEWEST_DAYS) & (deviation > _SMALLEST_DEVIATION * (1.0 + np.abs(mean)))
+        trained, carried = values[train.start : train.stop], carry_forward(values)
+        known = ~np.isnan(trained)
+        count = known.sum(axis=0).astype(np.float64)
+        mean = np.where(known, trained, 0.0).sum(axis=0) / np.maximum(count, 1.0)
+        squares = (np.where(known, trained - mean, 0.0) ** 2).sum(axis=0)
+        deviation = np.sqrt(squares / np.maximum(count, 1.0))
+        own = (count >= _FEWEST_DAYS) & (deviation > _SMALLEST_DEVIATION * (1.0 + np.abs(mean)))
         result[:, index, own] = _scaled(carried[:, own], mean[own], deviation[own])
         if not own.all():
             lacking.append((index, carried[:, ~own], ~own))
@@ -220,7 +194,7 @@ def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: ran
         total, step = pooled[0] + count, mean - pooled[1]
         share = count / np.maximum(total, 1.0)
         pooled = np.stack([total, pooled[1] + step * share, pooled[2] + squares + step**2 * pooled[0] * share])
-    deviation = deviation_of(pooled)
+    deviation = np.sqrt(pooled[2] / np.maximum(pooled[0], 1.0))
     deviation = np.where(deviation > _SMALLEST_DEVIATION, deviation, 1.0)
     for index, values, missing in lacking:
         result[:, index, missing] = _scaled(values, pooled[1, missing], deviation[missing])
@@ -255,11 +229,7 @@ class PanelFacts:
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
-        """Return the size of a panel without data: its prices have a day's range and a volume, so all features.
-
-        Raises:
-            InputError: features are columns of the data, whose number is unknown, or a function cannot be used.
-        """
+        """Return the size of a panel without data, with all features; raise `InputError` if some are its columns."""
         market = config.market
         if uses_columns(market):
             raise InputError(
@@ -274,7 +244,6 @@ class PanelFacts:
         return len(Splits.of_days(self.days, config.market).train)
 
     def block_days(self, config: Config) -> int:
-        """Return the days of the blocks that batches are drawn from, where an encoder computes whole blocks."""
         train_days = self.train_days(config)
         return min(config.learner.block_days or train_days, train_days)
 

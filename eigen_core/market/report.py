@@ -6,6 +6,7 @@ from string import Formatter
 from typing import Any, Literal, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
@@ -15,13 +16,9 @@ from eigen_core.market.suspicious import SuspiciousRow, sentences
 
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 
-_SMALLEST_SPLIT = 1.2
-_SMALLEST_DIVIDENDS = 0.005
-_ENDED_DAYS = 20
-_SATURDAY = 5
-_YEAR_DAYS = 252
-_SHOWN_SHARE = 0.001
-_SHOWN_NAMES = 8
+_SMALLEST_SPLIT, _SMALLEST_DIVIDENDS = 1.2, 0.005
+_ENDED_DAYS, _YEAR_DAYS, _SATURDAY = 20, 252, 5
+_SHOWN_SHARE, _SHOWN_NAMES = 0.001, 8
 
 # The sentences of the report in their order, each with the value that must be neither zero, empty nor false for it.
 # `{rows:row}` is a number with its noun, a tuple a list of names; a value without a template is sentences already.
@@ -79,7 +76,6 @@ class UniverseAudit:
         ended_symbols: tradable symbols whose last price is more than 20 days before the last day.
         dividends: `adjusted` if adjusted closes grow against closes by more than splits do, `unadjusted` if they do so
             for no symbol, `unknown` without adjusted closes that differ from closes.
-        weekend_days: days of the panel that are Saturdays or Sundays.
         missing_share: share of all days and symbols without a price, before a symbol's first and after its last too.
     """
 
@@ -90,14 +86,14 @@ class UniverseAudit:
 
     @classmethod
     def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
-        """Audit the closes `[days, symbols]` (NaN: none) of `assets` tradable symbols, then others.
-
-        `factor` is adjusted close / close, float64 `[days, symbols]`; 1 everywhere without adjusted closes.
-        """
+        """Audit closes (NaN: none) and adjustment factors, `[days, symbols]`; the first `assets` are tradable."""
         priced = ~np.isnan(close)
+        steps = pd.DataFrame(np.log(np.where(priced, factor, np.nan))).ffill().diff()
+        growth = steps.where(steps.abs() < np.log(_SMALLEST_SPLIT)).sum()
+        dividends: Dividends = "adjusted" if (growth > _SMALLEST_DIVIDENDS).any() else "unadjusted"
         return cls(
             ended_symbols=int((~priced[-_ENDED_DAYS - 1 :, :assets].any(axis=0)).sum()),
-            dividends=_dividends(factor, priced),
+            dividends="unknown" if (factor[priced] == 1.0).all() else dividends,
             weekend_days=int((weekdays_of(days) >= _SATURDAY).sum()),
             missing_share=float(1.0 - priced.mean()),
         )
@@ -117,14 +113,11 @@ class SymbolHistory:
 
 @dataclass(frozen=True)
 class DataReport:
-    """What was read, and what was found in it. Fields that are not described are counts of what `lines` says of them.
+    """Facts about prices that were read. The fields that are not described are counts; `_SENTENCES` says of what.
 
     Attributes:
-        source: the file or folder.
-        layout: `long`, `wide` or `folder`.
-        days: days of the panel, from `first_day` to `last_day` (YYYY-MM-DD).
+        source: the file or folder; its layout is `long`, `wide` or `folder`.
         symbols: history of each column of the panel, in its order.
-        suspicious: rows that are probably wrong.
         time_zone: the exchange's, where its midnights were on its clock; empty: on that of the stamps.
         own_features: names of the features that are columns of the data or are computed by registered functions.
         look_ahead: findings about functions whose values depend on later days, in sentences.
@@ -178,19 +171,14 @@ class DataReport:
         return TypeAdapter(cls).validate_python(values)
 
     def lines(self, trading: TradingConfig | None = None) -> list[str]:
-        """Return the report as sentences: the content of the panel first, then everything that was found.
-
-        Args:
-            trading: the rules for a symbol that ends; None: the settings are named, without their values.
-        """
-        tradable = [history for history in self.symbols if history.tradable]
+        """Return the report as sentences; without `trading`, rules for a symbol that ends have no values."""
+        universe, tradable = self.universe, [history for history in self.symbols if history.tradable]
         days, loss = "trading.delisting_days", "trading.delisting_loss"
         if trading is not None:
-            days = f"{trading.delisting_days:,} ({days})"
-            loss = f"{trading.delisting_loss or 0.0:.0%} ({loss})"
-        universe = self.universe
+            days, loss = f"{trading.delisting_days:,} ({days})", f"{trading.delisting_loss or 0.0:.0%} ({loss})"
         facts: dict[str, Any] = {
             **vars(self),
+            **vars(universe),
             "in_files": f" in {self.files:,} files" if self.files > 1 else "",
             "tradable": len(tradable),
             "context": tuple(one.symbol for one in self.symbols if not one.tradable),
@@ -205,14 +193,12 @@ class DataReport:
             "delisting_days": days,
             "delisting_loss": loss,
             "survivors": not universe.ended_symbols and self.days >= _YEAR_DAYS,
-            "unadjusted": universe.dividends == "unadjusted",
-            "unknown": universe.dividends == "unknown",
-            "weekend_days": universe.weekend_days,
+            universe.dividends: True,
             "missing_share": universe.missing_share if universe.missing_share >= _SHOWN_SHARE else 0.0,
         }
         lines: list[str] = []
         for name, template in _SENTENCES.items():
-            if facts[name]:
+            if facts.get(name):
                 lines += [_SentenceFormatter().vformat(template, (), facts)] if template else facts[name]
         return lines
 
@@ -225,13 +211,3 @@ class _SentenceFormatter(Formatter):
         if isinstance(value, int):
             return f"{value:,} {format_spec}{'' if value == 1 else 's'}"
         return format(value, format_spec)
-
-
-def _dividends(factor: NDArray[np.float64], priced: NDArray[np.bool_]) -> Dividends:
-    if (factor[priced] == 1.0).all():
-        return "unknown"
-    for column in range(factor.shape[1]):
-        steps = np.diff(np.log(factor[priced[:, column], column]))
-        if steps[np.abs(steps) < np.log(_SMALLEST_SPLIT)].sum() > _SMALLEST_DIVIDENDS:
-            return "adjusted"
-    return "unadjusted"

@@ -77,9 +77,7 @@ def changed_after(rows: PriceRows, day: int, generator: np.random.Generator) -> 
 
 
 def raw_of(prices: CleanPrices, market: MarketConfig) -> NDArray[np.float64]:
-    return np.stack(
-        [PanelFeatures.of(prices, market).of_column(column) for column in range(len(prices.symbols))], axis=1
-    )
+    return np.stack([PanelFeatures(prices, market).of_column(column) for column in range(len(prices.symbols))], axis=1)
 
 
 def normalised_of(raw: NDArray[np.float64], train: range = TRAIN) -> NDArray[np.float32]:

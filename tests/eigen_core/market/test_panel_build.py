@@ -1,6 +1,7 @@
 """The panel: built, normalised from train days, split, cached, and built again when the cache is damaged."""
 
 import errno
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -75,7 +76,7 @@ def test_normalised_by_mean_and_deviation_of_train_days(tmp_path: Path, prices_f
     train = panel.splits.train
     assert train == range(400 - 86)
     for column in range(3):
-        raw = PanelFeatures.of(prices, config.market).of_column(column)
+        raw = PanelFeatures(prices, config.market).of_column(column)
         mean, deviation = np.nanmean(raw[: train.stop], axis=0), np.nanstd(raw[: train.stop], axis=0)
         expected = np.nan_to_num(np.clip((raw - mean) / deviation, -10.0, 10.0))
         np.testing.assert_allclose(panel.features[:, column], expected, atol=1e-5)
@@ -88,7 +89,7 @@ def test_column_with_few_train_days_takes_the_scale_of_all(tmp_path: Path) -> No
     config = small_config(path)
     panel, _ = build_panel(config, tmp_path / "cache")
     prices, _ = cleaned(path)
-    raw = np.stack([PanelFeatures.of(prices, config.market).of_column(column) for column in range(3)], axis=1)
+    raw = np.stack([PanelFeatures(prices, config.market).of_column(column) for column in range(3)], axis=1)
     train = raw[: panel.splits.train.stop]
     for feature in ("log_return_60", "mean_distance_60", "volume"):
         index = panel.feature_names.index(feature)
@@ -201,6 +202,22 @@ def test_panel_that_another_version_read_is_built_again(
     assert_same_panel(built, build_panel(config, tmp_path)[0])
     assert "read by another version" in caplog.text
     assert manifest.stat().st_mtime_ns != written
+
+
+def test_panel_whose_report_this_version_does_not_know_is_built_again(
+    tmp_path: Path, prices_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small_config(prices_file)
+    built, report = build_panel(config, tmp_path)
+    manifest = tmp_path / "panels" / built.fingerprint / "manifest.json"
+    content = json.loads(manifest.read_text())["content"]
+    del content["report"]["universe"]
+    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    manifest.write_text(json.dumps({"content": content, "sha256": checksum}))
+    again, report_again = build_panel(config, tmp_path)
+    assert_same_panel(built, again)
+    assert report_again == report
+    assert "it is built again" in caplog.text
 
 
 def test_manifest_of_another_panel_is_not_believed(tmp_path: Path, prices_file: Path) -> None:
