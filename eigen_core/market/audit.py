@@ -83,8 +83,8 @@ def audit_market(config: Config, days: int) -> MarketAudit:
 
     The rows of the files are cut off or shuffled after `days` days, the last of training and random ones, then cleaned,
     and features are computed and normalised as for a panel: all of it is tried, but the reading of the files. Columns
-    of the data are what they are in the rows: whether they were known on their evening shows at most in their
-    correlation with returns up to `trading.holding_days` later, on the days before those held out.
+    of the data stand in the rows: only their correlation with returns up to `trading.holding_days` later, on the days
+    before those held out, shows whether they were known on their evening.
 
     Raises:
         InputError: the prices or a feature cannot be used, or there are too few days.
@@ -108,7 +108,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         last = prices.days[position]
         for future in FUTURES:
             # A symbol of the context may begin later: whether it can be traded is no matter here.
-            changed, _ = clean_prices(rows_with_future(rows, last, future), "what was left of the prices", ())
+            changed, _ = clean_prices(rows_with_future(rows, last, future), "the remaining prices", ())
             changes = _changes(features, PanelFeatures(changed, market), position, splits.train)
             for name, normalised, symbol, day in changes:
                 if day >= 0:
@@ -135,7 +135,7 @@ def _changes(
     columns = [others.index(symbol) if symbol in others else -1 for symbol in symbols]
     for name in ("open", "high", "low", "close"):
         one, other = (getattr(features.prices, name)[days] for features in (before, after))
-        # A symbol without a price before is left out of what was cut off: the last column stands for it.
+        # A symbol without a price up to `last` is missing where the rest is cut off: the last column stands for it.
         other = np.pad(other, ((0, 0), (0, 1)), constant_values=np.nan)[:, columns]
         changes = first_changes(one, other, 0.0)
         yield from ((name, False, symbol, day) for symbol, day in zip(symbols, changes, strict=True))

@@ -74,13 +74,13 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         features, report = computed
         logger.info("Building a panel of %d days and %d columns from %s.", *features.shape[:2], source.path)
         config.require_days(features.shape[0])
-        panel = _panel(features, fingerprint)
+        panel = panel_of_clean_prices(features.prices, market, fingerprint)
         report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
         _store_cached(folder, panel, report)
-        # Return what was stored: mapped, not a second copy in memory.
+        # Return the stored panel: mapped, not a second copy in memory.
         found = _load_cached(folder, market) or (panel, report)
         del panel, report, features, computed
-        # Both allocators would keep what is free until the process ends.
+        # Both allocators would keep free memory until the process ends.
         pyarrow.default_memory_pool().release_unused()
         release_free_memory()
     panel, report = found
@@ -139,11 +139,6 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
     return rows
 
 
-def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
-    """Return the panel of clean prices with the features that `market` names; raise `InputError` if one fails."""
-    return _panel(PanelFeatures(prices, market), fingerprint)
-
-
 def _read_features(source: Source, market: MarketConfig) -> tuple[PanelFeatures, DataReport]:
     prices, report = clean_prices(read_rows(source, market), str(source.path), market.context)
     _refuse_suspicious(report, market)
@@ -194,9 +189,11 @@ def _with_results(fingerprint: str, features: PanelFeatures) -> str:
     return digest.hexdigest()
 
 
-def _panel(features: PanelFeatures, fingerprint: str) -> Panel:
-    prices, (days, columns, _) = features.prices, features.shape
-    splits = Splits.of_days(days, features.market)
+def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
+    """Return the panel of clean prices with the features that `market` names; raise `InputError` if one fails."""
+    features = PanelFeatures(prices, market)
+    days, columns, _ = features.shape
+    splits = Splits.of_days(days, market)
 
     def with_progress() -> Iterator[Series]:
         for done, values in enumerate(features.all_columns(), 1):
@@ -340,7 +337,7 @@ def inference_panel(
 
     Args:
         config: of the run, with the newer prices as `market.data`.
-        training, symbols, features: days that agents were trained on, and what they observe.
+        training, symbols, features: days that agents were trained on, symbols and features that they observe.
         date: the last day; None: that of the prices. No later price is used.
 
     Raises:

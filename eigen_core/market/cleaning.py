@@ -87,6 +87,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     counts["empty_days"] = int((~given).sum())
     counts["unusable_prices"] = sum(int((np.isnan(usable[role]) & ~np.isnan(raw[role])).sum()) for role in raw)
     bars, factor = _clean_bars(usable, counts)
+    volume = usable.pop("volume")
     priced = ~np.isnan(bars["close"])
     has_price = np.asarray(priced.any(axis=0))
     order, assets = _column_order(rows.symbols, has_price, dict.fromkeys(context), source)
@@ -98,9 +99,9 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
         symbols=symbols,
         assets=assets,
         **{role: grid[:, order] for role, grid in bars.items()},
-        volume=(usable["volume"] / factor)[:, order],
+        volume=(volume / factor)[:, order],
         has_range=has["high"] and has["low"],
-        has_volume=bool((usable["volume"] > 0.0).any()),
+        has_volume=bool((volume > 0.0).any()),
         own={name: grid[given][:, order] for name, grid in own.items()},
     )
     if not has["open"]:
@@ -160,21 +161,22 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
     return int((~repeats.starts).sum()) - len(found), tuple(twice)
 
 
-def _clean_bars(cells: Mapping[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid]:
+def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid]:
     """Bring prices to the scale of the adjusted close, where there is one; return them and the factors.
 
     A day without an adjusted close takes the factor of the symbol's last day that has one, before the first of them 1.
     Only prices of days with a close are kept, and highs and lows that hold open and close between them.
     """
-    adjusted = cells["adjusted_close"]
-    factor = pd.DataFrame(adjusted / cells["close"]).ffill().to_numpy()
-    scaled = ~np.isnan(cells["close"]) & ~np.isnan(factor)
+    # Taken out one after the other, so that their memory is free.
+    close, adjusted = cells.pop("close"), cells.pop("adjusted_close")
+    factor = pd.DataFrame(adjusted / close).ffill().to_numpy()
+    scaled = ~np.isnan(close) & ~np.isnan(factor)
     counts["adjusted_prices"] = int(scaled.sum())
     counts["carried_adjustments"] = int((scaled & np.isnan(adjusted)).sum())
     factor = np.where(np.isnan(factor), 1.0, factor)
-    close = np.where(np.isnan(adjusted), cells["close"] * factor, adjusted)
+    close = np.where(np.isnan(adjusted), close * factor, adjusted)
     priced = ~np.isnan(close)
-    opened, high, low = (np.where(priced, cells[role] * factor, np.nan) for role in _BAR[:3])
+    opened, high, low = (np.where(priced, cells.pop(role) * factor, np.nan) for role in _BAR[:3])
     for name, values in (("missing_opens", opened), ("derived_highs", high), ("derived_lows", low)):
         counts[name] = int((priced & np.isnan(values)).sum())
     larger, smaller = np.fmax(opened, close), np.fmin(opened, close)

@@ -25,7 +25,7 @@ _CHECKED_COLUMNS, _CHECKED_DAYS, _FEWEST_DAYS = 8, 3, 30
 
 @dataclass(frozen=True)
 class LookAhead:
-    """A value that changes with what happens after its day.
+    """A value that changes with later days.
 
     Attributes:
         feature: its name, or `open`, `high`, `low` or `close` for a price of the panel.

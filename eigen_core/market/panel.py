@@ -173,7 +173,7 @@ def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: ran
 
     Each feature of a column has mean 0 and standard deviation 1 over its train days and is cut off at plus or minus
     `LIMIT`. A column that knows the feature on fewer than 60 train days, or always at the same value, takes mean and
-    deviation of all columns' train days together. Short gaps are filled (`carry_forward`); what is unknown is zero.
+    deviation of all columns' train days together. Short gaps are filled (`carry_forward`); unknown values are zero.
     """
     result = np.zeros(shape, dtype=np.float32)
     lacking: list[tuple[int, Series, NDArray[np.bool_]]] = []
@@ -210,7 +210,7 @@ class PanelFacts:
     """The size of a panel: days, columns, of which `assets` are tradable, and features.
 
     Attributes:
-        mapped: its arrays are mapped from the files of the cache, so that only what is read becomes resident.
+        mapped: its arrays are mapped from the files of the cache, so that only pages that are read become resident.
         held_days: most days from a decision to its sale, where sales wait for a price; None: `trading.holding_days`.
     """
 

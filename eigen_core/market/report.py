@@ -1,4 +1,4 @@
-"""The data report: what was read, what was wrong with it, and what was done about it."""
+"""The data report: the prices that were read, their errors, and the corrections."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -6,7 +6,6 @@ from string import Formatter
 from typing import Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
@@ -88,9 +87,9 @@ class UniverseAudit:
     def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
         """Audit closes (NaN: none) and adjustment factors, `[days, symbols]`; the first `assets` are tradable."""
         priced = ~np.isnan(close)
-        steps = pd.DataFrame(np.log(np.where(priced, factor, np.nan))).ffill().diff()
-        growth = steps.where(steps.abs() < np.log(_SMALLEST_SPLIT)).sum()
-        dividends: Dividends = "adjusted" if (growth > _SMALLEST_DIVIDENDS).any() else "unadjusted"
+        steps = (np.diff(np.log(column[known])) for column, known in zip(factor.T, priced.T, strict=True))
+        growth = (one[np.abs(one) < np.log(_SMALLEST_SPLIT)].sum() for one in steps)
+        dividends: Dividends = "adjusted" if any(total > _SMALLEST_DIVIDENDS for total in growth) else "unadjusted"
         return cls(
             ended_symbols=int((~priced[-_ENDED_DAYS - 1 :, :assets].any(axis=0)).sum()),
             dividends="unknown" if (factor[priced] == 1.0).all() else dividends,
@@ -113,7 +112,7 @@ class SymbolHistory:
 
 @dataclass(frozen=True)
 class DataReport:
-    """Facts about prices that were read. The fields that are not described are counts; `_SENTENCES` says of what.
+    """Facts about prices that were read. Fields without a description are counts: see `_SENTENCES`.
 
     Attributes:
         source: the file or folder; its layout is `long`, `wide` or `folder`.
