@@ -67,6 +67,7 @@ def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: 
     trades.asset[made] = asset
     trades.at_open[made] = opened[fill_day, asset] & (trading.fill == "next_open")
     trades.at_target[made] = table["reason"].to_numpy() == "target"
+    trades.delisted[made] = table["reason"].to_numpy() == "delisted"
     for name in ("exit_day", "entry", "exit", "target", "coefficient"):
         getattr(trades, name)[made] = table[name].to_numpy()
     return trades

@@ -116,6 +116,7 @@ def trades_at_close(
         "target": np.full(shape, np.nan),
         "coefficient": np.broadcast_to(coefficient, shape),
         "at_target": np.zeros(shape, dtype=np.bool_),
+        "delisted": fills.sale_delisted.cpu().numpy()[due, column],
         "at_open": opened[decided + fill_offset(trading), column],
     }
     return DecidedTrades(**{name: values.reshape(-1, days, purchases) for name, values in columns.items()})

@@ -33,6 +33,7 @@ class DecidedTrades:
         target: float64, price of one share at which it is sold before its last day; NaN: it waits for that day.
         coefficient: float64, the agent's.
         at_target: bool, the sale is at the target, which costs no slippage.
+        delisted: bool, the sale is that of an asset that has ended (`Fills`).
         at_open: bool, the fill is at the open: sales of its day come after it.
     """
 
@@ -43,6 +44,7 @@ class DecidedTrades:
     target: Values
     coefficient: Values
     at_target: NDArray[np.bool_]
+    delisted: NDArray[np.bool_]
     at_open: NDArray[np.bool_]
 
     @classmethod
@@ -57,6 +59,7 @@ class DecidedTrades:
             target=np.full(shape, np.nan),
             coefficient=np.zeros(shape),
             at_target=np.zeros(shape, dtype=np.bool_),
+            delisted=np.zeros(shape, dtype=np.bool_),
             at_open=np.zeros(shape, dtype=np.bool_),
         )
 
@@ -106,13 +109,14 @@ class TradedAccounts(Accounts):
 
         Columns: symbol, decision, fill, exit (dates; no exit where a position is still held), entry, exit_price (of
         one share, slippage included), shares, coefficient, paid, received, costs, gain (money; of what is still held,
-        at its last known close), gain_percent (of what was paid), reason (target, time or held).
+        at its last known close), gain_percent (of what was paid), reason (target, time, delisted or held).
         """
         day, purchase = np.nonzero(self.shares[trader] > 0.0)
         made = (trader, day, purchase)
         trades = self.trades
         exit_day = trades.exit_day[made]
         closed = exit_day < len(self.dates)
+        reasons = [~closed, trades.at_target[made], trades.delisted[made]]
         exits = self.dates[np.where(closed, exit_day, 0)].astype("datetime64[s]")
         gain, paid = self.gain[made], self.paid[made]
         return pd.DataFrame(
@@ -130,7 +134,7 @@ class TradedAccounts(Accounts):
                 "costs": self.trade_costs[made],
                 "gain": gain,
                 "gain_percent": gain / paid * 100.0,
-                "reason": np.where(closed, np.where(trades.at_target[made], "target", "time"), "held"),
+                "reason": np.select(reasons, ["held", "target", "delisted"], "time"),
             }
         )
 

@@ -151,7 +151,7 @@ class MarketNeeds:
                 "fills",
                 "Price of an order on each day, of purchases and of sales, days of sales and on which they are due, 8 "
                 "bytes each, and ends.",
-                (9 * DOUBLE + 1) * traded,
+                (9 * DOUBLE + 3) * traded,
             ),
             *self._held_prices_kept,
             *self._agent.encoder.kept,

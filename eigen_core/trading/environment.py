@@ -276,7 +276,7 @@ class TradingEnvironment:
 
         Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
         slippage included), target (price of its sale before the last day), coefficient, gain (net, a fraction), value
-        (reward), reason (`target` or `time`).
+        (reward), reason (`target`; `time`: the end of the holding time; `delisted`: see `Fills.ended`).
 
         Raises:
             RuntimeError: the episodes are not over, or trades were not recorded.
@@ -305,6 +305,9 @@ class TradingEnvironment:
         }
         table = pd.DataFrame({name: values.numpy() for name, values in columns.items()})
         table["reason"] = np.where(trade["at_target"].numpy(), "target", "time")
+        if self.trading.bookkeeping == "exact":
+            delisted = self.prices.fills(self.trading).exit_delisted.cpu()[decision_day, trade["asset"]]
+            table.loc[(delisted & ~trade["at_target"]).numpy(), "reason"] = "delisted"
         return table
 
     def _orders(self, first: int = 0) -> tuple[Orders, Tensor]:

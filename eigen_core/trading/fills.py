@@ -36,6 +36,8 @@ class Fills:
             `exit_offset` where the sale waits.
         target_offset: int64, by the day of the decision: the last day after it on which a sale target can be reached.
         ended: bool, the asset counts as ended on the day.
+        sale_delisted: bool, by the day on which a sale is due: it is booked because the asset has ended.
+        exit_delisted: bool, by the day of the decision: the same of the sale that ends the holding time.
         longest: most days from a decision that is filled to its sale; at least `trading.holding_days`.
     """
 
@@ -49,6 +51,8 @@ class Fills:
     due_offset: Tensor
     target_offset: Tensor
     ended: Tensor
+    sale_delisted: Tensor
+    exit_delisted: Tensor
     longest: int
 
     @staticmethod
@@ -72,14 +76,12 @@ class Fills:
         price = torch.where(at_open, open, close)
         filled = price > 0.0
         sessions = session.to(torch.int64).cumsum(0)
-        before = torch.where(filled, day, -1).cummax(0).values
-        without = sessions - sessions.gather(0, before.clamp(min=0))
-        ended = (before >= 0) & (without >= trading.delisting_days)
-        if trading.delisting_loss is None and bool((~filled & (before >= 0) & (day <= last_day[:, None])).any()):
+        ended = ended_by(filled, session, trading.delisting_days)
+        begun = filled.cummax(0).values
+        if trading.delisting_loss is None and bool((~filled & begun & (day <= last_day[:, None])).any()):
             raise InputError(
-                "This run began under rules by which a position is sold at the last known price while nothing trades, "
-                "and in these data some symbol does not trade on some day after its first: results would be wrong. "
-                "Train a new run."
+                "This run began under older rules for positions in a symbol that does not trade, and in these data "
+                "some symbol does not trade on some day after its first: results would be wrong. Train a new run."
             )
 
         # Sales, by the day on which they are due.
@@ -122,6 +124,8 @@ class Fills:
             due_offset=due - day,
             target_offset=last_target - day,
             ended=ended,
+            sale_delisted=is_end,
+            exit_delisted=is_end.gather(0, row) & ~beyond & (due < days),
             longest=max(holding, 0 if classic else int(torch.where(can_buy, exit_day - day, 0).amax())),
         )
 
@@ -145,6 +149,20 @@ class Fills:
 def fill_offset(trading: TradingConfig) -> int:
     """Return the days from a decision to the fill of its order."""
     return 0 if trading.fill == "same_close" else 1
+
+
+def ended_by(filled: Tensor, session: Tensor, delisting_days: int) -> Tensor:
+    """Return which assets have been without a price for so many of their sessions, bool `[days, assets]`.
+
+    Args:
+        filled: bool `[days, assets]`, the asset has a price.
+        session: bool `[days, assets]`, see `Prices`.
+        delisting_days: see `TradingConfig.delisting_days`.
+    """
+    sessions = session.to(torch.int64).cumsum(0)
+    before = torch.where(filled, torch.arange(len(filled), device=filled.device)[:, None], -1).cummax(0).values
+    without = sessions - sessions.gather(0, before.clamp(min=0))
+    return (before >= 0) & (without >= delisting_days)
 
 
 def _first_from(where: Tensor, day: Tensor) -> Tensor:

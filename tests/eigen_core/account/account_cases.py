@@ -34,6 +34,7 @@ def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders:
         target=resolved.entry.numpy() * (1.0 + targets.clamp(trading.min_target, trading.max_target).numpy()),
         coefficient=coefficient,
         at_target=resolved.at_target.numpy(),
+        delisted=prices.fills(trading).exit_delisted.numpy()[day, asset],
         at_open=~np.isnan(opens) if trading.fill == "next_open" else np.zeros(shape, dtype=bool),
     )
 

@@ -70,7 +70,7 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
 def one_trade(**changes: Any) -> DecidedTrades:
     """One trade, decided on the first of four days, bought at 10 on the second and sold at 12 on the third."""
     values = {"asset": 0, "exit_day": 2, "entry": 10.0, "exit": 12.0, "target": 13.0, "coefficient": 3.0}
-    flags = {"at_target": False, "at_open": True}
+    flags = {"at_target": False, "delisted": False, "at_open": True}
     columns: dict[str, Any] = {
         name: np.full((1, 4, 1), value) for name, value in {**values, **flags, **changes}.items()
     }

@@ -177,7 +177,7 @@ def test_cases_reach_every_corner() -> None:
                 asset, exit_day = int(trade["asset"]), int(trade["exit_day"])
                 filled = int(trade["fill_day"]), asset
                 due = trade["decision_day"] + trading.holding_days
-                late = exit_day > due and trade["reason"] == "time"
+                late = exit_day > due and trade["reason"] != "target"
                 has_price = exit_day < DAYS and not np.isnan(episode.fill_price(exit_day, asset)[0])
                 week = [
                     day for day in range(due - trading.holding_days + 1, due + 1) if not episode.is_session(day, asset)
@@ -199,7 +199,8 @@ def test_cases_reach_every_corner() -> None:
                 )
     table = pd.DataFrame(trades)
     assert len(table) > 2_000
-    assert {"target", "time"} == set(table["reason"])
+    assert {"target", "time", "delisted"} == set(table["reason"])
+    assert set(table.loc[table["ended"], "reason"]) == {"delisted"}
     waited = ("waited_for_a_price", "waited_in_vain", "ended", "sessions_of_its_own", "target_on_a_late_day")
     for corner in (*waited, "target_on_fill_day", "no_open", "no_close", "target_on_last_day"):
         assert table[corner].any(), corner

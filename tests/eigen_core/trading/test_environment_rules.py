@@ -86,7 +86,7 @@ def test_classic_rules_by_hand(bookkeeping: str) -> None:
     assert float(account.fees) == 0.0
     assert float(account.win_rate) == pytest.approx(wins / 3)
     table = environment.trades()
-    assert table["reason"].tolist() == ["target", "time", "target"]
+    assert table["reason"].tolist() == ["target", "time" if classic else "delisted", "target"]
     assert table["exit_day"].tolist() == [2, 4 if classic else 6, 4]
     assert table["entry"].tolist() == [100.0, 108.0, 40.0]
 

@@ -211,7 +211,7 @@ class SlowEpisode:
                     self.sell(asset, self.market_price(close, -1), day, "time")
                 elif self.has_ended(day, asset):
                     last = self.close_known(day, asset) * (1 - (self.trading.delisting_loss or 0.0))
-                    self.sell(asset, self.market_price(last, -1), day, "time")
+                    self.sell(asset, self.market_price(last, -1), day, "delisted")
                 else:
                     position.waits = True
 
