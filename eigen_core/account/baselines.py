@@ -2,7 +2,8 @@
 
 A month is 21 days of trading and a year 252 on stock exchanges; as many as the data's own calendar has elsewhere.
 
-equal_weight: the same money in each asset that is tradable on the first day, held to the end.
+equal_weight: the same money in each asset that is known on the first day, held to the end. Each is bought at its own
+    first fill: one that is filled later than the others gets its share of the equity of that day, at most the cash.
 rebalanced: the same money in each tradable asset, again every day.
 momentum: every month the same money in the third of the assets with the highest return over the year before the last
     month (Jegadeesh and Titman 1993, "Returns to buying winners and selling losers", without its sold losers; the last
@@ -24,10 +25,11 @@ from torch import Tensor
 from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.equity import EquityCurve
 from eigen_core.account.trades import DecidedTrades, trade_accounts
-from eigen_core.account.weights import payouts_of, weights_accounts
+from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market.calendar import periods_per_year
 from eigen_core.trading import Prices
+from eigen_core.trading.fills import ended_by
 
 Values = NDArray[np.float64]
 
@@ -50,25 +52,22 @@ def baseline_curves(
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
     all_dates, days, dates = dates, len(span), dates[span.start : span.stop]
-    fills = known.fills(trading)
-    entries, payouts = fills.entry[:days].cpu().numpy(), payouts_of(fills, days)
     closes = known.last_close[:days].cpu().numpy()
     tradable = known.tradable[:days].cpu().numpy()
     before = prices.last_close[: span.stop].cpu().numpy()
     unchanged = np.full(closes.shape, np.nan)
-    first = np.arange(days) == 0
     year = periods_per_year(all_dates, config.account, span)
     month_days = max(1, round(year / MONTHS))
     month = np.arange(days) % month_days == 0
     weights = {
         "cash": unchanged,
-        "equal_weight": np.where(first[:, None], equal_weights(tradable), unchanged),
+        "equal_weight": _bought_once(prices, known, trading, span),
         "rebalanced": equal_weights(tradable),
         "momentum": np.where(month[:, None], _top_third(_returns(before, span, year, month_days), tradable), unchanged),
         "reversal": np.where(month[:, None], _top_third(-_returns(before, span, month_days, 0), tradable), unchanged),
     }
     held = np.stack(list(weights.values()))
-    accounts = weights_accounts(held, entries, closes, dates, trading, config.account, payouts)
+    accounts = weights_accounts(held, known, dates, trading, config.account)
     curves = {name: accounts.curve(index) for index, name in enumerate(weights)}
     indicator = _returns(before, span, INDICATOR, 0)
     classic = trade_accounts(_classic_trades(known, trading, indicator), closes, dates, trading, config.account)
@@ -87,6 +86,22 @@ def _returns(last_close: Values, span: range, since: int, until: int) -> Values:
 def equal_weights(chosen: NDArray[np.bool_]) -> Values:
     """Return the same share in each of the chosen assets of each day, float64 `[days, assets]`."""
     weights: Values = chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
+    return weights
+
+
+def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: range) -> Values:
+    """Return weights that buy each asset at its first fill, float64 `[days, assets]`; NaN: it stays as it is.
+
+    The assets are those that are known on the first day, and have not ended; if there are none, on the first day with
+    some.
+    """
+    priced, session = (values[: span.stop].cpu() for values in (prices.tradable, prices.session))
+    begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_days)
+    alive = (begun & ~ended)[span.start :].numpy()
+    chosen = alive[alive.any(axis=1).argmax()]
+    filled = ~known.fills(trading).entry[: len(span)].isnan().cpu().numpy()
+    first = filled & chosen & (filled.cumsum(axis=0) == 1)
+    weights: Values = np.where(first, 1.0 / max(int(chosen.sum()), 1), np.nan)
     return weights
 
 

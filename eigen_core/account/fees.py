@@ -34,7 +34,7 @@ class Fees:
         """Return cost and slippage of buying one share at `entry`, slippage included (money)."""
         return entry * (self.cost + self.slippage / (1.0 + self.slippage))
 
-    def of_sale(self, exit_price: Values, at_target: NDArray[np.bool_] | bool) -> Values:
+    def of_sale(self, exit_price: Values, at_target: NDArray[np.bool_]) -> Values:
         """Return cost and slippage of selling one share at `exit_price`, slippage included (money).
 
         A sale at a target has no slippage.

@@ -15,6 +15,7 @@ from eigen_core.account.matched import MatchedTraders, share_of_capital
 from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config
 from eigen_core.randomness import keyed_generator
+from eigen_core.trading import Prices
 from eigen_core.trading.portfolio import equal_weights_like
 
 DESCRIPTION = "random portfolios with the same weights in other assets"
@@ -60,27 +61,25 @@ def _sources(orders: NDArray[np.int64], tradable: NDArray[np.bool_]) -> NDArray[
 
 def play_permuted_weights(
     weights: Values,
-    tradable: NDArray[np.bool_],
-    entries: Values,
-    last_close: Values,
+    known: Prices,
     dates: NDArray[np.datetime64],
     config: Config,
     draws: int,
     key: str,
-    payouts: Values | None = None,
 ) -> MatchedTraders:
     """Return what permuted weights earn with the agents' accounts, of which each has an equal share of the capital.
 
     Args:
-        weights, tradable, draws, key: see `permuted_weights`.
-        entries, last_close, dates, payouts: see `weights_accounts`.
+        weights, draws, key: see `permuted_weights`.
+        known, dates: see `weights_accounts`.
         config: trading rules, account, seed.
     """
     agents, days, assets = weights.shape
     settings, finals = share_of_capital(config.account, agents), [np.empty(0)]
+    tradable = known.tradable[:days].cpu().numpy()
     for group in permuted_weights(weights, tradable, draws, config.seed, key):
         flat = group.reshape(-1, days, assets)
-        accounts = weights_accounts(flat, entries, last_close, dates, config.trading, settings, payouts)
+        accounts = weights_accounts(flat, known, dates, config.trading, settings)
         finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
     return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, DESCRIPTION)
 

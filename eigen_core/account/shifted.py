@@ -81,21 +81,13 @@ def play_shifted_trades(
 
 
 def play_shifted_weights(
-    weights: Values,
-    tradable: NDArray[np.bool_],
-    entries: Values,
-    last_close: Values,
-    dates: NDArray[np.datetime64],
-    config: Config,
-    most: int,
-    payouts: Values | None = None,
+    weights: Values, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
 ) -> MatchedTraders:
     """Return what the agents' weights earn at other times.
 
     Args:
         weights: of the agents, float64 `[agents, days, assets]`; each agent has an equal share of the capital.
-        tradable: bool `[days, assets]`.
-        entries, last_close, dates, payouts: see `weights_accounts`.
+        known, dates: see `weights_accounts`.
         config: trading rules, account.
         most: shifts.
 
@@ -103,12 +95,13 @@ def play_shifted_weights(
     """
     agents, days, assets = weights.shape
     settings, finals = share_of_capital(config.account, agents), [np.empty(0)]
+    tradable = known.tradable[:days].cpu().numpy()
     for shifts in _groups(shifts_of(days, config.trading, most), weights.size):
         moved = np.moveaxis(weights[:, (np.arange(days) - shifts[:, None]) % days], 0, 1)
         lost = np.where(tradable, 0.0, moved).sum(axis=-1, keepdims=True)
         usable = np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)
         flat = usable.reshape(-1, days, assets)
-        accounts = weights_accounts(flat, entries, last_close, dates, config.trading, settings, payouts)
+        accounts = weights_accounts(flat, known, dates, config.trading, settings)
         finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
     return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, DESCRIPTION)
 

@@ -8,11 +8,12 @@ import torch
 from numpy.typing import NDArray
 
 from eigen_core.account.equity import Accounts, Values, share_of
-from eigen_core.account.fees import Fees, daily_rates
+from eigen_core.account.fees import daily_rates
 from eigen_core.account.trades import ROUNDING
 from eigen_core.config import AccountConfig, TradingConfig
-from eigen_core.trading import Fills
-from eigen_core.trading.fills import fill_offset
+from eigen_core.trading import Prices
+from eigen_core.trading.fills import BASIS_POINTS, fill_offset
+from eigen_core.trading.portfolio import order_costs, rebalanced, worth_at_fills
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class WeightsAccounts(Accounts):
 
     Attributes:
         fill_offset: days from a decision to its fill.
-        prices: float64 `[days, assets]`, of one share at the fill of each day's decision, slippage left out.
-        last_close: float64 `[days, assets]`, as `weights_accounts` was given it.
+        prices: float64 `[decisions, assets]`, of one share at the fill of each day's decision, slippage left out.
+        worth: float64 `[days, assets]`, of one share at the close: the last known close, less
+            `trading.delisting_loss` once the asset counts as ended.
         shares: float64 `[traders, days, assets]`, held at the close; below 0: sold short.
         paid: float64 `[traders, days, assets]`, money out for each order that is filled on the day, below 0: in; costs
             included.
@@ -31,7 +33,7 @@ class WeightsAccounts(Accounts):
 
     fill_offset: int
     prices: Values
-    last_close: Values
+    worth: Values
     shares: Values
     paid: Values
     order_costs: Values
@@ -41,15 +43,15 @@ class WeightsAccounts(Accounts):
 
         What is left to 1 is cash.
         """
-        worth = np.where(self.shares != 0.0, self.shares * self.last_close, 0.0).sum(axis=0)
+        worth = values_of(self.shares, self.worth).sum(axis=0)
         return share_of(worth, self.equity.sum(axis=0)[:, None])
 
     def table(self, trader: int, symbols: tuple[str, ...]) -> pd.DataFrame:
         """Return the orders of one trader that were filled, one a row, by day and asset.
 
-        Columns: symbol, decision, fill (dates), shares (below 0: sold), price (of one share, slippage included), paid,
-        received, costs (money), gain (money: what the shares are worth at the last known close less what was paid for
-        them), so that the gains and the interest add up to the account's gain.
+        Columns: symbol, decision, fill (dates), shares (below 0: sold), price (of one share, slippage left out), paid,
+        received, costs (money), gain (money: what the shares are worth at the end less what was paid for them), so that
+        the gains and the interest add up to the account's gain.
         """
         changes = np.diff(self.shares[trader], axis=0, prepend=0.0)
         paid, costs = self.paid[trader], self.order_costs[trader]
@@ -66,162 +68,123 @@ class WeightsAccounts(Accounts):
                 "paid": np.maximum(money, 0.0),
                 "received": np.maximum(-money, 0.0),
                 "costs": costs[day, asset],
-                "gain": shares * self.last_close[-1, asset] - money,
+                "gain": shares * self.worth[-1, asset] - money,
             }
         )
 
 
 def weights_accounts(
-    weights: Values,
-    entries: Values,
-    last_close: Values,
-    dates: NDArray[np.datetime64],
-    trading: TradingConfig,
-    settings: AccountConfig,
-    payouts: Values | None = None,
+    weights: Values, known: Prices, dates: NDArray[np.datetime64], trading: TradingConfig, settings: AccountConfig
 ) -> WeightsAccounts:
     """Keep accounts whose positions are brought to target weights, all of them at once.
 
     Args:
-        weights: float64 `[traders, days, assets]`, shares of the equity decided on after the close of each day; below
-            0: sold short; what is left to 1 is cash. A row with a NaN: nothing is traded.
-        entries: float64 `[days, assets]`, prices at which the orders of each day's decision buy, slippage included;
-            NaN: none is filled. Sales are filled at the same time, with slippage to the other side.
-        last_close: float64 `[days, assets]`, the last known close at the end of each day.
+        weights: float64 `[traders, days, assets]`, decided on after the close of each day; below 0: sold short; what is
+            left to 1 is cash. NaN: the position stays as it is.
+        known: prices of the span, as `prices_of_span` returns them.
         dates: datetime64[D] `[days]`.
         trading: costs, and when an order is filled.
         settings: capital, shares, interest; sizes are the weights.
-        payouts: float64 `[days, assets]`, what a share of an asset that counts as ended is sold for on the day,
-            slippage left out; NaN: the asset has not ended. See `payouts_of`; None: none ends. The money is there for
-            the decision of the day.
 
-    A target is a share of the equity at the decision's close, costs included. Sales come before purchases, which are
-    made smaller together where they would take more than the cash. An asset without a fill stays as it is. An account
-    whose equity is not above 0 at a close has lost all: it ends there with nothing.
+    Orders are filled as `rebalanced` says, so that with fractional shares and without interest an account grows as the
+    rewards of training say. An asset that counts as ended is paid out at the next fill. An account whose equity is not
+    above 0 at a close has lost all: it ends there with nothing.
     """
-    keeper = _Keeper(entries, Fees.of(trading), settings, len(weights))
-    payouts = np.full_like(entries, np.nan) if payouts is None else payouts
-    offset, rates = fill_offset(trading), daily_rates(settings.interest, dates)
+    offset, rates, fills = fill_offset(trading), daily_rates(settings.interest, dates), known.fills(trading)
     traders, days, assets = weights.shape
+    decisions = days - offset
+    prices, ended, unfilled = (
+        values[:decisions].cpu().numpy()
+        for values in (worth_at_fills(known, trading), fills.ended, fills.entry.isnan())
+    )
+    at_close = torch.where(fills.ended, fills.end_price, known.last_close)[:days].cpu().numpy()
+    slippage = trading.slippage_bps / BASIS_POINTS
+    cash, shares, interest = np.full(traders, settings.capital), np.zeros((traders, assets)), np.zeros(traders)
     daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
     held = {name: np.zeros((traders, days, assets)) for name in ("shares", "paid", "order_costs")}
-    interest = np.zeros(traders)
     for day in range(days):
-        earned = keeper.cash * rates[day]
+        earned = cash * rates[day]
         interest += earned
-        keeper.cash = keeper.cash + earned
+        cash = cash + earned
         decided = day - offset
         if decided >= 0:
-            # An end is known at the close, before the decision of the day.
-            pays = keeper.pay_out(payouts[day]) if offset == 0 else None
-            # Where a fill is at the decision's own close, its equity is not known yet.
-            known = daily["equity"][:, decided] if offset else keeper.cash + keeper.worth(last_close[day])
-            paid, costs, traded = keeper.trade(decided, weights[:, decided], known)
-            pays = pays if offset == 0 else keeper.pay_out(payouts[day])
-            if pays is not None:
-                paid, costs, traded = (one + other for one, other in zip((paid, costs, traded), pays, strict=True))
+            wanted = np.where(ended[decided], 0.0, weights[:, decided])
+            stays = np.where(ended[decided], False, unfilled[decided] | np.isnan(wanted))
+            changes, costs = changes_to_weights(wanted, cash, shares, prices[decided], stays, trading, settings)
+            value = values_of(changes, prices[decided])
+            paid = value + costs
+            cash, shares = cash - paid.sum(axis=1), shares + changes
             held["paid"][:, day], held["order_costs"][:, day] = paid, costs
-            daily["traded"][:, day], daily["costs"][:, day] = traded, costs.sum(axis=1)
-        worth = keeper.worth(last_close[day])
-        equity = keeper.cash + worth
+            daily["traded"][:, day] = (np.abs(value) + value * slippage).sum(axis=1)
+            daily["costs"][:, day] = costs.sum(axis=1)
+        worth = values_of(shares, at_close[day]).sum(axis=1)
+        equity = cash + worth
         lost = equity <= 0.0
         if lost.any():
-            equity, worth = (np.where(lost, 0.0, values) for values in (equity, worth))
-            keeper.end(lost)
+            equity, worth, cash = (np.where(lost, 0.0, values) for values in (equity, worth, cash))
+            shares = np.where(lost[:, None], 0.0, shares)
         daily["equity"][:, day] = equity
         daily["exposure"][:, day] = share_of(worth, equity)
-        held["shares"][:, day] = keeper.shares
-    prices, ended = entries / (1.0 + keeper.fees.slippage), ~np.isnan(payouts[offset:])
-    prices[: days - offset][ended] = payouts[offset:][ended]
+        held["shares"][:, day] = shares
     return WeightsAccounts(
         dates=dates,
         capital=settings.capital,
         interest=interest,
         fill_offset=offset,
         prices=prices,
-        last_close=last_close,
+        worth=at_close,
         **daily,
         **held,
     )
 
 
-class _Keeper:
-    """Cash and shares of the accounts so far: float64 `[traders]` and `[traders, assets]`."""
-
-    def __init__(self, entries: Values, fees: Fees, settings: AccountConfig, traders: int) -> None:
-        self.fees = fees
-        self.cash = np.full(traders, settings.capital)
-        self.shares = np.zeros((traders, entries.shape[1]))
-        self._entries = entries
-        self._settings = settings
-
-    def worth(self, last_close: Values) -> Values:
-        total: Values = np.where(self.shares != 0.0, self.shares * last_close, 0.0).sum(axis=1)
-        return total
-
-    def end(self, lost: NDArray[np.bool_]) -> None:
-        self.cash = np.where(lost, 0.0, self.cash)
-        self.shares = np.where(lost[:, None], 0.0, self.shares)
-
-    def trade(self, decided: int, weights: Values, equity: Values) -> tuple[Values, Values, Values]:
-        """Bring the positions to weights; return paid and costs of each order, and what each account traded."""
-        entry, fees = self._entries[decided], self.fees
-        change = changes_to_weights(weights, equity, self.cash, self.shares, entry, fees, self._settings)
-        entry = np.nan_to_num(entry)
-        exit_price = sale_price(entry, fees)
-        buys, sells = np.maximum(change, 0.0), np.maximum(-change, 0.0)
-        paid = buys * entry * (1.0 + fees.cost) - sells * exit_price * (1.0 - fees.cost)
-        costs = buys * fees.of_purchase(entry) + sells * fees.of_sale(exit_price, False)
-        self.cash = self.cash - paid.sum(axis=1)
-        self.shares = self.shares + change
-        return paid, costs, (buys * entry + sells * exit_price).sum(axis=1)
-
-    def pay_out(self, price: Values) -> tuple[Values, Values, Values] | None:
-        """Close the positions in assets that have ended; return as `trade` does, None where there are none."""
-        closed = np.where(np.isnan(price), 0.0, self.shares)
-        if not closed.any():
-            return None
-        size, known = np.abs(closed), np.nan_to_num(price)
-        worth = size * known * (1.0 - np.sign(closed) * self.fees.slippage)
-        paid = worth * self.fees.cost - np.sign(closed) * worth
-        self.cash = self.cash - paid.sum(axis=1)
-        self.shares = self.shares - closed
-        return paid, worth * self.fees.cost + size * known * self.fees.slippage, worth.sum(axis=1)
-
-
-def payouts_of(fills: Fills, days: int) -> Values:
-    """Return what `weights_accounts` pays out on each of so many days: float64 `[days, assets]`."""
-    return torch.where(fills.ended, fills.end_price, torch.nan)[:days].cpu().numpy()
-
-
-def sale_price(entry: Values, fees: Fees) -> Values:
-    """Return what one share is sold for at the time at which one is bought for `entry`, slippage included in both."""
-    return entry / (1.0 + fees.slippage) * (1.0 - fees.slippage)
+def values_of(shares: Values, price: Values) -> Values:
+    """Return what shares are worth; none are worth 0 where there is no price."""
+    values: Values = np.where(shares != 0.0, shares * price, 0.0)
+    return values
 
 
 def changes_to_weights(
-    weights: Values, equity: Values, cash: Values, shares: Values, entries: Values, fees: Fees, settings: AccountConfig
-) -> Values:
-    """Return how many shares to buy of each asset, below 0: to sell, to bring accounts to target weights.
+    weights: Values,
+    cash: Values,
+    shares: Values,
+    price: Values,
+    stays: NDArray[np.bool_],
+    trading: TradingConfig,
+    settings: AccountConfig,
+) -> tuple[Values, Values]:
+    """Return how many shares to buy of each asset, below 0: to sell, to bring accounts to weights, and the costs.
 
     Args:
-        weights, shares: float64 `[traders, assets]`, targets and what is held; a row of weights with a NaN: nothing.
-        equity, cash: float64 `[traders]`, what the weights are shares of, and what purchases are paid with.
-        entries: float64 `[assets]` or `[traders, assets]`, prices of purchases, slippage included; NaN: no order.
-        fees: costs and slippage.
+        weights, shares: float64 `[traders, assets]`, targets and what is held.
+        cash: float64 `[traders]`.
+        price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, slippage left out.
+        stays: bool `[traders, assets]`, the position stays as it is; all do where the equity is not above 0.
+        trading: costs and slippage.
         settings: whether parts of a share can be bought.
+
+    Returns:
+        Both float64 `[traders, assets]`; costs are money.
     """
-    filled, whole = ~np.isnan(entries) & ~np.isnan(weights).any(axis=1, keepdims=True), settings.shares == "whole"
-    price = np.where(filled, entries, 1.0) * (1.0 + fees.cost)
-    target = np.where(filled, weights, 0.0) * equity[:, None] / price
-    change = np.where(filled, (np.trunc(target) if whole else target) - shares, 0.0)
-    sold = np.maximum(-change, 0.0) * np.where(filled, sale_price(entries, fees), 0.0) * (1.0 - fees.cost)
-    buys = np.maximum(change, 0.0)
-    needed, available = (buys * price).sum(axis=1), cash + sold.sum(axis=1)
-    short_of_cash = (needed > 0.0) & (needed > available * (1.0 + ROUNDING))
-    share = np.where(short_of_cash, np.maximum(available, 0.0) / np.where(short_of_cash, needed, 1.0), 1.0)
-    buys = buys * share[:, None]
-    if whole:
-        buys = np.where(short_of_cash[:, None], np.floor(buys), buys)
-    changes: Values = np.where(change > 0.0, buys, change)
-    return changes
+    values = values_of(shares, price)
+    equity = cash[:, None] + values.sum(axis=1, keepdims=True)
+    stays = stays | (equity <= 0.0)
+    equity = np.where(equity > 0.0, equity, 1.0)
+    buying, selling = order_costs(trading)
+    held, wanted, unfilled = map(torch.tensor, (values / equity, np.nan_to_num(weights), stays))
+    after, _, paid = (part.numpy() for part in rebalanced(held, wanted, unfilled, (buying, selling)))
+    costs = paid * equity
+    left = equity - costs.sum(axis=1, keepdims=True)
+    price = np.where(stays | ~(price > 0.0), 1.0, price)
+    target = np.where(stays, shares, after * left / price)
+    if settings.shares == "fractional":
+        return target - shares, costs
+    changes = np.where(stays, 0.0, np.trunc(target) - shares)
+    bought, sold = np.maximum(changes, 0.0) * price, np.maximum(-changes, 0.0) * price
+    # What is sold beyond the plan to be whole shares costs more than was planned.
+    borrowed = np.maximum((left * (after.sum(axis=1, keepdims=True) - 1.0))[:, 0], 0.0)
+    needed, available = bought.sum(axis=1) * (1.0 + buying), cash + borrowed + sold.sum(axis=1) * (1.0 - selling)
+    short_of_cash = ((needed > 0.0) & (needed > available * (1.0 + ROUNDING)))[:, None]
+    smaller = np.maximum(available, 0.0) / np.where(needed > 0.0, needed, 1.0)
+    changes = np.where(short_of_cash & (changes > 0.0), np.floor(changes * smaller[:, None]), changes)
+    return changes, np.where(changes > 0.0, changes * buying, changes * -selling) * price

@@ -12,7 +12,7 @@ from eigen_core.account.excess import alpha_of_days
 from eigen_core.account.matched import share_of_capital
 from eigen_core.account.permuted import active_share, play_permuted_weights
 from eigen_core.account.shifted import has_choice, play_shifted_weights
-from eigen_core.account.weights import WeightsAccounts, payouts_of, weights_accounts
+from eigen_core.account.weights import WeightsAccounts, weights_accounts
 from eigen_core.backtest.interface import DRAWS, NextOrders, PlayedSpan
 from eigen_core.backtest.portfolio_days import decide_weights
 from eigen_core.backtest.portfolio_orders import orders_of_days
@@ -80,7 +80,8 @@ class PortfolioMarket:
         config: trading rules, account, seed.
         span: the days.
 
-    A position stays as it is while its orders are not filled, and is paid out once its asset has ended: see `Fills`.
+    A position stays as it is while its orders are not filled, and is paid out once its asset has ended: see `Fills` and
+    `rebalanced`.
     """
 
     def __init__(self, panel: Panel, config: Config, span: range) -> None:
@@ -89,17 +90,13 @@ class PortfolioMarket:
         self._span = span
         self._prices = Prices.of_panel(panel, torch.device("cpu"))
         self.dates = np.asarray(panel.dates)[span.start : span.stop]
-        known = prices_of_span(self._prices, span, fill_offset(config.trading))
-        self._tradable = known.tradable[: len(span)].numpy()
-        self._last_close = known.last_close[: len(span)].numpy()
-        fills = known.fills(config.trading)
-        self._entries, self._payouts = fills.entry[: len(span)].numpy(), payouts_of(fills, len(span))
+        self._known = prices_of_span(self._prices, span, fill_offset(config.trading))
+        self._tradable = self._known.tradable[: len(span)].numpy()
 
     def accounts(self, weights: Values, settings: AccountConfig | None = None) -> WeightsAccounts:
         """Return the accounts of target weights, float64 `[agents, days, assets]`."""
         config = self._config
-        known = (self._entries, self._last_close, self.dates)
-        return weights_accounts(weights, *known, config.trading, settings or config.account, self._payouts)
+        return weights_accounts(weights, self._known, self.dates, config.trading, settings or config.account)
 
     def played(
         self, weights: Values, initial: EquityCurve, key: str, *, one_portfolio: bool = False, draws: int = DRAWS
@@ -122,11 +119,11 @@ class PortfolioMarket:
         trades = pd.concat(
             [accounts.table(agent, symbols).assign(agent=agent) for agent in range(len(weights))], ignore_index=True
         )
-        known = (self._tradable, self._entries, self._last_close, self.dates)
+        known = (self._known, self.dates)
         rules = baseline_curves(self._prices, np.asarray(self._panel.dates), config, self._span)
         returns, market = (torch.tensor(one.returns) for one in (curve, equal))
         year = periods_per_year(self._panel.dates, config.account, self._span)
-        timing = play_shifted_weights(weights, *known, config, draws, self._payouts)
+        timing = play_shifted_weights(weights, *known, config, draws)
         by_timing = not has_choice(self._tradable)
         if by_timing:
             # The same exposure on all days, which is the mean of the agents'.
@@ -139,7 +136,7 @@ class PortfolioMarket:
             interest=float(accounts.interest.sum()),
             one_portfolio=one_portfolio,
             baselines={**rules, "initial_population": initial},
-            matched=timing if by_timing else play_permuted_weights(weights, *known, config, draws, key, self._payouts),
+            matched=timing if by_timing else play_permuted_weights(weights, *known, config, draws, key),
             excess=excess_of_days(returns, market, year),
             alpha=alpha_of_days(curve.returns, (rules["equal_weight"] if by_timing else equal).returns, year),
             holding_days=1,

@@ -5,7 +5,7 @@ import numpy as np
 from eigen_core.account.equity import Values
 from eigen_core.account.fees import Fees
 from eigen_core.account.trades import ROUNDING
-from eigen_core.account.weights import WeightsAccounts, changes_to_weights, sale_price
+from eigen_core.account.weights import WeightsAccounts, changes_to_weights
 from eigen_core.backtest.interface import NextOrders, Order, Position, decision_of
 from eigen_core.config import Config
 
@@ -26,12 +26,14 @@ def orders_of_days(
     """
     equity, fees = accounts.equity[0], Fees.of(config.trading)
     cash = equity * (1.0 - accounts.exposure[0])
-    entries = np.where(closes > 0.0, closes * (1.0 + fees.slippage), np.nan)
-    changes = changes_to_weights(weights, equity, cash, accounts.shares[0], entries, fees, config.account)
-    days = zip(changes, entries, equity, strict=True)
-    orders = [_orders(change, entry, float(known), symbols, fees) for change, entry, known in days]
+    stays = ~(closes > 0.0)
+    changes, _ = changes_to_weights(
+        weights, cash, accounts.shares[0], accounts.worth, stays, config.trading, config.account
+    )
+    days = zip(changes, closes, equity, strict=True)
+    orders = [_orders(change, close, float(known), symbols, fees) for change, close, known in days]
     last, shares = len(equity) - 1, accounts.shares[0, -1]
-    worth = shares * accounts.last_close[-1]
+    worth = shares * accounts.worth[-1]
     positions = [
         Position(symbols[asset], float(shares[asset]), None, float(worth[asset]), None)
         for asset in np.flatnonzero(shares)
@@ -50,12 +52,12 @@ def orders_of_days(
     )
 
 
-def _orders(changes: Values, entries: Values, equity: float, symbols: tuple[str, ...], fees: Fees) -> tuple[Order, ...]:
+def _orders(changes: Values, closes: Values, equity: float, symbols: tuple[str, ...], fees: Fees) -> tuple[Order, ...]:
     """Return the orders of a day, sales first; what rounding alone makes is left out."""
     orders = []
-    for asset in np.flatnonzero(np.abs(changes) * np.nan_to_num(entries) > ROUNDING * equity):
+    for asset in np.flatnonzero(np.abs(changes) * np.nan_to_num(closes) > ROUNDING * equity):
         size, buys = float(abs(changes[asset])), bool(changes[asset] > 0.0)
-        price = float(entries[asset] if buys else sale_price(entries[asset], fees))
+        price = float(closes[asset] * (1.0 + fees.slippage if buys else 1.0 - fees.slippage))
         money = size * price * (1.0 + fees.cost if buys else 1.0 - fees.cost)
         orders.append(Order(symbols[asset], "buy" if buys else "sell", size, money, price, None, None))
     return tuple(sorted(orders, key=lambda order: order.side, reverse=True))

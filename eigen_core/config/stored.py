@@ -62,6 +62,13 @@ def _own_prices_of_version_7(values: dict[str, Any]) -> None:
         section.setdefault("suspicious", "keep")
 
 
+def _portfolio_costs_of_version_8(values: dict[str, Any]) -> None:
+    """Go on only where every symbol trades: positions that were not filled paid a part of the costs of the others."""
+    if values.get("task") == "portfolio":
+        section, name = _section_of(values, "trading.delisting_loss")
+        section[name] = None
+
+
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _bookkeeping_of_version_1,
     _policy_delay_of_version_2,
@@ -70,6 +77,7 @@ MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _plateau_of_version_5,
     _fills_of_version_6,
     _own_prices_of_version_7,
+    _portfolio_costs_of_version_8,
 )
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
+from eigen_core.errors import InputError
 from eigen_core.market.calendar import periods_per_year
 from eigen_core.market.panel import Panel, PanelFacts
 from eigen_core.networks import Heads, portfolio_actions
@@ -38,6 +39,9 @@ class PortfolioTask(PanelTask):
         panel: the market.
         device: where everything is computed.
         heads: what the learner needs of the networks.
+
+    Raises:
+        InputError: some asset does not trade on some day, and the rules are those of a run from before.
     """
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
@@ -45,6 +49,11 @@ class PortfolioTask(PanelTask):
         prices = Prices.of_panel(panel, device)
         self._tradable = prices.tradable
         self._rebalancing = Rebalancing.of(prices, config.trading)
+        if config.trading.delisting_loss is None and config.portfolio.short > 0.0 and not self._tradable.all():
+            raise InputError(
+                "This run began under older rules for portfolios that sell short, and in these data some symbol begins "
+                "late or does not trade on some day: results would be wrong. Train a new run."
+            )
         self._device = device
 
     @staticmethod

@@ -82,48 +82,100 @@ def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
     return powers / (powers.sum(-1, keepdim=True) + torch.exp(-highest))
 
 
+def order_costs(trading: TradingConfig) -> tuple[float, float]:
+    """Return what buying and selling costs, slippage included, as a share of the value at the fill's price."""
+    slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
+    return (1.0 + slippage) * (1.0 + cost) - 1.0, 1.0 - (1.0 - slippage) * (1.0 - cost)
+
+
+def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
+    """Return what a share is worth at the fill of each day's decision, float64 `[days - fill_offset, assets]`.
+
+    That is the fill's price; where there is none, the last known close; and what `Fills` says once the asset has ended.
+    NaN before the first price.
+    """
+    offset, fills = fill_offset(trading), prices.fills(trading)
+    price = fills.price[offset:]
+    worth = torch.where(price > 0.0, price, prices.last_close[offset:])
+    return torch.where(fills.ended[: len(price)], fills.end_price[: len(price)], worth)
+
+
+def rebalanced(
+    held: Tensor, wanted: Tensor, stays: Tensor | None, costs: tuple[float, float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bring positions to the weights that are wanted, at one fill: the rule of rewards, accounts and orders alike.
+
+    Weights are shares of the equity at the prices of the fill. Sales come first, and purchases are made smaller
+    together where they would take more than the cash; weights whose sum is above 1, which can only be with
+    `PortfolioConfig.short`, borrow what is above it. Costs are those of the change, and are taken from cash and the
+    positions that are filled, in proportion; so a position that is not filled keeps its shares.
+
+    Args:
+        held: `[..., assets]`, weights before the fill.
+        wanted: `[..., assets]`, weights to have after it; differentiable.
+        stays: bool `[..., assets]`, the order is not filled; None: all are.
+        costs: see `order_costs`.
+
+    Returns:
+        Weights after the fill, as shares of the equity that is left, then what is bought (below 0: sold) and what that
+        costs, as shares of the equity before; all `[..., assets]`.
+    """
+    buying, selling = costs
+    weights = wanted if stays is None else _affordable(held, wanted, stays)
+    change = weights - held
+    paid = torch.where(change > 0.0, change * buying, change * -selling)
+    return weights if stays is None else _without_costs(weights, stays, paid), change, paid
+
+
+def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
+    """Return the weights before costs, where some positions stay as they are."""
+    borrowed = (wanted.sum(-1, keepdim=True) - 1.0).clamp_min(0.0)
+    wanted = torch.where(stays, held, wanted)
+    bought = (wanted - held).clamp_min(0.0)
+    needed = bought.sum(-1, keepdim=True)
+    cash = (1.0 - wanted.sum(-1, keepdim=True) + needed + borrowed).clamp_min(0.0)
+    too_much = needed > cash + _ROUNDING_STEPS * torch.finfo(needed.dtype).eps
+    return torch.where(too_much & (bought > 0.0), held + bought * (cash / needed.clamp_min(1e-12)), wanted)
+
+
+def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
+    """Take costs from cash and from the positions that do not stay; return the weights in the equity that is left."""
+    costs = paid.sum(-1, keepdim=True)
+    trades = 1.0 - weights.masked_fill(~stays, 0.0).sum(-1, keepdim=True)
+    # What is sold short can leave less than the costs beside the positions that stay: then cash alone pays.
+    enough = trades > 2.0 * costs
+    share = torch.where(enough, costs / torch.where(enough, trades, 1.0), 0.0)
+    left = (1.0 - costs).clamp_min(_LEAST_GROWTH)
+    return torch.where(stays, weights / left, weights * ((1.0 - share) / left))
+
+
 @dataclass(frozen=True)
 class Rebalancing:
     """What becomes of target weights on each day on which they are decided, `[days, assets]`; without the last days.
 
     Attributes:
         returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
-        stays: bool, the day's order is not filled: the position stays as it is.
+        stays: bool, the day's order is not filled: the position stays as it is. Not before the asset's first close.
         ended: bool, the asset counts as ended on the day of the decision (`Fills`): the position is paid out.
         halted: bool `[days]` on the host: days on which some position stays or is paid out, or more days than these.
-        buying, selling: what buying and selling cost, slippage included, as a share of the value at the fill's price.
+        costs: see `order_costs`.
     """
 
     returns: Tensor
     stays: Tensor
     ended: Tensor
     halted: NDArray[np.bool_]
-    buying: float
-    selling: float
+    costs: tuple[float, float]
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> Self:
-        """Return the table of a market; float64, for as many days as have a next day's fill.
-
-        Fills are those of `Fills`. Where there is none, a position is worth its last known close, and what `Fills`
-        says once the asset has ended.
-        """
-        offset, fills = fill_offset(trading), prices.fills(trading)
-        price = fills.price[offset:]
-        ended = fills.ended[: len(price)]
-        worth = torch.where(price > 0.0, price, prices.last_close[offset:])
-        worth = torch.where(ended, fills.end_price[: len(price)], worth)
+        """Return the table of a market; float64, for as many days as have a next day's fill."""
+        fills, worth = prices.fills(trading), worth_at_fills(prices, trading)
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
-        stays = (fills.entry[: len(price)].isnan() & ~ended)[:-1]
-        return cls(
-            returns=returns,
-            stays=stays,
-            ended=ended[:-1],
-            halted=_halted(stays | ended[:-1]),
-            buying=(1.0 + slippage) * (1.0 + cost) - 1.0,
-            selling=1.0 - (1.0 - slippage) * (1.0 - cost),
-        )
+        # Before its first close an asset is not held, and has no weight.
+        unfilled = fills.entry.isnan() & ~prices.last_close.isnan() & ~fills.ended
+        stays, ended = (values[: len(returns)] for values in (unfilled, fills.ended))
+        return cls(returns, stays, ended, _halted(stays | ended), order_costs(trading))
 
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
         """Return the table of some days; an index of any shape `[..., days]`, or a slice."""
@@ -140,35 +192,29 @@ class Rebalancing:
 
         Returns:
             Logarithm of the growth from each day's fill to the next in percent, costs included, and what is traded at
-            the fill, as a share of the equity; both `[..., days]`. Costs are those of the change from the weights that
-            are held, and are taken from all positions and cash alike.
+            the fill, as a share of the equity; both `[..., days]`. See `rebalanced`.
         """
-        weights = self._filled(targets) if self.halted.any() else targets
-        growth = self._growth(weights)
-        drifted = (weights * (1.0 + self.returns) / growth[..., None])[..., :-1, :]
-        change = weights - torch.cat([torch.zeros_like(weights[..., :1, :]), drifted], dim=-2)
-        costs = torch.where(change > 0.0, change * self.buying, change * -self.selling).sum(-1)
-        logarithm = torch.log((1.0 - costs).clamp_min(_LEAST_GROWTH)) + torch.log(growth)
+        if self.halted.any():
+            weights, change, paid = self._day_by_day(targets)
+            growth = self._growth(weights)
+        else:
+            growth = self._growth(targets)
+            drifted = (targets * (1.0 + self.returns) / growth[..., None])[..., :-1, :]
+            held = torch.cat([torch.zeros_like(targets[..., :1, :]), drifted], dim=-2)
+            _, change, paid = rebalanced(held, targets, None, self.costs)
+        logarithm = torch.log((1.0 - paid.sum(-1)).clamp_min(_LEAST_GROWTH)) + torch.log(growth)
         return logarithm * PERCENT, change.abs().sum(-1)
 
-    def _filled(self, targets: Tensor) -> Tensor:
-        """Return the weights after each fill where some positions stay as they are.
-
-        What is bought is made smaller together where it would take more than the cash, as `weights_accounts` does.
-        """
-        weights, held = [], torch.zeros_like(targets[..., 0, :])
+    def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `rebalanced` does, where the weights of a day depend on those before."""
+        filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
-            wanted = torch.where(table.stays, held, of_day.masked_fill(table.ended, 0.0))
-            bought = (wanted - held).clamp_min(0.0)
-            needed = bought.sum(-1, keepdim=True)
-            cash = (1.0 - wanted.sum(-1, keepdim=True) + needed).clamp_min(0.0)
-            too_much = needed > cash + _ROUNDING_STEPS * torch.finfo(needed.dtype).eps
-            weights.append(
-                torch.where(too_much & (bought > 0.0), held + bought * (cash / needed.clamp_min(1e-12)), wanted)
-            )
-            held = weights[-1] * (1.0 + table.returns) / table._growth(weights[-1])[..., None]
-        return torch.stack(weights, dim=-2)
+            filled.append(rebalanced(held, of_day.masked_fill(table.ended, 0.0), table.stays, self.costs))
+            weights = filled[-1][0]
+            held = weights * (1.0 + table.returns) / table._growth(weights)[..., None]
+        weights, change, paid = (torch.stack(parts, dim=-2) for parts in zip(*filled, strict=True))
+        return weights, change, paid
 
     def _growth(self, weights: Tensor) -> Tensor:
         return (1.0 + (weights * self.returns).sum(-1)).clamp_min(_LEAST_GROWTH)

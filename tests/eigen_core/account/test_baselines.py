@@ -65,6 +65,29 @@ def test_an_asset_that_starts_late_is_bought_once_it_can_be() -> None:
     assert curves["rebalanced"].equity[12] > curves["rebalanced"].capital
 
 
+def test_equal_weight_waits_for_the_first_fill_of_each_asset() -> None:
+    """One is halted on the first days, one trades on them but not on the day of its fill, one has ended before."""
+    closes = steady_growth([0.0, 0.002, 0.004, 0.004])
+    first = SPAN.start
+    closes[first - 3 : first + 8, 1] = np.nan
+    closes[first + 1, 2] = np.nan
+    closes[first - 90 :, 3] = np.nan
+    panel = panel_of(closes, closes, closes)
+    curve = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), SPAN)["equal_weight"]
+    days = len(SPAN)
+    assert set(np.flatnonzero(curve.traded)) == {1, 3, 9}
+    np.testing.assert_allclose(curve.traded[[1, 3]], curve.capital / 3.0)
+    assert curve.traded[9] == pytest.approx(curve.capital / 3.0)
+    grown = np.exp(0.002 * (days - 1 - 9)), np.exp(0.004 * (days - 1 - 3))
+    assert curve.equity[-1] / curve.capital == pytest.approx((1.0 + sum(grown)) / 3.0, rel=0.01)
+    # Where nothing trades on the first days, all wait.
+    closes[first : first + 5] = np.nan
+    panel = panel_of(closes, closes, closes)
+    waited = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), SPAN)["equal_weight"]
+    assert set(np.flatnonzero(waited.traded)) == {6, 9}
+    assert waited.equity[-1] > 1.2 * waited.capital
+
+
 def test_a_year_of_momentum_is_that_of_the_market() -> None:
     closes = steady_growth([0.001, 0.002, 0.003])
     panel = panel_of(closes, closes, closes)  # on all days of the week

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from trading_cases import panel_of, prices_of
 
 from eigen_core.account.permuted import (
     active_share,
@@ -63,8 +64,9 @@ def test_each_permutation_is_drawn_as_often_and_by_its_key() -> None:
 def test_what_they_earn_is_what_accounts_one_after_the_other_earn(draws: int) -> None:
     weights, tradable, closes = market(1)
     config = Config(account={"capital": 1_000.0, "interest": 0.02})
-    known = (np.where(tradable, closes, np.nan), closes, DATES)
-    found = play_permuted_weights(weights, tradable, *known, config, draws, "elites")
+    prices = np.where(tradable, closes, np.nan)
+    known = (prices_of(panel_of(prices, prices, prices)), DATES)
+    found = play_permuted_weights(weights, *known, config, draws, "elites")
     alone = config.account.model_copy(update={"capital": 500.0})
     expected = [
         sum(weights_accounts(agent[None], *known, config.trading, alone).equity[0, -1] for agent in draw) / 1_000.0

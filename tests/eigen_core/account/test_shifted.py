@@ -71,10 +71,8 @@ def test_a_steady_market_gives_every_time_as_much() -> None:
     assert len(whole) == len(found) - 4 * HOLDING
     assert (found <= own.equity[-1] / own.capital - 1.0 + 1e-9).all()
     weights = np.full((1, DAYS, 1), 0.5)
-    closes = known.last_close[:DAYS].numpy()
-    entries, tradable = entry_prices(known, CONFIG.trading)[:DAYS].numpy(), np.ones((DAYS, 1), dtype=np.bool_)
-    own = weights_accounts(weights, entries, closes, dates, CONFIG.trading, CONFIG.account).curve(0)
-    found = play_shifted_weights(weights, tradable, entries, closes, dates, CONFIG, MOST).total_returns
+    own = weights_accounts(weights, known, dates, CONFIG.trading, CONFIG.account).curve(0)
+    found = play_shifted_weights(weights, known, dates, CONFIG, MOST).total_returns
     np.testing.assert_allclose(found, own.equity[-1] / own.capital - 1.0)
 
 
@@ -103,9 +101,8 @@ def test_weights_keep_their_exposure_where_an_asset_is_not_tradable() -> None:
     known, dates = market(closes)
     weights = np.zeros((1, DAYS, 3))
     weights[0, :, 1] = 0.8
-    tradable, last_close = known.tradable[:DAYS].numpy(), known.last_close[:DAYS].numpy()
-    entries = entry_prices(known, CONFIG.trading)[:DAYS].numpy()
-    found = play_shifted_weights(weights, tradable, entries, last_close, dates, CONFIG, MOST).total_returns
+    tradable = known.tradable[:DAYS].numpy()
+    found = play_shifted_weights(weights, known, dates, CONFIG, MOST).total_returns
     spread = np.array([[[0.4, 0.0, 0.4]]]) * ~tradable[None, :, 1:2] + weights * tradable
-    even = weights_accounts(spread, entries, last_close, dates, CONFIG.trading, CONFIG.account).curve(0)
+    even = weights_accounts(spread, known, dates, CONFIG.trading, CONFIG.account).curve(0)
     np.testing.assert_allclose(found, even.equity[-1] / even.capital - 1.0)

@@ -136,3 +136,12 @@ def test_a_run_of_version_6_keeps_to_data_in_which_every_fill_has_a_market() -> 
     del values["trading"]["delisting_loss"], values["trading"]["delisting_days"]
     assert config_from_stored({**values, "format_version": 6}).trading.delisting_loss is None
     assert config_from_stored({**values, "format_version": 7}).trading.delisting_loss == Config().trading.delisting_loss
+
+
+def test_a_portfolio_of_version_8_keeps_to_data_in_which_every_symbol_trades() -> None:
+    """Positions that were not filled paid a part of the costs; where every symbol trades, the bits are the same."""
+    values = Config().model_dump(mode="json")
+    portfolio = {**values, "task": "portfolio"}
+    assert config_from_stored({**portfolio, "format_version": 8}).trading.delisting_loss is None
+    for newer in ({**portfolio, "format_version": 9}, {**values, "format_version": 8}):
+        assert config_from_stored(newer).trading.delisting_loss == Config().trading.delisting_loss

@@ -137,8 +137,10 @@ def test_breeding_reads_nothing_back(method: str, monkeypatch: pytest.MonkeyPatc
     assert real.method.breed(ended).population.weights.device == META
 
 
-def test_a_portfolio_grows_without_reading_anything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("halted", [False, True])
+def test_a_portfolio_grows_without_reading_anything_back(halted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     read_back(monkeypatch)
+    monkeypatch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.full(len(stays), halted))
     computer, weights = on_meta(small_config(learner={"algorithm": "direct"}))
     assert isinstance(computer.task, PortfolioTask)
     growth, turnover = computer.task.growth(weights, 60, 8)

@@ -1,5 +1,6 @@
 """The task `portfolio`: every learner plays it, with the same bits in any grouping and after a resume."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
+from trading_cases import panel_of
 from training_cases import advance, content_of
 
 from eigen_core.backtest.portfolio_days import decide_weights
@@ -85,6 +87,17 @@ def test_agents_without_weights_play_the_initial_speed(heads: Heads) -> None:
     played = network.policy(actor, prepared, torch.zeros(*prepared.shape[:-1], 1)).mode
     np.testing.assert_allclose(played[..., 0], 0.0, atol=1e-5)
     np.testing.assert_allclose(played[..., 1], 0.1, rtol=1e-5)
+
+
+def test_a_run_from_before_that_sells_short_is_refused_where_a_symbol_begins_late() -> None:
+    """Its purchases were limited to the cash there, and elsewhere weights above 1 borrowed."""
+    closes = np.full((160, 3), 10.0)
+    closes[:40, 0] = np.nan
+    for shorts, refused in ((0.3, True), (0.0, False)):
+        config = portfolio_config(trading={"delisting_loss": None}, portfolio={"short": shorts})
+        panel = panel_of(closes, closes, closes, window=config.market.window)
+        with pytest.raises(InputError, match=r"sell short.*Train a new run") if refused else nullcontext():
+            PortfolioTask(config, panel, CPU, Heads())
 
 
 def test_an_episode_needs_the_fills_after_its_last_decision() -> None:

@@ -13,12 +13,10 @@ from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel, s
 from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.excess import excess_of_trades
 from eigen_core.account.trades import trade_accounts
-from eigen_core.account.weights import payouts_of, weights_accounts
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
 from eigen_core.trading import Prices, TradingEnvironment
-from eigen_core.trading.portfolio import Rebalancing, target_weights
 
 FILLS = st.sampled_from(["next_open", "next_close", "same_close"])
 
@@ -167,40 +165,6 @@ def test_the_end_of_a_split_is_as_far_as_a_sale_looks() -> None:
         rewards.append(environment.rewards())
     assert torch.equal(*rewards)
     assert int(environment.summary().trades) > 0
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("fill", ["next_open", "same_close"])
-def test_the_reward_of_a_portfolio_is_the_growth_of_its_account(fill: Any, seed: int) -> None:
-    """With halts, gaps and ends, without costs, where a fill is at the equity that was known at the decision."""
-    panel = random_panel(seed, 140, 6)
-    if fill == "next_open":
-        # Each day opens at the last close; a halt ends with a fall after the open.
-        known = prices_of(panel).last_close.numpy()
-        opens = np.vstack([panel.close[:1], known[:-1]])
-        panel = replace(panel, open=np.where(np.isnan(panel.close) | np.isnan(opens), np.nan, opens))
-    trading = TradingConfig(fill=fill, cost_bps=0.0, slippage_bps=0.0, delisting_days=3 + 2 * seed)
-    prices, days = prices_of(panel), range(10, 130)
-    scores = torch.tensor(np.random.default_rng(seed).normal(size=(len(days), 6)))
-    targets = target_weights(scores, prices.tradable[days.start : days.stop])
-    growth = Rebalancing.of(prices, trading).on(slice(days.start, days.stop)).grown(targets)[0].cumsum(0)
-    known_prices = prices_of_span(prices, days, 1)
-    fills = known_prices.fills(trading)
-    accounts = weights_accounts(
-        targets.numpy()[None],
-        fills.entry[: len(days)].numpy(),
-        known_prices.last_close[: len(days)].numpy(),
-        panel.dates[days.start : days.stop],
-        trading,
-        AccountConfig(capital=1.0),
-        payouts_of(fills, len(days)),
-    )
-    # A fill of the day after, at the last close, is worth what the account has at this close.
-    gained = 100.0 * np.log(accounts.equity[0, 1:])
-    np.testing.assert_allclose(gained, growth[:-1], atol=1e-9)
-    held = accounts.shares[0] > 0.0
-    assert (held & np.isnan(panel.close[days.start : days.stop])).any()
-    assert bool(fills.ended[: len(days)].any())
 
 
 def test_a_run_from_before_is_refused_where_some_symbol_does_not_trade() -> None:
