@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from account_cases import SlowAccount, decided_trades
-from trading_cases import prices_of, random_panel
+from trading_cases import panel_of, prices_of, random_panel
 
+from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import AccountConfig, TradingConfig
 
@@ -101,6 +103,30 @@ def test_what_is_still_held_on_the_last_day_counts_at_its_last_known_close() -> 
     assert table["reason"].tolist() == ["held"]
     assert table["exit"].isna().all()
     assert table["gain"].tolist() == pytest.approx([20.0])
+
+
+def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
+    """Beside a symbol that goes on; what is bought on the last days is still held."""
+    closes = np.full((60, 2), 10.0)
+    closes[20:, 0] = np.nan
+    panel = panel_of(closes, closes, closes)
+    rules: dict[str, Any] = {"holding_days": 4, "settlement_days": 4, "delisting_days": 8, "delisting_loss": 0.25}
+    trading = TradingConfig(**rules, cost_bps=0.0, slippage_bps=0.0, purchases_per_day=2)
+    known = prices_of_span(prices_of(panel), range(60), trading.holding_days)
+
+    def decide(day: int, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((1, 2), 3.0 if day in (5, 17, 58) else 0.0), torch.full((1, 2), 0.5)
+
+    trades = trade_day_by_day(known, trading, 60, 1, decide)
+    table = trade_accounts(trades, known.last_close[:60].numpy(), panel.dates, trading, AccountConfig()).table(
+        0, panel.symbols
+    )
+    by_symbol = {symbol: rows["reason"].tolist() for symbol, rows in table.groupby("symbol")}
+    assert by_symbol == {"S0": ["time", "delisted"], "S1": ["time", "time", "held"]}
+    delisted = table[table["reason"] == "delisted"].iloc[0]
+    assert (delisted["exit_price"], delisted["gain_percent"]) == pytest.approx((7.5, -25.0))
+    # Day 27 is the eighth without a price.
+    assert delisted["exit"] == panel.dates[27]
 
 
 @pytest.mark.parametrize(("shares", "bought"), [("fractional", 9.5), ("whole", 9.0)])
