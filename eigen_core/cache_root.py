@@ -1,4 +1,4 @@
-"""The folder of what is kept on this machine because it takes seconds to make."""
+"""The folder of what is kept on this machine beside runs: what takes seconds to make, and heads of ledgers."""
 
 import os
 from pathlib import Path

@@ -16,6 +16,8 @@ LOOKS = "looks/"
 """Folder of a store that belongs to no run: the ledger of looks."""
 LOOKS_CHAIN = "looks-chain/"
 """Another one: the chain by which changes of that ledger are found; apart, so that it outlives the folder."""
+LEDGER_HEAD = "ledger.json"
+"""An object beside them: number and SHA-256 of the newest entry of that chain."""
 WALKS = "walks/"
 """Another one: what walks were begun as, and what they came to."""
 _RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
@@ -30,10 +32,11 @@ def check_run_name(name: str) -> str:
 
     Raises:
         InputError: it is not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot or
-            dash first; and not `looks`, `looks-chain` or `walks`, which are the names of folders beside the runs.
+            dash first; and not `looks`, `looks-chain`, `ledger.json` or `walks`, which lie beside the runs.
     """
-    if f"{name}/" in (LOOKS, LOOKS_CHAIN, WALKS):
-        raise InputError(f"A run cannot be named {name!r}: the store has a folder of that name. Choose another.")
+    if name == LEDGER_HEAD or f"{name}/" in (LOOKS, LOOKS_CHAIN, WALKS):
+        kind = "file" if name == LEDGER_HEAD else "folder"
+        raise InputError(f"A run cannot be named {name!r}: the store has a {kind} of that name. Choose another.")
     if not _RUN_NAME.fullmatch(name):
         raise InputError(
             f"A run cannot be named {name[:120]!r}: use 1 to 100 letters (a to z), digits, dots, dashes and "

@@ -4,7 +4,8 @@ A look stays when its run is removed. It is a small object that is created once,
 
 Each look is in an entry of a chain, too: numbered objects that are created once, each with the SHA-256 of the entry
 before it. A look that is changed or deleted is found by its entry, which still counts; an entry is found by the number
-and the SHA-256 in the next one. The first entry names the looks that were kept before there was a chain.
+and the SHA-256 in the next one, the newest by those in the ledger's head (`Head`). The first entry names the looks that
+were kept before there was a chain.
 """
 
 import hashlib
@@ -19,9 +20,11 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from eigen_core.checkpoint.damage import Damage, in_words
+from eigen_core.errors import InputError
 from eigen_core.records import Record
 from eigen_core.store import MissingObjectError, Store, StoreUnavailableError, created
-from eigen_core.store.location import LOOKS, LOOKS_CHAIN
+from eigen_core.store.location import LEDGER_HEAD, LOOKS, LOOKS_CHAIN
+from eigen_core.verdict.ledger_head import LAST, Head, begun_head, copied_head, keep_head, stored_head
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,8 @@ class _Entry(Record):
     look: Look
     before: Mapping[str, str] = {}
     """SHA-256 of the looks that were kept before the first entry, by name."""
+    ledger: str = ""
+    """See `Head`; empty in entries from before there was one."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +128,35 @@ def record_look(store: Store, look: Look) -> None:
     content = look.model_dump_json().encode()
     if store.stat(look.name) is not None or not created(store, look.name, content):
         return
+    ledger = begun_head(store).ledger
     for _ in range(_ATTEMPTS):
-        newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
-        if newest is None:
+        last = _last(store, ledger)
+        if last.number == LAST:
+            raise InputError(
+                f"The ledger of looks in {store.url} names entry {LAST:,}, which no ledger reaches: put {LEDGER_HEAD} "
+                f"and {LOOKS_CHAIN} back from a copy of the store."
+            )
+        before: dict[str, str] = {}
+        if last.number == 0:
             earlier = _contents(store, [name for name in _names(store, LOOKS, _NAME) if name != look.name], _LIMIT)
             before = {name: _sha256(earlier[name]) for name in sorted(earlier)}
-            entry = _Entry(number=1, previous="", look=look, before=before)
-        else:
-            previous = _sha256(_contents(store, [newest], _ENTRY_LIMIT).get(newest, b""))
-            entry = _Entry(number=_number(newest) + 1, previous=previous, look=look)
-        if created(store, _entry_name(entry.number), entry.model_dump_json().encode()):
+        entry = _Entry(number=last.number + 1, previous=last.sha256, look=look, before=before, ledger=ledger)
+        written = entry.model_dump_json().encode()
+        if created(store, _entry_name(entry.number), written):
+            keep_head(store, Head(ledger=ledger, number=entry.number, sha256=_sha256(written)))
             return
     raise StoreUnavailableError(f"{store.url}: other processes keep adding looks to its ledger.")
+
+
+def _last(store: Store, ledger: str) -> Head:
+    """Return the last entry that the chain, the head or this machine's copy of it knows; number 0: there is none."""
+    heads = [head for head in (stored_head(store), copied_head(store)) if head is not None and head.ledger == ledger]
+    newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
+    if newest is not None:
+        sha256 = _sha256(_contents(store, [newest], _ENTRY_LIMIT).get(newest, b""))
+        heads.append(Head(ledger=ledger, number=_number(newest), sha256=sha256))
+    # An entry that a head knows too counts as it was written.
+    return max(heads, key=lambda head: head.number, default=Head(ledger=ledger, number=0, sha256=""))
 
 
 def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
@@ -188,7 +210,10 @@ class _Ledger:
 
     @classmethod
     def read(cls, store: Store) -> "_Ledger":
-        entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY), _ENTRY_LIMIT))
+        # Before the entries: a head is kept after its own.
+        stored, copied = stored_head(store), copied_head(store)
+        heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
+        entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY), _ENTRY_LIMIT), heads)
         chained = {entry.look.name: entry.look for entry in entries}
         before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
         # A look is kept before its entry: those of all entries that were listed are there by now.
@@ -213,33 +238,40 @@ class _Ledger:
             first, last = _entry_name(numbers[0]), _entry_name(numbers[-1])
             name = first if first == last else f"{first} to {last}"
             damages.append(Damage(None, name, "was changed or deleted", first))
+        begun = {entry.ledger for entry in entries} - {""}
+        if stored is None and begun:
+            stored = stored_head(store)  # The ledger may have been begun since.
+        without_head = bool(begun) and (stored is None or begun != {stored.ledger})
+        if without_head:
+            damages.append(Damage(None, LEDGER_HEAD, "was changed or deleted and counts as a look", LEDGER_HEAD))
         # The look of an entry that is lost is most likely one that no entry names.
-        unknown = max(0, sum(map(len, lost)) - alone)
+        unknown = max(0, sum(map(len, lost)) - alone) + without_head
         return cls(looks, unreadable, unknown, tuple(damages))
 
 
-def _chain(contents: Mapping[str, bytes]) -> tuple[list[_Entry], list[range]]:
+def _chain(contents: Mapping[str, bytes], heads: Sequence[Head]) -> tuple[list[_Entry], list[range]]:
     """Return the entries that are as they were written, in their order, and the numbers of those that are not."""
     entries: list[_Entry] = []
     lost: list[range] = []
-    numbers = sorted(map(_number, contents))
-    following: str | None = None
+    expected: dict[int, set[str]] = {}
+    for head in heads:
+        if head.number:
+            expected.setdefault(head.number, set()).add(head.sha256)
+    numbers = sorted({*map(_number, contents), *expected})
     for place in range(len(numbers) - 1, -1, -1):
         number, before = numbers[place], numbers[place - 1] if place else 0
-        content = contents[_entry_name(number)]
+        content = contents.get(_entry_name(number), b"")
         entry = _parsed(_Entry, content)
         # A foreign look names no file.
         if entry is not None and not _NAME.fullmatch(entry.look.name):
             entry = None
-        if entry is not None and entry.number == number and following in (None, _sha256(content)):
+        if entry is not None and entry.number == number and expected.get(number, set()) <= {_sha256(content)}:
             entries.append(entry)
-            following = entry.previous
+            expected.setdefault(number - 1, set()).add(entry.previous)
         else:
             lost.append(range(number, number + 1))
-            following = None
         if before < number - 1:
             lost.append(range(before + 1, number))
-            following = None
     return entries[::-1], lost[::-1]
 
 
