@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def backtest(
     settings: Iterable[str] = (),
     draws: int = DRAWS,
 ) -> Backtest:
-    """Let agents of a run trade a span of days with an account in money.
+    """Let agents of a run trade a span of days with an account in money, and count the look at them.
 
     Args:
         store: where the run is kept.
@@ -111,6 +111,16 @@ def backtest(
         InputError: there is no such run, agent or span, the run plays no market, or its prices are not those that it
             was trained on.
         StoreUnavailableError: the store does not answer.
+    """
+    return play(store, run, span=span, agent=agent, settings=settings, draws=draws)[1]()
+
+
+def play(
+    store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
+) -> tuple[PlayedSpan, Callable[[], Backtest]]:
+    """Return what agents of a run earn, before that counts as a look, and what counts the look and judges them.
+
+    Args and raised errors are those of `backtest`.
     """
     status = status_of(store, run)
     config = _with_account(config_to_resume(store, run, None), settings)
@@ -129,24 +139,30 @@ def backtest(
         choices=generation * config.population.size if set(days) & set(panel.splits.validation) else 0,
         candidates=candidates,
     )
-    looks, verdict = counted_verdict(open_store(store), run, config, panel, weights, played, chosen)
-    return Backtest(
-        **vars(played),
-        run=run,
-        agent=agent,
-        agents=len(weights),
-        generation=generation,
-        span=span,
-        first=days[0],
-        last=days[-1],
-        training_days=chosen.training_days,
-        config=config,
-        by_asset=gain_by_asset(played.trades),
-        by_month=gain_by_month(played.curve, played.trades),
-        looks=looks,
-        verdict=verdict,
-        folder=status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}",
-    )
+    symbols = panel.symbols[: panel.assets]
+    folder = status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}"
+
+    def judged() -> Backtest:
+        looks, verdict = counted_verdict(open_store(store), run, config, symbols, weights, played, chosen)
+        return Backtest(
+            **vars(played),
+            run=run,
+            agent=agent,
+            agents=len(weights),
+            generation=generation,
+            span=span,
+            first=days[0],
+            last=days[-1],
+            training_days=chosen.training_days,
+            config=config,
+            by_asset=gain_by_asset(played.trades),
+            by_month=gain_by_month(played.curve, played.trades),
+            looks=looks,
+            verdict=verdict,
+            folder=folder,
+        )
+
+    return played, judged
 
 
 def holdout_verdict(status: RunStatus) -> Verdict | None:

@@ -12,7 +12,7 @@ from eigen_core.errors import InputError
 from eigen_core.reporting.report import NAMES, Report
 from eigen_core.reporting.report.comparison import COLOURS, Comparison, comparison_page
 from eigen_core.store.files import require_place
-from flows.backtests import Backtest, backtest, newest_of_run
+from flows.backtests import Backtest, play
 from flows.reports import report_of, write_page
 from flows.run_settings import differing_settings
 from flows.runs import status_of
@@ -45,28 +45,18 @@ def write_comparison(
         raise InputError(f"Give from two to {len(COLOURS)} different runs to compare.")
     if file is not None:
         require_place(file)
-    for run in runs:
-        # Before the first look at the days of another run, which is counted.
-        newest_of_run(store, run)
-    compared = compare(store, [backtest(store, run, span=span, agent=agent) for run in runs])
+    # A comparison that is refused counts no look.
+    played = {run: play(store, run, span=span, agent=agent) for run in runs}
+    _require_same_days({run: earned.curve for run, (earned, _) in played.items()})
+    compared = compare(store, [judged() for _, judged in played.values()])
     if file is not None:
         write_page(comparison_page(compared), file)
     return WrittenComparison(compared, file)
 
 
 def compare(store: str, played: Sequence[Backtest]) -> Comparison:
-    """Return backtests of runs side by side.
-
-    Raises:
-        InputError: they are of other days.
-    """
+    """Return backtests of runs on the same days side by side."""
     first = played[0]
-    for other in played[1:]:
-        if not np.array_equal(first.curve.dates, other.curve.dates):
-            raise InputError(
-                f"Runs '{first.run}' and '{other.run}' play other days: {_days(first)}, and {_days(other)}. Give days "
-                "that both have, such as --slice 2012-01-03:2012-12-31."
-            )
     reports = {one.run: report_of(one, status_of(store, one.run)) for one in played}
     account = first.config.account
     own = _benchmarks(reports)
@@ -77,6 +67,7 @@ def compare(store: str, played: Sequence[Backtest]) -> Comparison:
         figures={run: report.figures for run, report in reports.items()},
         claims={run: report.claim for run, report in reports.items()},
         sentences={run: report.sentence for run, report in reports.items()},
+        warnings=list(dict.fromkeys(warning for report in reports.values() for warning in report.warnings)),
         benchmark=common,
         own_benchmarks={} if common is not None else own,
         differences=differing_settings({one.run: one.config for one in played}),
@@ -101,5 +92,15 @@ def _benchmarks(reports: Mapping[str, Report]) -> dict[str, tuple[str, EquityCur
     return {run: (named[run], curve, figures) for run, (_, curve, figures) in benchmarks.items()}
 
 
-def _days(played: Backtest) -> str:
-    return f"{played.curve.dates[0]} to {played.curve.dates[-1]}"
+def _require_same_days(curves: Mapping[str, EquityCurve]) -> None:
+    (first, curve), *others = curves.items()
+    for name, other in others:
+        if not np.array_equal(curve.dates, other.dates):
+            raise InputError(
+                f"Runs '{first}' and '{name}' play other days: {_days(curve)}, and {_days(other)}. Give days that both "
+                "have, such as --slice 2012-01-03:2012-12-31."
+            )
+
+
+def _days(curve: EquityCurve) -> str:
+    return f"{curve.dates[0]} to {curve.dates[-1]}"

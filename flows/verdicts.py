@@ -9,7 +9,6 @@ import torch
 from eigen_core.account.fees import daily_rates
 from eigen_core.backtest.interface import PlayedSpan
 from eigen_core.config import Config
-from eigen_core.market import Panel
 from eigen_core.store import Store
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 from eigen_core.verdict.ledger import Looks, looks_at
@@ -33,7 +32,13 @@ class Chosen(NamedTuple):
 
 
 def counted_verdict(
-    store: Store, run: str, config: Config, panel: Panel, weights: torch.Tensor, played: PlayedSpan, chosen: Chosen
+    store: Store,
+    run: str,
+    config: Config,
+    symbols: Sequence[str],
+    weights: torch.Tensor,
+    played: PlayedSpan,
+    chosen: Chosen,
 ) -> tuple[Looks, Verdict]:
     """Keep a look in the store's ledger, and return all looks at these days and the verdict that counts them.
 
@@ -41,7 +46,7 @@ def counted_verdict(
         store: where runs are kept.
         run: whose agents played.
         config: of the run, with the account's settings.
-        panel: the market.
+        symbols: the assets.
         weights: float32 `[agents, parameters]`.
         played: what they earned.
         chosen: how they came to be.
@@ -55,7 +60,6 @@ def counted_verdict(
     curve, account = played.curve, config.account
     risk_free = daily_rates(account.risk_free, curve.dates)
     first, last = str(curve.dates[0]), str(curve.dates[-1])
-    symbols = panel.symbols[: panel.assets]
     sharpe = sharpe_ratio(curve.returns - risk_free)
     keep_look(store, run, config, (first, last, symbols), weights, one_portfolio=played.one_portfolio, sharpe=sharpe)
     looks = looks_at(store, symbols, first, last)

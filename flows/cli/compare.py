@@ -91,6 +91,7 @@ def comparison_document(written: "WrittenComparison") -> dict[str, Any]:
             for run, curve in compared.curves.items()
         },
         "benchmark": _benchmark(compared.benchmark),
+        "warnings": list(compared.warnings),
         "differences": compared.differences,
     }
 

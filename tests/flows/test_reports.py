@@ -1,6 +1,7 @@
 """Reports and comparisons of small runs, and the artifact of a report."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.reporting.report.page import HEADLINES
+from eigen_core.verdict.ledger import Look
 from flows import publishing, server_presence
 from flows.backtests import backtest
 from flows.cli.app import app
@@ -28,7 +30,8 @@ REPORT_KEYS = {
     *("figures", "baselines", "verdict", "folds", "warnings"),
 }
 COMPARISON_KEYS = {
-    *("slice", "first", "last", "file", "periods_per_year", "risk_free", "runs", "benchmark", "differences"),
+    *("slice", "first", "last", "file", "periods_per_year", "risk_free", "runs", "benchmark", "warnings"),
+    "differences",
 }
 
 
@@ -113,10 +116,40 @@ def test_the_command_compare_prints_the_contract_and_writes_a_page(store: str, t
     assert "learner.batch_size" in shown
 
 
+def looks_in(store: str) -> list[str]:
+    """The files of a store's ledger."""
+    return sorted(path.name for folder in ("looks", "looks-chain") for path in Path(store, folder).glob("*"))
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("no_server")
+def test_a_comparison_says_which_looks_are_missing(store: str, tmp_path: Path) -> None:
+    copy, file = tmp_path / "copy", tmp_path / "comparison.html"
+    shutil.copytree(store, copy)
+    assert command("compare", ONE, OTHER, "--store", str(copy))["warnings"] == []
+    newest = max((copy / "looks-chain").iterdir())
+    (copy / Look.model_validate(json.loads(newest.read_bytes())["look"]).name).unlink()
+    newest.unlink()
+    for found in (
+        command("compare", ONE, OTHER, "--store", str(copy), "--out", str(file)),
+        command("backtest", ONE, "--store", str(copy)),
+        command("report", ONE, "--store", str(copy), "--out", str(tmp_path / "report.html")),
+    ):
+        (warning,) = found["warnings"]
+        assert newest.name in warning
+    assert newest.name in file.read_text(encoding="utf-8")
+    verified = CliRunner().invoke(app, ["verify", ONE, "--deep", "--store", str(copy)])
+    assert verified.exit_code == 1
+    assert newest.name in verified.stdout
+
+
 @pytest.mark.thorough
 def test_runs_on_other_days_are_not_compared(store: str) -> None:
+    before = looks_in(store)
     with pytest.raises(InputError, match=r"'one' and 'longer' play other days: 20.*such as --slice"):
         write_comparison(store, [ONE, LONGER], span=None, agent="champion", file=None)
+    # A refused command changes nothing.
+    assert looks_in(store) == before
     same = write_comparison(store, [ONE, LONGER], span="2022-11-01:2022-12-01", agent="champion", file=None)
     assert same.compared.differences["market.holdout_days"] == {ONE: "60", LONGER: "61"}
 

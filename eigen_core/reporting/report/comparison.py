@@ -26,6 +26,7 @@ class Comparison:
         curves: the account of each run's agent, by name of the run.
         figures: of these accounts.
         claims, sentences: the verdict of each run.
+        warnings: what keeps figures from meaning what they seem to mean, as sentences, each once.
         benchmark: an account that all have in common, with its name and figures; None: there is none.
         own_benchmarks: where there is none, that of each run, by name of the run: runs on other prices, or with other
             costs, are measured against other accounts.
@@ -43,6 +44,7 @@ class Comparison:
     periods_per_year: float
     risk_free: float
     own_benchmarks: Mapping[str, tuple[str, EquityCurve, Figures]] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
     @property
     def accounts(self) -> Mapping[str, tuple[EquityCurve, Figures]]:
