@@ -15,6 +15,7 @@ from eigen_core.store.files import explained, replacing
 
 _UNCHECKED = "eigen act 1"
 """The format of files from before they had a checksum."""
+_ANOTHER_FILE = "give another file with --ledger"
 
 KnownPrices = tuple[float | None, float | None, float | None]
 """Open, high and close of an asset on a day; None where there is none."""
@@ -57,7 +58,7 @@ def read_ledger(path: Path) -> ActLedger | None:
     Raises:
         InputError: it cannot be read, is no such file, or is not as it was written.
     """
-    with explained("read", path):
+    with explained("read", path, _ANOTHER_FILE):
         if not path.exists():
             return None
         content = path.read_bytes()
@@ -79,5 +80,5 @@ def read_ledger(path: Path) -> ActLedger | None:
 
 def write_ledger(ledger: ActLedger, path: Path) -> None:
     """Replace the file as a whole, with its checksum; raise `InputError` if it cannot be written."""
-    with explained("write", path), replacing(path) as target:
+    with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
         target.write(checksummed(ledger.model_dump(mode="json")))

@@ -17,7 +17,7 @@ from eigen_core.config.choices import has_prices
 from eigen_core.distribution import DISTRIBUTION
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
-from eigen_core.store.files import nearest_there
+from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.store.retries import within
 from eigen_core.units import size
 from flows.prefect_database import require_home
@@ -318,7 +318,7 @@ def _folder_in(parent: Path) -> Iterator[Path]:
         made = tempfile.TemporaryDirectory(prefix=".eigen-doctor-", dir=parent)
     except OSError as error:
         raise InputError(
-            f"No folder can be made in {parent}: {error.strerror}. Change its permissions or choose another store."
+            f"No folder can be made in {parent}: {error.strerror}. Change its permissions or {ANOTHER_STORE}."
         ) from error
     with made as name:
         yield Path(name)

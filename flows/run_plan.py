@@ -14,7 +14,7 @@ from eigen_core.memory.usage import SystemMeter, Usage
 from eigen_core.needs import Facts
 from eigen_core.planning import PHASES, Limit, Plan, Suggestion, Verdict, plan_of, suggestions_for
 from eigen_core.store import run_root
-from eigen_core.store.files import nearest_there
+from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.units import size
 from flows.prefect_environment import is_embedded
 
@@ -23,7 +23,7 @@ _MOST_SUGGESTED = 3
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
 
-DISK_ADVICE = "Free some, choose another store with --store, or keep fewer generations (checkpoint.keep_last)."
+DISK_ADVICE = f"Free some, keep fewer generations (checkpoint.keep_last), or {ANOTHER_STORE}."
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ _DRAWS = 400
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "cuda_graphs", "threads", "workers", "scheduler")
 _DEFINITION = "definition.json"
 _MOST_BYTES = 1 << 20
+_ANOTHER_FOLDER = "give another folder with --out"
 
 
 class Trial(Record):
@@ -217,7 +218,7 @@ class TrustTrials:
         definition = {"config": settings, "prices": prices_fingerprint(self._prices), "draws": _DRAWS}
         digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
         path = self._folder / _DEFINITION
-        with explained("read the trials in", self._folder):
+        with explained("read the trials in", self._folder, _ANOTHER_FOLDER):
             known = path.read_bytes()[:_MOST_BYTES] if path.exists() else None
         if known is None:
             _write(path, {"sha256": digest, **definition})
@@ -267,7 +268,7 @@ def _digest_in(content: bytes) -> object:
 
 
 def _read(path: Path) -> Trial | None:
-    with explained("read", path):
+    with explained("read", path, _ANOTHER_FOLDER):
         if not path.exists():
             return None
         content = path.read_bytes()[:_MOST_BYTES]
@@ -278,5 +279,5 @@ def _read(path: Path) -> Trial | None:
 
 
 def _write(path: Path, document: object) -> None:
-    with explained("write", path), replacing(path) as file:
+    with explained("write", path, _ANOTHER_FOLDER), replacing(path) as file:
         file.write((json.dumps(document, indent=2) + "\n").encode())

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from eigen_core.errors import InputError
-from eigen_core.store.files import explained
+from eigen_core.store.files import ANOTHER_STORE, explained
 
 _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.05
@@ -39,7 +39,7 @@ class RunLock:
         Raises:
             RunLockedError: it is taken, by another process or by another object of this one.
         """
-        with explained("lock", self._path):
+        with explained("lock", self._path, ANOTHER_STORE):
             # A pipe would wait for its other end.
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
             with ExitStack() as closing:
@@ -66,7 +66,7 @@ class RunLock:
 
     def is_taken(self) -> bool:
         """Whether any process, this one included, holds the lock."""
-        with explained("look at the lock", self._path):
+        with explained("look at the lock", self._path, ANOTHER_STORE):
             try:
                 descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             except FileNotFoundError:

@@ -38,7 +38,7 @@ from eigen_core.checkpoint.tensor_files import read_tensors, write_files
 from eigen_core.checkpoint.transfer import fetch_generation
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
-from eigen_core.store.files import explained, leftovers
+from eigen_core.store.files import ANOTHER_STORE, explained, leftovers
 from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class RunDirectory:
             yield
 
     def _clear_leftovers(self) -> None:
-        with explained("clear leftovers from", self.path):
+        with explained("clear leftovers from", self.path, ANOTHER_STORE):
             count = self._blobs.clear_unfinished()
             for path in leftovers(self.path):
                 path.unlink(missing_ok=True)  # a status that another thread was writing
@@ -199,7 +199,8 @@ class RunDirectory:
             RunLockedError: another process is writing to the run.
             ValueError: a tensor's type or a document cannot be stored.
         """
-        with self._writing(), explained(f"save generation {snapshot.generation} in", self.path):
+        saving = f"save generation {snapshot.generation} in"
+        with self._writing(), explained(saving, self.path, ANOTHER_STORE):
             base = self._base
             if snapshot.ring is not None:
                 ring_columns(snapshot.ring)
@@ -390,7 +391,7 @@ def _parent_of(generation: int, base: Manifest | None) -> str | None:
 
 def _is_taken(path: Path) -> bool:
     """Whether there is something in the place of a new run that is neither empty nor lock, lease or attempts for it."""
-    with explained("make a run in", path.parent):
+    with explained("make a run in", path.parent, ANOTHER_STORE):
         try:
             names = os.listdir(path)
         except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,23 +20,25 @@ _BLOCK = 4 << 20
 _OPEN_ATTEMPTS = 10
 _OPEN_PAUSE_SECONDS = 0.01
 
-_NOT_A_FOLDER = "a file is in the place of a folder. Move it away or choose another store"
-_FORBIDDEN = "it is not allowed. Change the permissions or choose another store"
-_FULL = "there is no space left. Free some or choose another store"
-_CANNOT_LOCK = "its file system cannot lock files. Choose a store on a local disk"
+ANOTHER_STORE = "choose another store, or another checkpoint.local if this is a folder beside a bucket"
+"""The advice about a folder of runs."""
+_NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
+_FORBIDDEN = "it is not allowed. Change the permissions or {instead}"
+_FULL = "there is no space left. Free some or {instead}"
+_CANNOT_LOCK = "its file system cannot lock files. Choose a folder on a local disk"
 _REASONS = {
-    errno.ENOENT: "a folder is missing and cannot be created there. Choose another store",
+    errno.ENOENT: "a folder is missing and cannot be created there. Create it or {instead}",
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EEXIST: _NOT_A_FOLDER,
-    errno.EISDIR: "a folder is in the place of a file. Move it away or choose another store",
+    errno.EISDIR: "a folder is in the place of a file. Move it away or {instead}",
     errno.EACCES: _FORBIDDEN,
     errno.EPERM: _FORBIDDEN,
-    errno.EROFS: "the file system is read-only. Choose another store",
+    errno.EROFS: "the file system is read-only. Make it writable or {instead}",
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
-    errno.EFBIG: "the file would be larger than is allowed there. Choose another store",
+    errno.EFBIG: "the file would be larger than is allowed there. Raise the limit or {instead}",
     errno.ENAMETOOLONG: "the path is too long. Choose a shorter one",
-    errno.ELOOP: "its links lead in a circle. Choose another store",
+    errno.ELOOP: "its links lead in a circle. Correct them or {instead}",
     errno.ENXIO: "something that is no file is in its place. Move it away",
     errno.ENOLCK: _CANNOT_LOCK,
     errno.EOPNOTSUPP: _CANNOT_LOCK,
@@ -43,12 +46,13 @@ _REASONS = {
 
 
 @contextmanager
-def explained(action: str, path: Path) -> Iterator[None]:
+def explained(action: str, path: Path, instead: str = "choose another path") -> Iterator[None]:
     """Turn errors of the file system that a user can correct into an `InputError` with a sentence.
 
     Args:
         action: what was tried, after "Cannot": "save generation 7 in".
         path: where.
+        instead: what else the user can do, after "or".
 
     Raises:
         InputError: such an error; others pass unchanged.
@@ -59,19 +63,19 @@ def explained(action: str, path: Path) -> Iterator[None]:
         reason = _REASONS.get(error.errno or 0)
         if reason is None:
             raise
-        raise InputError(f"Cannot {action} {path}: {reason}.") from error
+        raise InputError(f"Cannot {action} {path}: {reason.format(instead=instead)}.") from error
 
 
 @contextmanager
 def store_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn all errors of the file system into those that a `Store` raises.
+    """Turn all errors of the file system about a folder of runs into those that a `Store` raises.
 
     Raises:
         InputError: an error that the user can correct (see `explained`).
         StoreUnavailableError: any other.
     """
     try:
-        with explained(action, path):
+        with explained(action, path, ANOTHER_STORE):
             yield
     except OSError as error:
         raise StoreUnavailableError(f"Cannot {action} {path}: {error.strerror or error}") from error
@@ -89,6 +93,9 @@ def require_place(path: Path) -> None:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.stat(path).st_mode):
+                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
 def nearest_there(path: Path) -> Path:

@@ -222,7 +222,7 @@ def _link(path: Path, new: Path) -> None:
         if error.errno in _NO_LINKS:
             raise InputError(
                 f"Cannot keep runs in {new.parent}: its file system has no hard links, without which two runs could "
-                "overwrite each other. Choose a store on another disk."
+                "overwrite each other. Choose a folder on another disk."
             ) from error
         raise
 

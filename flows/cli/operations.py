@@ -250,11 +250,9 @@ def launch(
             found, run_plan = require_trainable(config, name)
     values = run_values(values if preset is None else {"preset": preset, **values})
 
-    def remember() -> None:
-        if worker is not None and (own or not goes_on):
-            home.remember_launched(name, own)
-
-    launched = launch_run(api, values, name, _Progress(), as_configured=goes_on, before=remember)
+    own_are_known = worker is None or (goes_on and not own)
+    remembering = nullcontext() if own_are_known else home.launching(name, own)
+    launched = launch_run(api, values, name, _Progress(), as_configured=goes_on, remembering=remembering)
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:

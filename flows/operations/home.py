@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -170,6 +170,26 @@ class Home:
         if path is not None and own != self.launched(run):
             self._replace(path, json.dumps(own))
 
+    @contextmanager
+    def launching(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
+        """Remember this machine's own settings of a run while it is launched, and for good unless that is refused.
+
+        Raises:
+            InputError: see `remember_launched`; or the block has raised it, and what was known before is known again.
+        """
+        path, before = self._launched(run), self.launched(run)
+        is_new = path is not None and not path.exists()
+        self.remember_launched(run, own)
+        try:
+            yield
+        except InputError:
+            self.remember_launched(run, before)
+            if path is not None and is_new:
+                path.unlink(missing_ok=True)
+                with suppress(OSError):  # those of other runs are in there
+                    path.parent.rmdir()
+            raise
+
     def _launched(self, run: str) -> Path | None:
         """Return the file with what a run was launched with; None: no run has this name."""
         try:
@@ -202,7 +222,7 @@ class Home:
 
     def forget(self, name: ProcessName) -> None:
         """Forget a process that was stopped; its log stays."""
-        with explained("write to", self.path):
+        with self._explained():
             self._file(name).unlink(missing_ok=True)
 
     @contextmanager
@@ -215,7 +235,7 @@ class Home:
         Raises:
             InputError: one is under way, or the folder cannot be written to.
         """
-        with explained("write to", self.path):
+        with self._explained():
             self.path.mkdir(parents=True, exist_ok=True)
             # Logs and environments of processes: of no use to git, and private.
             (self.path / ".gitignore").write_text("*\n")
@@ -229,15 +249,18 @@ class Home:
         finally:
             os.close(descriptor)
 
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained("write to", self.path, "set EIGEN_HOME to another folder")
+
     def _file(self, name: ProcessName) -> Path:
         return self.path / f"{name}.json"
 
     def _opened(self, name: str) -> int:
-        with explained("write to", self.path):
+        with self._explained():
             return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _replace(self, path: Path, text: str) -> None:
-        with explained("write to", self.path), replacing(path) as file:
+        with self._explained(), replacing(path) as file:
             file.write(f"{text}\n".encode())
 
 

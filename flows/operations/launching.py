@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -49,7 +50,7 @@ def launch(
     say: Say,
     *,
     as_configured: bool = False,
-    before: Callable[[], None] = lambda: None,
+    remembering: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it does nothing, and can be shared
 ) -> Launched:
     """Let the worker train `run`, and have it resumed until it is finished.
 
@@ -61,7 +62,7 @@ def launch(
         run: its name.
         say: called with what is being waited for.
         as_configured: the run exists, and goes on with its own settings; of the given ones, only data count.
-        before: called once the run can be trained, before the worker hears of it.
+        remembering: entered before the worker hears of the run; it ends with the error if the server refuses the run.
 
     Raises:
         InputError: there is no deployment, a training is under way, or the server refuses the settings.
@@ -70,9 +71,9 @@ def launch(
         deployment = find_deployment(client)
         require_schedule(deployment)
         _wait_until_free(client, api, say)
-        before()
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
-        flow_run = _create(client, deployment.id, parameters, run)
+        with remembering:
+            flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)
     return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)))
 

@@ -129,7 +129,7 @@ def start(command: Sequence[str], environment: Mapping[str, str], log: Path, fol
     Raises:
         InputError: the log cannot be written to.
     """
-    with explained("write to", log), open(log, "ab") as output:
+    with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
         process = subprocess.Popen(
             command,
             env=dict(environment),

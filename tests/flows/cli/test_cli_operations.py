@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from flow_cases import small_flow_config, small_settings
+from folder_digest import digest
 from operation_cases import answering, record_of, sleeping
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
@@ -130,10 +131,16 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     launches: list[Any] = []
 
     def remember(
-        api: str, values: dict[str, Any], run: str, _: Any, *, as_configured: bool, before: Callable[[], None]
+        api: str,
+        values: dict[str, Any],
+        run: str,
+        _: Any,
+        *,
+        as_configured: bool,
+        remembering: AbstractContextManager[None],
     ) -> Launched:
-        before()
-        launches.append((api, values, run, as_configured))
+        with remembering:
+            launches.append((api, values, run, as_configured))
         return Launched("1", run, f"{api}/1")
 
     monkeypatch.setattr("flows.operations.launching.launch", remember)
@@ -172,6 +179,32 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         assert eigen("launch", "--run", "mine").exit_code == 0
         assert launches.pop() == (api, {}, "mine", True)
         assert "begun with other settings" in refused("launch", "--run", "mine", "--seed", "6")
+
+
+def test_a_launch_that_the_server_refuses_leaves_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    refusing: list[bool] = []
+
+    def launch(api: str, _: Any, run: str, __: Any, *, remembering: AbstractContextManager[None], **___: Any) -> Any:
+        with remembering:
+            if refusing:
+                raise InputError("The server refuses the run.")
+        return Launched("1", run, f"{api}/1")
+
+    monkeypatch.setattr("flows.operations.launching.launch", launch)
+    monkeypatch.setattr(launching, "require_free", lambda *_: None)
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        home.write("worker", record_of(home, process.pid, api))
+        for run, store in (("new", "first"), ("known", "second")):
+            before, refusing[:] = digest(folder), [True]
+            options = ["--store", store, *small_settings()]
+            assert "The server refuses the run." in refused("launch", "--run", run, *options)
+            assert digest(folder) == before
+            refusing.clear()
+            assert eigen("launch", "--run", "known", *options).exit_code == 0
+            assert digest(folder) != before
 
 
 def test_a_port_out_of_range_is_refused() -> None:

@@ -1,11 +1,11 @@
 """A refused command changes nothing: not the store, not what `eigen up` has recorded, not the folder of the user."""
 
-import hashlib
 import shutil
 from pathlib import Path
 
 import pytest
 from flow_cases import small_settings
+from folder_digest import digest
 from trained_run_cases import trained
 from typer.testing import CliRunner
 
@@ -71,9 +71,12 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "report of nobody": (["report", "small", "--agent", "99"], "99"),
     "report of no days": (["report", "small", "--slice", "never"], "never"),
     "report below a file": (["report", "small", "--out", "file/report.html"], "file"),
+    "report into a folder": (["report", "small", "--out", "runs"], "a folder is in the place of a file"),
     "report of what is unfinished": (["report", "unfinished"], "unfinished"),
     "compare": (["compare", "small", "nobody"], "nobody"),
     "compare below a file": (["compare", "small", "small2", "--out", "file/comparison.html"], "file"),
+    "compare into a folder": (["compare", "small", "small2", "--out", "runs"], "a folder is in the place of a file"),
+    "compare runs on other days": (["compare", "small", "longer"], "play other days"),
     "act of nobody": (["act", "nobody"], "no run 'nobody'"),
     "act on no day": (["act", "small", "--date", "2050-01-03"], "2050-01-03"),
     "act on no data": (["act", "small", "--data", "none.csv"], "none.csv"),
@@ -96,6 +99,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "islands with a scheduler that is gone": (["islands", "far", *SMALL, "--runs-on", MISSING], "cannot be reached"),
     "islands of another name": (["islands", "a/b", *SMALL], "cannot be named"),
     "trust": (["trust", "none.csv", "--out", "trust"], "none.csv"),
+    "trust below a file": (["trust", "--trials", "1", "--out", "file/trust"], "file"),
     "trust of no edges": (["trust", "--edges", "much", "--out", "trust"], "much"),
     "audit": (["audit", "--data", "none.csv"], "none.csv"),
     "workers": (["workers", MISSING], "cannot be reached"),
@@ -110,6 +114,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained(folder / "runs", "small", of=1)
     shutil.copytree(folder / "runs" / "small", folder / "runs" / "small2")
     trained(folder / "runs", "unfinished", of=2)
+    trained(folder / "runs", "longer", of=1, market={"holdout_days": 61})
     (folder / "file").write_text("no folder")
     dates = [f"{year}-{month:02d}-{day:02d}" for year in range(1990, 2000) for month in range(1, 13) for day in DAYS]
     for name, symbol in (("other", "AAA"), ("columns", "CCC")):
@@ -131,14 +136,6 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def digest(folder: Path) -> dict[str, str]:
-    """All files and folders below a folder, with the SHA-256 of each file."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
-        for path in sorted(folder.rglob("*"))
-    }
-
-
 @pytest.mark.parametrize(("arguments", "part"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_refused_command_changes_nothing(folder: Path, arguments: list[str], part: str) -> None:
     before = digest(folder)
@@ -146,3 +143,16 @@ def test_a_refused_command_changes_nothing(folder: Path, arguments: list[str], p
     assert ended.exit_code in (2, 3), (ended.stdout, ended.stderr, ended.exception)
     assert part in ended.output, ended.output
     assert digest(folder) == before
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", [name for name in REFUSED if name.endswith("below a file")])
+def test_a_file_that_cannot_be_written_is_no_reason_to_choose_another_store(name: str) -> None:
+    said = " ".join(CliRunner().invoke(app, REFUSED[name][0]).output.split())
+    assert "Move it away or" in said
+    assert "store" not in said.partition("Move it away or")[2]
+
+
+def test_a_store_that_cannot_be_written_is_one(folder: Path) -> None:
+    ended = CliRunner().invoke(app, ["train", "--run", "new", *SMALL, "--store", str(folder / "file" / "runs")])
+    assert "choose another store" in " ".join(ended.output.split())

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from flow_cases import SMALL, small_flow_config
+from folder_digest import digest
 from operation_cases import record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
@@ -319,9 +320,13 @@ def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClien
 
 
 @pytest.mark.usefixtures("client")
-def test_a_wrong_setting_is_refused_by_the_server(deployed: str) -> None:
+def test_a_wrong_setting_is_refused_by_the_server_and_leaves_nothing(deployed: str, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.remember_launched("other", {"scheduler": "tcp://a:1"})
+    before = digest(tmp_path)
     with pytest.raises(InputError, match=r"The server refuses the run: .*nonsense"):
-        launch(deployed, {"nonsense": 1}, "mine", print)
+        launch(deployed, {"nonsense": 1}, "mine", print, remembering=home.launching("mine", {"task": "portfolio"}))
+    assert digest(tmp_path) == before
 
 
 @pytest.mark.parametrize("state", [Pending(), Running()])
