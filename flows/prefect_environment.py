@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
@@ -81,6 +82,8 @@ def prepare_environment() -> None:
     """Set the environment of Prefect and the C library where the user has not set it."""
     # What the C library reads as a process starts concerns those that this one starts.
     os.environ.update({**_EMBEDDED_DEFAULTS, **flow_environment(os.environ)})
+    # Where Prefect's home is needed, `require_home` says so in a sentence.
+    warnings.filterwarnings("ignore", message="Failed to create the Prefect home directory")
 
 
 def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:

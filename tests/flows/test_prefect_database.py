@@ -93,8 +93,6 @@ def test_a_home_that_cannot_be_is_one_sentence(environment: dict[str, str], tmp_
     said = ended.stdout if command == "doctor" else ended.stderr
     assert ended.returncode == (1 if command == "doctor" else 2)
     assert "correct HOME, or set PREFECT_HOME" in " ".join(said.split())
-    assert "Traceback" not in ended.stderr
-    if command != "doctor":
-        assert ended.stderr.count("\n") == 1, ended.stderr
+    assert ended.stderr.count("\n") == (0 if command == "doctor" else 1), ended.stderr
     assert not (tmp_path / "state").exists()
     assert os.listdir(tmp_path / "prefect") == []
