@@ -92,7 +92,8 @@ def _draw(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     came = {Member(one.generation + 1, new.agent): new.origin for one in bred for new in one.descent}
     members = [Member(generation, agent) for generation in range(first, last + 1) for agent in range(agents)]
     _draw_links(axes, [link for link in born if link.parent.generation >= first], alive, crowded=agents > _CROWD)
-    colours = [_COLOURS[came.get(member, "initial")] for member in members]
+    came_as: list[Origin] = [came.get(member, "initial") for member in members]
+    colours = [_COLOURS[origin] for origin in came_as]
     edges = [
         colour if member in alive or member.generation == last else tint(colour, 0.7)
         for member, colour in zip(members, colours, strict=True)
@@ -110,7 +111,7 @@ def _draw(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     axes.set_ylabel("agent")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    _explain(axes, set(colours), champion=path[-1].generation >= first)
+    _explain(axes, set(came_as), champion=path[-1].generation >= first)
 
 
 def _draw_links(axes: Axes, born: Sequence[Link], alive: set[Member], *, crowded: bool) -> None:
@@ -129,11 +130,11 @@ def _draw_links(axes: Axes, born: Sequence[Link], alive: set[Member], *, crowded
         axes.add_collection(lines)
 
 
-def _explain(axes: Axes, present: set[str], *, champion: bool) -> None:
+def _explain(axes: Axes, present: set[Origin], *, champion: bool) -> None:
     handles = [
         Line2D([], [], color=colour, marker="o", markersize=5, linewidth=1.3, label=_WORDS.get(origin, origin))
         for origin, colour in _COLOURS.items()
-        if colour in present
+        if origin in present
     ]
     if champion:
         line = Line2D([], [], color=CHAMPION, marker="*", markersize=11, linewidth=2.6, label="the champion's line")

@@ -21,7 +21,7 @@ from PIL import Image
 from synthetic_run import make_run
 
 from eigen_core.learners.ddpg import DdpgLearner
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.records import GenerationRecord, Lineage, Telemetry
 from eigen_core.reporting import plots, style
 from eigen_core.reporting.lineage import plot_lineage
 from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_replay, write_plots
@@ -157,6 +157,30 @@ def test_the_champion_has_its_colour_in_fitness_and_lineage(tmp_path: Path) -> N
     history, _ = make_run(8, 6)
     assert _share(plot_fitness(history, tmp_path / "fitness.png"), style.CHAMPION) > 1e-3
     assert _share(plot_lineage(history, tmp_path / "lineage.png"), style.CHAMPION) > 1e-3
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_the_legend_of_the_lineage_names_what_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mean: bool
+) -> None:
+    explained: list[str] = []
+
+    def save(figure: Figure, *given: object, **named: object) -> None:
+        legends = [axes.get_legend() for axes in figure.axes]
+        explained.extend(text.get_text() for legend in legends if legend for text in legend.get_texts())
+        draw(figure, *given, **named)
+
+    draw = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", save)
+    history, _ = make_run(8, 6)
+    if mean:
+        first = Lineage(agent=0, origin="mean", parents=(1,))
+        history = [record.model_copy(update={"descent": (first, *record.descent[1:])}) for record in history]
+    plot_lineage(history, tmp_path / "lineage.png")
+    origins = {"initial"} | {one.origin for record in history for one in record.descent}
+    assert "champion" in origins
+    assert ("mean of the distribution" in explained) == mean
+    assert len(explained) == len(origins) + 1
 
 
 def test_a_line_is_broken_where_nothing_was_learned(tmp_path: Path) -> None:
