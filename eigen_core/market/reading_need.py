@@ -10,9 +10,11 @@ from eigen_core.market.files import Source
 from eigen_core.memory import headroom_bytes
 from eigen_core.units import size
 
-BYTES_PER_BYTE = 6
-"""Memory at the peak per byte of text that is read: 6.5 to 7.6 were measured of files of 18 and 55 MB, in which each
-row is a day of a symbol."""
+BYTES_PER_BYTE = 8
+"""Resident memory at the peak per byte of text that is read, until there is a panel. In processes of their own 6.3 to
+8.0 were measured of files of 17, 51 and 120 MB, and 7.0 to 8.3 of a file a symbol, 15 and 45 MB together."""
+WIDE_BYTES_PER_BYTE = 33
+"""The same where each column is a symbol, so that 6 bytes are a day of it: 32.7 and 33.6 of files of 58 and 20 MB."""
 _LEAST_BYTES = 200_000_000
 """Less than this is little beside what loading torch takes: whether a run fits is for its plan to say."""
 _ISIZE_BYTES = 4
@@ -25,7 +27,7 @@ def require_memory_to_read(source: Source, config: Config) -> None:
         InputError: reading them takes more memory than is left before the hard line of the guard.
     """
     text = sum(_bytes_of_text(file.path) for file in source.files)
-    need = BYTES_PER_BYTE * text
+    need = text * (WIDE_BYTES_PER_BYTE if config.market.layout == "wide" else BYTES_PER_BYTE)
     if need < _LEAST_BYTES:
         return
     left = headroom_bytes(config.memory, torch.device("cpu"))

@@ -23,5 +23,14 @@ def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool)
     text = b"date,symbol,open,high,low,close,volume\n" + b"no row is read\n" * 4_000_000
     path = tmp_path / ("prices.csv.gz" if packed else "prices.csv")
     path.write_bytes(gzip.compress(text, 1) if packed else text)
-    with pytest.raises(InputError, match=r"holds 60(\.\d)? MB of prices: to read them takes some 360"):
+    with pytest.raises(InputError, match=r"holds 60(\.\d)? MB of prices: to read them takes some 480"):
         build_panel(limited(path, 100_000_000), tmp_path / "cache")
+
+
+def test_a_wide_file_takes_more(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_bytes(b"date,AAA,BBB\n" + b"no row is read\n" * 4_000_000)
+    config = limited(path, 1_000_000_000)
+    wide = config.model_copy(update={"market": config.market.model_copy(update={"layout": "wide"})})
+    with pytest.raises(InputError, match=r"holds 60(\.\d)? MB of prices: to read them takes some 1\.98 GB"):
+        build_panel(wide, tmp_path / "cache")
