@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -165,7 +166,7 @@ def test_the_legend_of_the_lineage_names_what_is_drawn(
 ) -> None:
     explained: list[str] = []
 
-    def save(figure: Figure, *given: object, **named: object) -> None:
+    def save(figure: Figure, *given: Any, **named: Any) -> None:
         legends = [axes.get_legend() for axes in figure.axes]
         explained.extend(text.get_text() for legend in legends if legend for text in legend.get_texts())
         draw(figure, *given, **named)
