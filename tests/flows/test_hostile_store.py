@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,10 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
     found.close()
     # Each resume serves with one of its own, until this process ends.
     for child in psutil.Process().children():
-        if "flows.embedded_server" in child.cmdline():
-            child.terminate()
-            child.wait()
+        with suppress(psutil.NoSuchProcess):  # it has ended by itself
+            if "flows.embedded_server" in child.cmdline():
+                child.terminate()
+                child.wait()
 
 
 def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: int = 1) -> None:
