@@ -81,7 +81,9 @@ def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_conti
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("reporting.trackers: tensorboard cannot be written to") == 1
     obstacle.unlink()
-    again = run_eigen(["resume", "missed"], environment=environment, folder=tmp_path, timeout=300.0)
+    # A stored run names no tracker: they are this machine's own, and given again.
+    given = ["--set", "reporting.trackers=tensorboard", "--set", f"reporting.tensorboard_folder={obstacle}"]
+    again = run_eigen(["resume", "missed", *given], environment=environment, folder=tmp_path, timeout=300.0)
     assert again.returncode == 0, again.stderr
     assert "reporting.trackers" not in again.stderr
     (path,) = (obstacle / "missed").iterdir()
