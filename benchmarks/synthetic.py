@@ -6,8 +6,8 @@ import numpy as np
 
 from eigen_core.config import Config
 from eigen_core.market.cleaning import CleanPrices, Grid
+from eigen_core.market.dates import Days
 from eigen_core.market.panel import Panel, panel_of_prices
-from eigen_core.market.stamps import Days
 from eigen_core.randomness import keyed_generator
 
 _EVEN_DAYS = 50

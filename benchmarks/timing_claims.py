@@ -17,7 +17,7 @@ from eigen_core.backtest.portfolio import PortfolioMarket
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.market.calendar import periods_per_year
+from eigen_core.market.dates import periods_per_year
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
 from eigen_core.trading.fills import BASIS_POINTS

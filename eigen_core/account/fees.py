@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.config import TradingConfig
-from eigen_core.market.calendar import DAYS_OF_YEAR
+from eigen_core.market.dates import DAYS_OF_YEAR
 from eigen_core.trading.fills import BASIS_POINTS
 
 Values = NDArray[np.float64]

@@ -20,7 +20,7 @@ from eigen_core.backtest.orders import next_orders
 from eigen_core.config import Config, TradingConfig
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
-from eigen_core.market.calendar import periods_per_year
+from eigen_core.market.dates import periods_per_year
 from eigen_core.networks import AgentNetwork
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.trading import Prices

@@ -19,7 +19,7 @@ from eigen_core.backtest.portfolio_orders import orders_of_days
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
-from eigen_core.market.calendar import periods_per_year
+from eigen_core.market.dates import periods_per_year
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.trading import Prices, excess_of_days

@@ -6,25 +6,23 @@ Here cells and headings may be guessed from, for nothing is read by it: a user p
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from eigen_core.config import MarketConfig
-from eigen_core.market.stamps import UnreadableDateError, in_format, read_stamps
-from eigen_core.market.vendors import SPELLINGS, Role, plain, visible
+from eigen_core.market.dates import SATURDAY, parse_dates, parse_format, to_text
+from eigen_core.market.vendors import ALIASES, Role, heading_key, visible
 
-Column = "pd.Series[Any]"
-
-_ROWS = 3_000
-_MOST_SYMBOLS = 500
+_ROWS, _MOST_SYMBOLS = 3_000, 500
 _DATES = (
     "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y",
     "%B %d, %Y", "%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%Y年%m月%d日", "%d-%b-%y", "%Y%m%d%H%M%S", "%Y%m%d%H%M",
     "%Y%m%d%H",
 )  # fmt: skip
 _TIMES = ("", " %H:%M:%S", " %H:%M", " %H:%M:%S%z", " %I:%M:%S %p", " %I:%M %p", "T%H:%M:%S")
+_FORMATS = [date + time for date in _DATES for time in _TIMES if not (time and "%H" in date)]
 _WORDS: dict[Role, str] = {
     "adjusted_close": r"adj.*cl|cl.*adj|adjusted|后复权|前复权",
     "open": r"open|^o$|开|開|시가|始値|eröff|erste|apert|ouvert|abert|откр",
@@ -33,40 +31,42 @@ _WORDS: dict[Role, str] = {
     "close": r"close|^c$|settle|last|price|收|종가|終値|schluss|cierre|clôt|clot|chius|fech|nav|px|prc|value|kurs|level"
     r"|закр|净值",
     "volume": r"vol|qty|成交量|거래량|出来高|stück|объ",
-    "symbol": r"sym|tick|tic$|code|ric$|isin|cusip|sedol|wkn|permno|instr|asset|secur|stock|name|pair|coin"
-    r"|代码|종목|銘柄",
 }
-_UNCHANGED, _REPEATED, _WIDEST = 0.5, 0.2, 1.3
+_SYMBOL_WORDS = (
+    r"sym|tick|tic$|code|ric$|isin|cusip|sedol|wkn|permno|instr|asset|secur|stock|name|pair|coin|代码|종목|銘柄"
+)
+_BAR: tuple[Role, ...] = ("open", "high", "low", "close")
+_UNCHANGED, _REPEATED, _WIDEST, _TIMES_OF_DAYS = 0.5, 0.2, 1.3, 3
+# The exchanges whose midnights or sessions timestamps in UTC may be of.
+_ZONES = (
+    "America/New_York", "Europe/London", "Europe/Berlin", "Asia/Tokyo", "Asia/Shanghai", "Asia/Kolkata",
+    "Australia/Sydney", "America/Sao_Paulo", "America/Chicago", "Europe/Helsinki", "Africa/Johannesburg",
+    "Pacific/Auckland",
+)  # fmt: skip
+
+Cells = Mapping[str, "pd.Series[Any]"]
+Numbers = Mapping[str, "pd.Series[float]"]
 
 
-class _Used(Protocol):
-    @property
-    def roles(self) -> dict[Role, int]: ...
-
-
-def advice(
-    columns: "Mapping[str, pd.Series[Any]]", market: MarketConfig, used: _Used | None, file_name: str = ""
-) -> str:
+def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
     """Return the end of a sentence: the settings that most likely read a file.
 
     Args:
-        columns: cells by heading.
-        market: what is named already.
-        used: the columns that are known; None: they are not.
+        cells: of each column by heading.
+        market: the settings that are named already.
+        date: heading of the dates, where the columns are known; None: they are not.
         file_name: of a file that does not say its symbol; empty: it need not.
     """
-    cells = {heading: column.head(_ROWS) for heading, column in columns.items()}
+    cells = {heading: column.head(_ROWS) for heading, column in cells.items()}
     found: dict[str, str] = {}
-    headings = list(cells)
-    date = headings[used.roles["date"]] if used is not None else ""
-    if used is None:
-        date, found = _named_columns(cells, market)
+    if date is None:
+        date, found = _layout(cells, market)
     if date and not market.date_format and (pattern := _date_format(cells[date])):
         found["date_format"] = pattern
     if (mark := _decimal(cells)) and mark != market.decimal:
         found["decimal"] = mark
     if file_name:
-        found["symbol_from"] = symbol_pattern(file_name)
+        found["symbol_from"] = _symbol_pattern(file_name)
     return settings_to_add(found)
 
 
@@ -81,188 +81,168 @@ def settings_to_add(found: Mapping[str, str]) -> str:
     return f": add `{' '.join(flags)}`."
 
 
-def symbol_pattern(file_name: str) -> str:
-    """Return the `market.symbol_from` that most likely says where the symbol is in a file's name."""
+def likely_time_zone(utc: pd.DatetimeIndex) -> str:
+    """Return the time zone whose days timestamps in UTC most likely belong to."""
+    if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
+        return "UTC"
+
+    def distance(zone: str) -> float:
+        local = utc.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+        seconds = np.unique((local - local.normalize()).total_seconds())
+        if len(seconds) <= _TIMES_OF_DAYS:
+            # One row a day: at midnight, or after a session from Monday to Friday.
+            right = np.asarray((local.hour >= 12) & (local.hour <= 18)) * 0.9
+            return -float(np.maximum(right, seconds.max() == 0.0)[local.day_of_week < SATURDAY].sum() / len(local))
+        # Midnight is in the middle of the longest time without bars.
+        gaps = np.diff(seconds, append=seconds[0] + 86_400.0)
+        middle = (seconds[gaps.argmax()] + gaps.max() / 2.0) % 86_400.0
+        return float(min(middle, 86_400.0 - middle))
+
+    return min(_ZONES, key=distance)
+
+
+def _symbol_pattern(file_name: str) -> str:
     stem = re.sub(r"(\.(csv|tsv|txt|parquet|pq|feather|arrow|ipc|gz))+$", "", file_name, flags=re.IGNORECASE)
     suffix = file_name.removeprefix(stem)
-    parted = re.fullmatch(r"(.+?)([-_ .(]+|(?=(?:19|20)\d\d))(\d.*?)(\)?)", stem)
-    if parted is None:
-        return "{symbol}" + suffix
-    interval = re.match(r"\d+[smhdwM]-(?=\d)", parted[3])
-    return "{symbol}" + parted[2] + (interval[0] if interval else "") + "{part}" + parted[4] + suffix
+    parts = re.fullmatch(r"(.+?)([-_ .(]+|(?=(?:19|20)\d\d))((?:\d+[smhdwM]-(?=\d))?)(\d.*?)(\)?)", stem)
+    return "{symbol}" + (f"{parts[2]}{parts[3]}{{part}}{parts[5]}" if parts else "") + suffix
 
 
-def _named_columns(cells: "dict[str, pd.Series[Any]]", market: MarketConfig) -> tuple[str, dict[str, str]]:
+def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
     """Return the heading of the dates, and the settings that name layout and columns."""
-    roles = _known_roles(cells, market)
-    date = roles.get("date") or next((heading for heading, column in cells.items() if _are_dates(column)), "")
+    headings = {heading_key(heading): heading for heading in reversed(list(cells))}
+    known: dict[Role, str] = {
+        role: headings[alias] for role in ALIASES for alias in reversed(ALIASES[role]) if alias in headings
+    }
+    known.pop("time", None)
+    known |= {role: text for role in ALIASES if (text := getattr(market.columns, role)) in cells}
+    date = known.get("date") or next((heading for heading, column in cells.items() if _are_dates(column)), "")
     if not date:
         return "", {}
-    numbers = {heading: values for heading, column in cells.items() if (values := _numbers(column)) is not None}
+    roles = dict(known)
+    numbers = {heading: found for heading, column in cells.items() if (found := _numbers(column)) is not None}
     numbers.pop(date, None)
     texts = [heading for heading in cells if heading not in (date, *numbers) and cells[heading].notna().any()]
     repeated = cells[date].duplicated().mean() > _REPEATED
     if repeated and "symbol" not in roles:
-        keys = [heading for heading in (*texts, *numbers) if _is_key(cells[date], cells[heading])]
-        keys.sort(key=lambda heading: not re.search(_WORDS["symbol"], heading.casefold()))
-        if not keys:
+        candidates = [heading for heading in (*texts, *numbers) if _is_key(cells[date], cells[heading])]
+        if not candidates:
             return date, {}
-        roles["symbol"] = keys[0]
+        roles["symbol"] = min(candidates, key=lambda heading: not re.search(_SYMBOL_WORDS, heading.casefold()))
     numbers.pop(roles.get("symbol", ""), None)
-    hinted = _hinted(numbers, roles)
-    if not {"open", "high", "low", "close"} <= hinted.keys():
-        bars = _by_structure(numbers)
-        hinted = {role: heading for role, heading in hinted.items() if heading not in bars.values()} | bars
-    of_one = repeated or "symbol" in roles or {"open", "high", "low"} <= hinted.keys()
-    if "close" not in hinted and of_one and len(numbers) == 1:
-        hinted["close"] = next(iter(numbers))
-    if "close" in hinted and (of_one or len(numbers) == 1 or "volume" in hinted or len(hinted) > 1):
-        return date, _settings(cells, {**roles, **hinted, "date": date}, market)
+    prices = _price_columns(numbers, roles)
+    of_one = repeated or "symbol" in roles or {"open", "high", "low"} <= prices.keys()
+    if "close" not in prices and of_one and len(numbers) == 1:
+        prices["close"] = next(iter(numbers))
+    if "close" in prices and (of_one or len(numbers) == 1 or len(prices) > 1):
+        named = {role: text for role, text in {**roles, **prices, "date": date}.items() if known.get(role) != text}
+        if not {"close", "symbol"} & named.keys():
+            named["close"] = prices["close"]
+        return date, {f"columns.{role}": visible(text) for role, text in named.items() if visible(text)}
     if of_one or not numbers:
         return date, {}
+    settings = {"layout": "wide"}
+    if heading_key(date) not in ALIASES["date"] and date != next(iter(cells)):
+        settings["columns.date"] = date
     symbols = _likely_symbols(numbers)
-    found = {"layout": "wide"}
-    if plain(date) not in SPELLINGS["date"] and date != next(iter(cells)):
-        found["columns.date"] = date
     if len(symbols) < len(numbers) + len(texts) and 0 < len(symbols) <= _MOST_SYMBOLS:
-        found["symbols"] = f"[{','.join(map(visible, symbols))}]"
-    return date, found
+        settings["symbols"] = f"[{','.join(map(visible, symbols))}]"
+    return date, settings
 
 
-def _settings(cells: "dict[str, pd.Series[Any]]", roles: dict[Role, str], market: MarketConfig) -> dict[str, str]:
-    known = _known_roles(cells, market)
-    found = {f"columns.{role}": visible(heading) for role, heading in roles.items() if known.get(role) != heading}
-    if not {"close", "symbol"} & {key.removeprefix("columns.") for key in found} and "close" in roles:
-        found["columns.close"] = visible(roles["close"])
-    return {key: heading for key, heading in found.items() if heading}
-
-
-def _known_roles(cells: "Mapping[str, pd.Series[Any]]", market: MarketConfig) -> dict[Role, str]:
-    named: dict[Role, str] = {role: text for role in SPELLINGS if (text := getattr(market.columns, role)) in cells}
-    known: dict[Role, str] = {
-        role: found[0]
-        for role, spellings in SPELLINGS.items()
-        if role != "time" and (found := [heading for name in spellings for heading in cells if plain(heading) == name])
-    }
-    return known | named
-
-
-def _hinted(numbers: Mapping[str, "pd.Series[float]"], roles: dict[Role, str]) -> dict[Role, str]:
-    """Return the numeric columns whose headings are words for prices, each for one role."""
+def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, str]:
+    """Return the columns that are prices by their headings, and open, high, low and close by their cells."""
     found: dict[Role, str] = {role: heading for role, heading in roles.items() if heading in numbers}
     for role, words in _WORDS.items():
         for heading in numbers:
-            free = role not in found and role != "symbol" and heading not in found.values()
+            free = role not in found and heading not in found.values()
             if free and re.search(words, visible(heading).casefold()):
                 found[role] = heading
+    if set(_BAR) <= found.keys():
+        return found
+    headings = list(numbers)
+    # The first four columns of which one is the highest and one the lowest.
+    for start in range(len(headings) - 3):
+        four = np.stack([numbers[heading].to_numpy() for heading in headings[start : start + 4]])
+        top, bottom = np.nanmax(four, axis=0), np.nanmin(four, axis=0)
+        highest, lowest = (four >= top).mean(axis=1) > 0.95, (four <= bottom).mean(axis=1) > 0.95
+        if highest.sum() == lowest.sum() == 1 and (top < _WIDEST * bottom).mean() > 0.95:
+            others = np.flatnonzero(~highest & ~lowest)
+            places = (others[0], highest.argmax(), lowest.argmax(), others[1])
+            bars = {role: headings[start + place] for role, place in zip(_BAR, places, strict=True)}
+            return {role: heading for role, heading in found.items() if heading not in bars.values()} | bars
     return found
 
 
-def _by_structure(numbers: Mapping[str, "pd.Series[float]"]) -> dict[Role, str]:
-    """Return open, high, low and close: the first four columns of which one is the highest and one the lowest."""
-    free = list(numbers)
-    for start in range(len(free) - 3):
-        four = np.stack([numbers[heading].to_numpy() for heading in free[start : start + 4]])
-        highest = [(row >= np.nanmax(four, axis=0)).mean() > 0.95 for row in four]
-        lowest = [(row <= np.nanmin(four, axis=0)).mean() > 0.95 for row in four]
-        near = (np.nanmax(four, axis=0) < _WIDEST * np.nanmin(four, axis=0)).mean() > 0.95
-        if sum(highest) == 1 and sum(lowest) == 1 and near:
-            others = [position for position in range(4) if not highest[position] and not lowest[position]]
-            places: tuple[tuple[Role, int], ...] = (
-                ("open", others[0]), ("high", highest.index(True)), ("low", lowest.index(True)), ("close", others[1])
-            )  # fmt: skip
-            return {role: free[start + position] for role, position in places}
-    return {}
-
-
-def _likely_symbols(numbers: Mapping[str, "pd.Series[float]"]) -> list[str]:
+def _likely_symbols(numbers: Numbers) -> list[str]:
     """Return the columns that are most likely closes: positive, changing, and no heading with another one in it."""
-    capitals = sum(heading.isupper() for heading in numbers) > len(numbers) / 2
-
-    def is_price(heading: str, values: "pd.Series[float]") -> bool:
+    capitals = sum(map(str.isupper, numbers)) > len(numbers) / 2
+    found = []
+    for heading, values in numbers.items():
         known = values.dropna()
-        changing = len(known) > 1 and float((known.diff().iloc[1:] == 0.0).mean()) < _UNCHANGED
-        begun = any(
-            other != heading and visible(heading).startswith(visible(other)) and not heading[len(other)].isupper()
-            for other in numbers
-            if len(other) < len(heading)
-        )
-        return changing and bool((known > 0.0).mean() > 0.9) and not begun and not (capitals and heading.islower())
-
-    return [heading for heading, values in numbers.items() if is_price(heading, values)]
+        is_price = (known > 0.0).mean() > 0.9 and (known.diff().iloc[1:] == 0.0).mean() < _UNCHANGED
+        shorter = [
+            other for other in numbers if len(other) < len(heading) and visible(heading).startswith(visible(other))
+        ]
+        is_derived = any(not heading[len(other)].isupper() for other in shorter) or (capitals and heading.islower())
+        if is_price and not is_derived:
+            found.append(heading)
+    return found
 
 
 def _is_key(dates: "pd.Series[Any]", cells: "pd.Series[Any]") -> bool:
-    """Return whether rows are known apart by the date and this column, which has fewer values than there are rows."""
+    """Return whether date and this column tell rows apart, and it has fewer values than there are rows."""
     # NA is a ticker that was read as missing.
-    together = pd.DataFrame({"date": dates, "cells": cells.astype("str").fillna("")})[dates.notna().to_numpy()]
-    few = together["cells"].nunique() <= len(together) / 3
-    return bool(few and together.duplicated().mean() < 0.01 and together["cells"].nunique() > 1)
+    both = pd.DataFrame({"date": dates, "cells": cells.astype("str").fillna("")})[dates.notna().to_numpy()]
+    return bool(both.duplicated().mean() < 0.01) and 1 < both["cells"].nunique() <= len(both) / 3
+
+
+def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
+    """Return the cells that are not empty, as text."""
+    texts = to_text(column)
+    return texts[texts != ""]
+
+
+def _date_format(column: "pd.Series[Any]") -> str | None:
+    """Return the format that fits all dates, and in which most follow each other; empty: none is needed; None: none."""
+    texts = _texts(column)
+    if parse_dates(texts)["valid"].all():
+        return ""
+    fitting: dict[str, float] = {}
+    for pattern in (*_FORMATS, *(["s"] if texts.str.fullmatch(r"\d{9,10}").all() else [])):
+        dates = parse_format(texts, pattern)["timestamp"]
+        if dates.notna().all() and dates.max() < pd.Timestamp("2100-01-01"):
+            days = dates.to_numpy().astype("datetime64[D]").astype(np.int64)
+            fitting[pattern] = float((np.abs(np.diff(days)) <= 5).mean()) if len(days) > 1 else 0.0
+    return max(fitting, key=lambda pattern: fitting[pattern]) if fitting else None
 
 
 def _are_dates(column: "pd.Series[Any]") -> bool:
-    if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return True
-    texts = column.dropna().astype("str").str.strip()
-    digits = texts.str.fullmatch(r"[-+]?\d*\.?\d*").all()
-    if not len(texts) or (digits and not texts.str.fullmatch(r"(19|20)\d{6}|\d{10}|\d{13}|\d{16}").all()):
-        return False
-    return _is_usual_date(column) or bool(_date_format(column))
-
-
-def _is_usual_date(column: "pd.Series[Any]") -> bool:
-    try:
-        read_stamps(column, ())
-    except UnreadableDateError:
-        return False
-    return True
-
-
-def _date_format(column: "pd.Series[Any]") -> str:
-    """Return the format that fits all dates, and in which most follow each other; empty: none, or none is needed."""
-    if not (pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_datetime64_any_dtype(column.dtype)):
-        column = column.where(column.str.strip() != "") if hasattr(column, "str") else column
-    if _is_usual_date(column):
-        return ""
-    texts = column.dropna()
-    if pd.api.types.is_float_dtype(texts.dtype):
-        texts = texts.map("{:.0f}".format)
-    texts = texts.astype("str").str.strip()
-    fitting: list[tuple[float, str]] = []
-    patterns = ["s"] if texts.str.fullmatch(r"\d{9,10}").all() else []
-    timed = [date + time for date in _DATES for time in _TIMES if not (time and "%H" in date)]
-    for pattern in (*timed, *patterns):
-        instants = in_format(texts, pattern).instants
-        if len(texts) and not np.isnat(instants).any() and instants.max() < np.datetime64("2100-01-01"):
-            steps = np.diff(instants.astype("datetime64[D]").astype(np.int64))
-            fitting.append((-float((np.abs(steps) <= 5).mean()) if len(steps) else 0.0, pattern))
-    return min(fitting, key=lambda found: found[0])[1] if fitting else ""
+    texts = _texts(column)
+    digits = texts.str.fullmatch(r"[-+]?\d*").all()
+    is_number = digits and not texts.str.fullmatch(r"(19|20)\d{6}|\d{10}|\d{13}|\d{16}").all()
+    return len(texts) > 0 and not is_number and _date_format(column) is not None
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
     """Return a column as numbers, if most of its cells are some, however they are written."""
-    if pd.api.types.is_datetime64_any_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype):
+    if column.dtype.kind in "bM":
         return None
     if pd.api.types.is_numeric_dtype(column.dtype):
         return column.astype("float64") if column.notna().any() else None
-    texts = column.dropna().astype("str").str.strip()
-    texts = texts[texts != ""].str.replace(r"[$€£%\s]", "", regex=True)
+    texts = _texts(column).str.replace(r"[$€£%\s]", "", regex=True)
     for written in (texts, texts.str.replace(",", ""), texts.str.replace(".", "").str.replace(",", ".")):
         numbers = pd.to_numeric(written, errors="coerce")
-        if len(numbers) and numbers.notna().mean() > 0.9:
+        if numbers.notna().mean() > 0.9:
             return numbers.reindex(column.index)
     return None
 
 
-def _decimal(cells: "Mapping[str, pd.Series[Any]]") -> str:
-    """Return the decimal mark of numbers that were read as text, empty where there are none with commas."""
-    for column in cells.values():
-        if pd.api.types.is_numeric_dtype(column.dtype) or _numbers(column) is None:
-            continue
-        texts = column.dropna().astype("str").str.strip()
-        thousands = texts.str.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?").any()
-        if thousands and not texts.str.fullmatch(r"\d+,(\d\d?|\d{4,})").any():
-            return "."
-        if texts.str.fullmatch(r"[-+]?[\d.]*,\d+").any():
-            return ","
-    return ""
+def _decimal(cells: Cells) -> str:
+    """Return the decimal mark of numbers with commas that were read as text, empty where there are none."""
+    columns = [_texts(column) for column in cells.values() if not pd.api.types.is_numeric_dtype(column.dtype)]
+    texts = pd.concat([pd.Series(dtype="str"), *columns])
+    thousands = texts.str.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?").any()
+    if thousands and not texts.str.fullmatch(r"\d+,(\d\d?|\d{4,})").any():
+        return "."
+    return "," if texts.str.fullmatch(r"[-+]?[\d.]*,\d+").any() else ""

@@ -14,11 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
-from eigen_core.market.bars import Repeats
-from eigen_core.market.days import PriceRows, refuse_longer_bars
+from eigen_core.market.dates import Days
+from eigen_core.market.days import PriceRows, Repeats, SuspiciousRow, refuse_longer_bars, suspicious_prices
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
-from eigen_core.market.stamps import Days
-from eigen_core.market.suspicious import SuspiciousRow, suspicious_prices
 from eigen_core.market.vendors import PRICE_ROLES, Role
 
 # Numbers outside of these are errors of the source; inside, no indicator overflows.

@@ -1,8 +1,10 @@
-"""From rows of files to rows of trading days."""
+"""From rows of files to rows of trading days, and which of these are probably wrong."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -10,17 +12,57 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
-from eigen_core.market.advice import settings_to_add
-from eigen_core.market.bars import are_bars_within_days, form_days
-from eigen_core.market.reading import FileRows
-from eigen_core.market.stamps import Days, Stamps, likely_zone, on_clock, weekdays_of
-from eigen_core.market.suspicious import SuspiciousRow
+from eigen_core.market.advice import likely_time_zone, settings_to_add
+from eigen_core.market.dates import SATURDAY, Days, to_time_zone, to_utc, weekdays_of
+from eigen_core.market.reading import OWN, FileRows
 from eigen_core.market.vendors import PRICE_ROLES, Role
 
-_OWN = "own column "
+Grid = NDArray[np.float64]
+Kind = Literal["spike", "jump", "move", "not positive", "twice", "adjusted late", "last day", "stale", "unfinished"]
+Finding = tuple[Kind, int, str]  # position of the day, and the numbers that show it
+
 _DAYS_TO_JUDGE_BY = 10
-_MONDAY, _FRIDAY, _SATURDAY, _SUNDAY = 0, 4, 5, 6
-_NAMES_OF_BARS = {"weekly": (6, 8), "monthly": (26, 33), "quarterly": (85, 95)}
+_MONDAY, _FRIDAY, _SUNDAY = 0, 4, 6
+_BARS = {"weekly": range(6, 9), "monthly": range(26, 34), "quarterly": range(85, 96)}
+_MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
+_DAY_OF_BARS = {"open": "first", "high": "max", "low": "min", "volume": "sum"}
+"""How bars form a day; of all other columns it has the last value."""
+# New shares for old ones. Prices fall by the ratio; at a reverse split they rise by it.
+_WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
+_SPLITS = (Fraction(3, 2), *map(Fraction, _WHOLE), *(Fraction(1, new) for new in _WHOLE))
+_SPLIT_MOVES = -np.log([float(ratio) for ratio in _SPLITS])
+_SPLIT_TOLERANCE, _SPLIT_DEVIATIONS = 0.03, 10.0
+_DAYS_AROUND, _FEWEST_DAYS_AROUND, _STALE_DAYS = 20, 5, 10
+_SPIKE, _BACK, _SPIKE_DAYS = 3.0, 1.5, 3
+_JUMP, _LARGE, _LAST_LOSS, _LATE_FACTOR = 5.0, 2.0, 0.99, 1.02
+_SENTENCES: dict[Kind, str] = {
+    "spike": "A price away by a factor of three or more from those around it",
+    "jump": "A jump that stays, as of a split that prices are not adjusted for, or by a factor of five or more",
+    "not positive": "A close of zero or below",
+    "twice": "A day twice, with other prices",
+    "adjusted late": "Adjusted closes begin after closes, on another scale",
+    "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
+    "move": "A change far beyond those of the days around it, which may be a split that prices are not adjusted for",
+    "stale": "The same close on ten days or more in succession, so that probably nothing was traded",
+    "unfinished": "Bars of the last day end before the usual time",
+}
+_HARMLESS: frozenset[Kind] = frozenset(("move", "stale", "unfinished"))
+
+
+@dataclass(frozen=True)
+class SuspiciousRow:
+    """A row that is probably wrong: its symbol (empty: all), day (YYYY-MM-DD, the first of several) and numbers, and
+    whether it was left out of the panel."""
+
+    kind: Kind
+    symbol: str
+    day: str
+    detail: str = ""
+    left_out: bool = False
+
+    def __str__(self) -> str:
+        notes = ", ".join(note for note in (self.detail, "left out" if self.left_out else "") if note)
+        return f"{self.symbol} {self.day}".strip() + (f" ({notes})" if notes else "")
 
 
 @dataclass(frozen=True)
@@ -29,15 +71,13 @@ class PriceRows:
 
     Attributes:
         layout: `long`, `wide` or `folder`.
-        symbols: names.
         codes: intp `[rows]`, which of `symbols` a row is about.
         days: datetime64[D] `[rows]`.
-        prices: float64 `[rows]` of each role that the files have, NaN where a cell is missing.
-        own: float64 `[rows]` of each numeric column beside prices, by heading, NaN where a cell is missing.
+        prices, own: float64 `[rows]` of each role, of each other numeric column, NaN where a cell is missing.
         files: names of the files of each symbol.
         counts: of rows and files, under the names that `DataReport` has.
         ignored: headings of unused columns, and keys of unused partitions.
-        found: suspicious rows that are not among these any more.
+        found: suspicious rows that were left out.
     """
 
     layout: str
@@ -52,7 +92,6 @@ class PriceRows:
     found: tuple[SuspiciousRow, ...] = ()
 
     def kept(self, rows: NDArray[np.bool_]) -> "PriceRows":
-        """Return some rows."""
         prices = {role: values[rows] for role, values in self.prices.items()}
         own = {name: values[rows] for name, values in self.own.items()}
         return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
@@ -62,94 +101,92 @@ class PriceRows:
         kept = np.ones(len(self.days), dtype=np.bool_)
         for row in suspicious:
             own, day = self.codes == self.symbols.index(row.symbol), np.datetime64(row.day)
-            kept &= ~(own & (self.days < day if row.ends_a_scale else self.days == day))
+            of_another_scale = row.kind in ("jump", "adjusted late")
+            kept &= ~(own & (self.days < day if of_another_scale else self.days == day))
         left_out = tuple(replace(row, left_out=True) for row in suspicious)
         return replace(self.kept(kept), found=(*self.found, *left_out))
 
     def between(self, first: str | None, last: str | None) -> "PriceRows":
         """Return the rows of the days from `first` to `last`, both included; None: no bound."""
-        rows = np.ones(len(self.days), dtype=np.bool_)
-        if first is not None:
-            rows &= self.days >= np.datetime64(first)
-        if last is not None:
-            rows &= self.days <= np.datetime64(last)
-        return self.kept(rows)
+        begin, end = np.datetime64(first or "0001-01-01"), np.datetime64(last or "9999-12-31")
+        return self.kept((self.days >= begin) & (self.days <= end))
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Positions of rows with another one of their symbol and time, those together, and which is the first of them."""
+
+    rows: NDArray[np.intp]
+    starts: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, codes: NDArray[np.intp], times: NDArray[np.datetime64]) -> "Repeats":
+        keys = pd.DataFrame({"code": codes, "time": times.astype(np.int64)})
+        rows = np.flatnonzero(keys.duplicated(keep=False))
+        rows = rows[np.lexsort((times[rows], codes[rows]))]
+        return cls(rows, ~keys.iloc[rows].duplicated().to_numpy())
+
+    def differing(self, cells: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return whether the cell of each of `rows` differs from that of the one before of its symbol and time."""
+        codes, _ = pd.factorize(cells[self.rows], use_na_sentinel=True)
+        return np.asarray(~self.starts & (codes != np.concatenate([codes[:1], codes[:-1]])))
 
 
 def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: MarketConfig, where: str) -> PriceRows:
-    """Return the rows of all files as those of days.
-
-    Args:
-        parts: rows of each file.
-        names: of the files.
-        market: names the symbols, the exchange's time zone, and what becomes of bars within days.
-        where: the source, for messages.
+    """Return the rows of all files, `parts`, with their names, as those of days.
 
     Raises:
-        InputError: symbols differ in case alone; stamps may be of two days; or there are bars within days, and days are
-            not to be formed of them, or cannot be.
+        InputError: symbols differ in case alone; timestamps may be of two days; or there are bars within days, and days
+            are not to be formed of them, or cannot be. `where` names the source.
     """
     symbols = _symbols(parts, market, where)
-    position = {symbol: code for code, symbol in enumerate(symbols)}
+    codes = {symbol: code for code, symbol in enumerate(symbols)}
     files: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for part, name in zip(parts, names, strict=True):
         for symbol in part.symbols:
             files[symbol] += (name,)
-    codes = np.concatenate(
-        [np.array([position.get(s, -1) for s in part.symbols], dtype=np.intp)[part.codes] for part in parts]
-    )
-    kept = codes >= 0
-
-    def joined(columns: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64]:
-        whole = [np.full(len(part.codes), np.nan) for part in parts]
-        return np.concatenate([own if column is None else column for column, own in zip(columns, whole, strict=True)])[
-            kept
-        ]
-
-    roles = [role for role in PRICE_ROLES if any(role in part.prices for part in parts)]
-    values: dict[str, NDArray[np.float64]] = {role: joined([part.prices.get(role) for part in parts]) for role in roles}
-    own = dict.fromkeys(name for part in parts for name in part.own)
-    # A column of the data may be called like a price.
-    values |= {f"{_OWN}{name}": joined([part.own.get(name) for part in parts]) for name in own}
-    stamps = Stamps(
-        *(np.concatenate([getattr(part.stamps, name) for part in parts])[kept] for name in ("instants", "offsets"))
-    )
-    local = np.concatenate([on_clock(part.stamps, _zone_of(part, market)) for part in parts])[kept]
-    codes = codes[kept]
-    counts = {
-        "files": len(parts),
-        "rows": sum(part.read for part in parts),
-        "undated_rows": sum(part.undated for part in parts),
-        "unsorted_rows": sum(_unsorted(part) for part in parts),
-    }
-    days = local.astype("datetime64[D]")
+    tables, unsorted = [], 0
+    for part in parts:
+        times, time_zone = part.rows["timestamp"], market.time_zone
+        if time_zone is None and part.vendor is not None and (times != times.dt.normalize()).any():
+            time_zone = part.vendor.time_zone
+        earlier = part.rows.groupby("code")["timestamp"].diff() < pd.Timedelta(0)
+        unsorted += int(earlier.sum()) // (len(part.symbols) if part.layout == "wide" else 1)
+        own = np.array([codes.get(symbol, -1) for symbol in part.symbols], dtype=np.intp)[part.rows["code"]]
+        tables.append(part.rows.assign(code=own, local=to_time_zone(part.rows, time_zone)))
+    rows = pd.concat(tables, ignore_index=True)
+    del tables
+    if (rows["code"] < 0).any():
+        rows = rows[rows["code"] >= 0]
+    rows = rows.assign(utc=to_utc(rows), day=rows["local"].dt.normalize())
+    counts = {"files": len(parts), "rows": sum(part.read for part in parts), "unsorted_rows": unsorted}
+    counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
-    zoned = ~np.isnan(stamps.offsets)
-    if are_bars_within_days(codes, stamps.utc, days):
-        _require_days_of_bars(codes, stamps, days, market, where)
-        bars = form_days(codes, symbols, stamps.utc, local, values, where)
-        codes, days, values = bars.codes, bars.days, bars.values
-        if bars.unfinished and market.suspicious != "keep":
-            finished = days < np.datetime64(bars.unfinished)
-            codes, days = codes[finished], days[finished]
-            values = {name: column[finished] for name, column in values.items()}
-            found = (SuspiciousRow("unfinished", "", bars.unfinished, left_out=True),)
-        counts |= {"bars": bars.bars, "formed_days": len(codes), "duplicate_rows": bars.repeated}
+    zoned = rows["offset"].notna()
+    if _are_bars(rows):
+        _refuse_bars(rows, market, where)
+        rows, repeated, unfinished = _days_of_bars(rows, symbols, where)
+        counts |= {"bars": int(rows["bars"].sum()), "duplicate_rows": repeated}
+        if unfinished and market.suspicious != "keep":
+            rows = rows[rows["day"] < unfinished]
+            found = (SuspiciousRow("unfinished", "", unfinished, left_out=True),)
+        counts["formed_days"] = len(rows)
     elif zoned.any():
-        unplaced = zoned & (stamps.offsets == 0.0) & (local == stamps.instants) & (local != days)
+        unplaced = (rows["offset"] == 0.0) & (rows["local"] == rows["timestamp"]) & (rows["local"] != rows["day"])
         if unplaced.any() and market.time_zone is None:
             raise InputError(
-                f"{where} has stamps of days in UTC that are not at midnight, as {local[unplaced][0]}, so nothing says "
-                f"which days they are of{settings_to_add({'time_zone': likely_zone(stamps.at(zoned))})}"
+                f"{where} has stamps of days in UTC that are not at midnight, as "
+                f"{rows['local'][unplaced].iloc[0].isoformat()}, so nothing says which days they are of"
+                f"{settings_to_add({'time_zone': likely_time_zone(pd.DatetimeIndex(rows['utc'][zoned]))})}"
             )
-        refuse_shifted_weeks(days[zoned], market.time_zone, where)
+        _refuse_shifted_weeks(rows["day"][zoned].to_numpy().astype("datetime64[D]"), market.time_zone, where)
     return PriceRows(
         layout="folder" if len(parts) > 1 else parts[0].layout,
         symbols=symbols,
-        codes=codes,
-        days=days,
-        prices={role: values[role] for role in roles},
-        own={name: values[f"{_OWN}{name}"] for name in own},
+        codes=rows["code"].to_numpy(),
+        days=rows["day"].to_numpy().astype("datetime64[D]"),
+        prices={role: rows[role].to_numpy() for role in PRICE_ROLES if role in rows},
+        own={name.removeprefix(OWN): rows[name].to_numpy() for name in map(str, rows) if name.startswith(OWN)},
         files=dict(files),
         counts=counts,
         ignored=tuple(dict.fromkeys(name for part in parts for name in part.ignored)),
@@ -163,82 +200,117 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
     found = dict.fromkeys(
         symbol
         for part in parts
-        for symbol, rows in zip(part.symbols, np.bincount(part.codes, minlength=len(part.symbols)), strict=True)
+        for symbol, rows in zip(part.symbols, np.bincount(part.rows["code"], minlength=len(part.symbols)), strict=True)
         if rows and (wanted is None or symbol in wanted)
     )
     if not found:
         raise InputError(f"{where} has no row with a date and a symbol: give dates as YYYY-MM-DD, and a symbol.")
     if missing := sorted(set(market.symbols) - found.keys()):
         raise InputError(f"market.symbols names '{missing[0]}', which is not in {where}: correct it or leave it out.")
-    spelled: dict[str, str] = {}
-    for symbol in found:
-        other = spelled.setdefault(symbol.casefold(), symbol)
-        if other != symbol and wanted is None:
-            raise InputError(
-                f"{where} has the symbols '{other}' and '{symbol}', which differ in case alone: write both alike if "
-                "they are one, or name all symbols that are to be read in market.symbols."
-            )
+    spelled = {symbol.casefold(): symbol for symbol in found}
+    if wanted is None and len(spelled) < len(found):
+        one = next(symbol for symbol in found if spelled[symbol.casefold()] != symbol)
+        raise InputError(
+            f"{where} has the symbols '{one}' and '{spelled[one.casefold()]}', which differ in case alone: write both "
+            "alike if they are one, or name all symbols that are to be read in market.symbols."
+        )
     return tuple(found) if any(part.layout == "wide" for part in parts) else tuple(sorted(found))
 
 
-def _zone_of(part: FileRows, market: MarketConfig) -> str | None:
-    """Return the time zone by which a file's stamps become days: what is named, or its vendor's for midnights."""
-    if market.time_zone is not None or part.vendor is None or not len(part.codes):
-        return market.time_zone
-    at_midnight = part.stamps.instants == part.stamps.instants.astype("datetime64[D]")
-    return None if at_midnight.all() else part.vendor.time_zone
+def _are_bars(rows: pd.DataFrame) -> bool:
+    """Return whether most days of symbols have rows at several times, or some at many: a live row makes few of both."""
+    if rows["utc"].nunique() == rows["day"].nunique():
+        return False
+    rows = rows[["code", "utc", "day"]].drop_duplicates()
+    several = rows.duplicated(["code", "day"], keep=False)
+    share = float(several[~rows.duplicated(["code", "day"])].mean())
+    times = rows["utc"][several]
+    return share > _MANY_DAYS or (share > _SOME_DAYS and (times - times.dt.normalize()).nunique() > _MANY_TIMES)
 
 
-def _unsorted(part: FileRows) -> int:
-    """Count rows that lie before the preceding row of their symbol; a row of a wide file counts once."""
-    instants = part.stamps.instants
-    if part.layout == "wide":
-        rows = instants[:: len(part.symbols)]
-        return int((rows[1:] < rows[:-1]).sum())
-    order = np.argsort(part.codes, kind="stable")
-    codes, instants = part.codes[order], instants[order]
-    return int(((codes[1:] == codes[:-1]) & (instants[1:] < instants[:-1])).sum())
-
-
-def _require_days_of_bars(
-    codes: NDArray[np.intp], stamps: Stamps, days: Days, market: MarketConfig, where: str
-) -> None:
-    """Refuse bars within days of which no days are to be formed, or by nothing that is known."""
+def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
+    """Refuse bars within days that are not to form days, or of which nothing says which days."""
     found: dict[str, str] = {} if market.intraday == "aggregate" else {"intraday": "aggregate"}
-    zoned = ~np.isnan(stamps.offsets)
-    if market.time_zone is None and (stamps.offsets == 0.0).any():
-        found["time_zone"] = likely_zone(stamps.at(stamps.offsets == 0.0))
+    in_utc = rows["offset"] == 0.0
+    if market.time_zone is None and in_utc.any():
+        found["time_zone"] = likely_time_zone(pd.DatetimeIndex(rows["utc"][in_utc]))
     if found:
         raise InputError(
             f"{where} has bars within days: give daily bars, or have days formed of them, from midnight to midnight on "
             f"the exchange's clock{settings_to_add(found)}"
         )
-    if market.time_zone is not None and not zoned.all():
+    if market.time_zone is not None and rows["offset"].isna().any():
         raise InputError(
             f"{where} has bars within days without a time zone, which may be on the exchange's clock or in UTC: leave "
             "market.time_zone out in the first case, and write the stamps with +00:00 in the second."
         )
-    rows = pd.DataFrame({"code": codes, "day": days, "instant": stamps.utc}).drop_duplicates().groupby("code")
-    daily = rows.size()[(rows.size() == rows["day"].nunique()) & (rows.size() >= _DAYS_TO_JUDGE_BY)]
-    if len(daily):
+    own = rows[["code", "utc", "day"]].drop_duplicates().groupby("code")
+    if ((own.size() == own["day"].nunique()) & (own.size() >= _DAYS_TO_JUDGE_BY)).any():
         raise InputError(
             f"{where} has symbols with one row a day beside others with bars within days: give one kind of them alone, "
             "or name the symbols to be read in market.symbols."
         )
 
 
-def refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None:
+def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:
+    """Return the days that bars form, the number of bars that came again, and the last day if its bars end early.
+
+    Bars are ordered and come again in UTC: a clock that is put back shows an hour twice.
+    """
+    values = [name for name in map(str, rows) if name in PRICE_ROLES or name.startswith(OWN)]
+    bars = rows[rows[values].notna().any(axis=1)].sort_values(["code", "utc"], kind="stable")
+    _refuse_sessions_over_midnight(bars["day"].to_numpy().astype("datetime64[D]"), where)
+    again = bars.duplicated(["code", "utc"]).to_numpy()
+    places = np.flatnonzero(again)
+    for name in values:
+        before, own = bars[name].to_numpy()[places - 1], bars[name].to_numpy()[places]
+        for number in np.flatnonzero((before != own) & ~(np.isnan(before) & np.isnan(own))):
+            symbol, instant = symbols[bars["code"].iloc[places[number]]], bars["local"].iloc[places[number]]
+            raise InputError(
+                f"{where}: '{symbol}' has several bars at {instant}, with {name} {before[number]:g} and "
+                f"{own[number]:g}: leave one bar an instant, and write stamps with their time zone."
+            )
+    rows = bars[~again]
+    days = rows.groupby(["code", "day"])
+    formed = {name: getattr(days[name], _DAY_OF_BARS.get(name, "last"))(min_count=1) for name in values}
+    table = pd.DataFrame({**formed, "bars": days.size()}).reset_index()
+    # The last day may end earlier than usual, by more than a bar.
+    seconds = (bars["local"] - bars["day"]).dt.total_seconds()
+    last, steps = seconds.groupby(bars["day"]).max(), np.diff(np.unique(seconds))
+    usual = last.iloc[:-1].median() - (np.median(steps) if steps.size else 0.0)
+    is_short = len(last) > _DAYS_TO_JUDGE_BY and last.iloc[-1] < usual
+    return table, len(bars) - len(rows), str(last.index[-1].date()) if is_short else ""
+
+
+def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
+    """Refuse bars whose sessions begin or end on a day of the weekend: by midnights they would form a day more."""
+    days, bars = np.unique(days, return_counts=True)
+    # The first and the last may be cut.
+    weekdays, bars = weekdays_of(days[1:-1]), bars[1:-1]
+    usual = bars[weekdays < SATURDAY]
+    for weekday, name in ((SATURDAY, "Saturdays"), (_SUNDAY, "Sundays")):
+        own = bars[weekdays == weekday]
+        if usual.size and 20 * own.size >= usual.size and 2 * np.median(own) < np.median(usual):
+            raise InputError(
+                f"{where} has few bars on {name} ({int(np.median(own))}, {int(np.median(usual))} on other days), so "
+                "sessions go over midnight, or the stamps are on another clock than the exchange's: write them with "
+                "their time zone and name the exchange's in market.time_zone, or give daily bars."
+            )
+
+
+def _refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None:
     """Refuse weeks from Tuesday to Saturday, and by a time zone from Sunday to Thursday: the days are others."""
-    counts = np.bincount(weekdays_of(np.unique(days)), minlength=7)
+    days = np.unique(days)
+    counts = np.bincount(weekdays_of(days), minlength=7)
     regular = 4 * counts >= counts.max()
-    if len(np.unique(days)) < _DAYS_TO_JUDGE_BY:
+    if len(days) < _DAYS_TO_JUDGE_BY:
         return
-    if regular[_SATURDAY] and not regular[_MONDAY] and not regular[_SUNDAY]:
+    if regular[SATURDAY] and not regular[_MONDAY] and not regular[_SUNDAY]:
         advice = "add `--set market.time_zone=America/New_York`" if time_zone is None else "leave market.time_zone out"
         raise InputError(
             f"{where} has days from Tuesday to Saturday, so its stamps in UTC are those of the end of a day: {advice}."
         )
-    if time_zone is not None and regular[_SUNDAY] and not regular[_FRIDAY] and not regular[_SATURDAY]:
+    if time_zone is not None and regular[_SUNDAY] and not regular[_FRIDAY] and not regular[SATURDAY]:
         raise InputError(
             f"{where} has days from Sunday to Thursday in {time_zone}, so its stamps are dates, or on another "
             "exchange's clock: leave market.time_zone out, or name that exchange's."
@@ -253,33 +325,114 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
     Args:
         days: datetime64[D] `[days]`, increasing.
         known: bool `[days, symbols]`, there is a price.
-        symbols: names.
-        source: the name of the source, for messages.
-
-    Raises:
-        InputError: over half of the symbols with enough rows are such.
     """
-    spacings = {
-        symbol: spacing
-        for symbol, column in zip(symbols, known.T, strict=True)
-        if (spacing := _spacing(np.diff(days[column]).astype(np.int64))) is not None
-    }
+    spacings: dict[str, int] = {}
+    for symbol, column in zip(symbols, known.T, strict=True):
+        gaps = np.diff(days[column]).astype(np.int64)
+        if len(gaps) >= _DAYS_TO_JUDGE_BY:
+            usual = float(np.median(gaps))
+            regular = ((gaps >= 0.8 * usual) & (gaps <= 1.25 * usual)).mean() >= 0.8
+            spacings[symbol] = round(usual) if regular else 0
     longer = {symbol: spacing for symbol, spacing in spacings.items() if spacing > 1}
-    if not longer or 2 * len(longer) <= len(spacings):
-        return
-    usual = int(np.median(list(longer.values())))
-    name = next((name for name, (low, high) in _NAMES_OF_BARS.items() if low <= usual <= high), f"{usual}-day")
-    raise InputError(
-        f"{source}: most rows of {len(longer)} of {len(symbols)} symbols, '{next(iter(longer))}' first, follow each "
-        f"other after about {usual} days: these look like {name} bars. Holding days, windows and yearly figures count "
-        "trading days: give daily bars."
-    )
+    if 2 * len(longer) > len(spacings):
+        spacing = int(np.median(list(longer.values())))
+        name = next((each for each, days_of in _BARS.items() if spacing in days_of), f"{spacing}-day")
+        raise InputError(
+            f"{source}: most rows of {len(longer)} of {len(symbols)} symbols, '{next(iter(longer))}' first, follow "
+            f"each other after about {spacing} days: these look like {name} bars. Holding days, windows and yearly "
+            "figures count trading days: give daily bars."
+        )
 
 
-def _spacing(gaps: NDArray[np.int64]) -> int | None:
-    """Return by how many days most rows follow each other, 0 if they do so irregularly; None: too few rows to judge."""
-    if len(gaps) < _DAYS_TO_JUDGE_BY:
-        return None
-    usual = float(np.median(gaps))
-    near = (gaps >= 0.8 * usual) & (gaps <= 1.25 * usual)
-    return round(usual) if near.mean() >= 0.8 else 0
+def absurd(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
+    """Return the rows in the panel that make metrics absurd: `market.suspicious` decides on them."""
+    return tuple(row for row in rows if row.kind not in _HARMLESS and not row.left_out)
+
+
+def sentences(rows: Sequence[SuspiciousRow], shown: int = 5) -> list[str]:
+    """Return a sentence for each kind of suspicious rows."""
+    found = []
+    for kind, words in _SENTENCES.items():
+        if own := [str(row) for row in rows if row.kind == kind]:
+            more = f" and {len(own) - shown:,} more" if len(own) > shown else ""
+            found.append(f"{words}: {', '.join(own[:shown])}{more}.")
+    return found
+
+
+def suspicious_prices(
+    days: Days, symbols: Sequence[str], raw: Mapping[Role, Grid], prices: Mapping[Role, Grid]
+) -> Iterator[SuspiciousRow]:
+    """Find suspicious prices, float64 `[days, symbols]` of each role.
+
+    Args:
+        days: datetime64[D] `[days]`.
+        symbols: names.
+        raw: prices as the files have them.
+        prices: open, high, low and close after cleaning, on the scale of adjusted closes.
+    """
+    for column, symbol in enumerate(symbols):
+        closes = raw["close"][:, column]
+        for row in np.flatnonzero(closes <= 0.0):
+            yield SuspiciousRow("not positive", symbol, str(days[row]), f"{closes[row]:g}")
+        own = np.flatnonzero(~np.isnan(prices["close"][:, column]))
+        found = _of_bars(*(prices[role][own, column] for role in ("open", "high", "low", "close")))
+        for kind, place, detail in (*found, *_late(raw["adjusted_close"][own, column], closes[own])):
+            yield SuspiciousRow(kind, symbol, str(days[own[place]]), detail)
+
+
+def _of_bars(opened: Grid, high: Grid, low: Grid, close: Grid) -> Iterator[Finding]:
+    before = np.concatenate([close[:1], close[:-1]])
+    spikes: list[int] = []
+    # Closes by a factor of three from the one before, to which one of the next comes back.
+    for row in np.flatnonzero(np.abs(np.diff(np.log(close), prepend=np.log(close[:1]))) >= np.log(_SPIKE)).tolist():
+        # The way back is none of its own.
+        if not spikes or row - 1 != spikes[-1]:
+            later = np.abs(np.log(close[row + 1 : row + 1 + _SPIKE_DAYS] / before[row])) <= np.log(_BACK)
+            spikes += range(row, row + 1 + int(later.argmax())) if later.any() else ()
+    for row in spikes:
+        yield "spike", row, f"close {close[row]:g} after {close[max(row - 1, 0)]:g}"
+    for role, values in (("open", opened), ("high", high), ("low", low)):
+        far = (values >= _SPIKE * np.maximum(close, before)) | (values <= np.minimum(close, before) / _SPIKE)
+        for row in set(np.flatnonzero(far).tolist()) - set(spikes):
+            yield "spike", row, f"{role} {values[row]:g}, close {close[row]:g}"
+    for kind, row, detail in _jumps(np.where(np.isnan(opened), close, opened), close):
+        if row not in spikes and row - 1 not in spikes:
+            yield kind, row, detail
+    if len(close) > 1 and not (1.0 - _LAST_LOSS) * close[-2] < close[-1] < _JUMP * close[-2]:
+        yield "last day", len(close) - 1, f"{close[-2]:g} to {close[-1]:g}"
+    starts = np.flatnonzero(np.diff(close, prepend=np.nan) != 0.0)
+    for row, length in zip(starts.tolist(), np.diff(starts, append=len(close)).tolist(), strict=True):
+        if length >= _STALE_DAYS:
+            yield "stale", row, f"{length:,} days"
+
+
+def _jumps(first: Grid, close: Grid) -> Iterator[Finding]:
+    """Find changes of closes of ten or more standard deviations of daily log returns of the 20 days before and after.
+
+    Most of these days have changing closes. The change is a factor of two or more, or that to the day's first price is
+    within 3 % of a split's.
+    """
+    overnight, moves = np.log(first[1:] / close[:-1]), np.log(close[1:] / close[:-1])
+    for move in np.flatnonzero(np.maximum(np.abs(overnight), np.abs(moves)) > np.log(1.5) - _SPLIT_TOLERANCE).tolist():
+        distances = np.abs(overnight[move] - _SPLIT_MOVES)
+        split = _SPLITS[int(distances.argmin())] if distances.min() <= _SPLIT_TOLERANCE else None
+        sides = moves[max(move - _DAYS_AROUND, 0) : move], moves[move + 1 : move + 1 + _DAYS_AROUND]
+        around = [side for side in sides if len(side) >= _FEWEST_DAYS_AROUND]
+        deviation, size = max((side.std() for side in around), default=np.inf), abs(moves[move])
+        # Closes that stood still, then jump, are stale.
+        changing = all(np.median(np.abs(side)) for side in around)
+        if changing and size >= _SPLIT_DEVIATIONS * deviation and (split is not None or size >= np.log(_LARGE)):
+            before, after = close[move], close[move + 1]
+            is_split = split is not None and max(split, 1 / split) >= _LARGE
+            # Of the last day nothing shows whether it stays.
+            stays = (is_split or max(after / before, before / after) >= _JUMP) and move + 2 < len(close)
+            ratio = f", {split.numerator}:{split.denominator}" if split else ""
+            yield "jump" if stays else "move", move + 1, f"{before:g} to {after:g}{ratio}"
+
+
+def _late(adjusted: Grid, close: Grid) -> Iterator[Finding]:
+    """Find the day on which adjusted closes begin, if closes before it would seem to jump to them."""
+    factor = np.where((adjusted > 0.0) & (close > 0.0), adjusted, np.nan) / np.where(close > 0.0, close, np.nan)
+    known = np.flatnonzero(~np.isnan(factor))
+    if len(known) and known[0] > 0 and not 1.0 / _LATE_FACTOR < factor[known[0]] < _LATE_FACTOR:
+        yield "adjusted late", int(known[0]), f"{factor[known[0]]:.3f} of the close"

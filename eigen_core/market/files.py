@@ -1,42 +1,47 @@
-"""Which files prices are read from: one file, a folder of them, or a folder of partitions."""
+"""Price files: one file, a folder of them, or a folder of partitions; and whether memory suffices to read them."""
 
+import gzip
 import hashlib
+import io
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from eigen_core.bundled import path_of_data
-from eigen_core.errors import InputError
+import torch
 
-_FORMS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".feather": "arrow",
-    ".arrow": "arrow",
-    ".ipc": "arrow",
-}
+from eigen_core.bundled import path_of_data
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.memory import headroom_bytes
+from eigen_core.units import size
+
+BYTES_PER_BYTE = 8
+"""Resident memory at the peak per byte of text that is read, until there is a panel. In processes of their own 6.3 to
+8.0 were measured of files of 17, 51 and 120 MB, and 7.0 to 8.3 of a file a symbol, 15 to 105 MB together."""
+WIDE_BYTES_PER_BYTE = 33
+"""The same where each column is a symbol and 6 bytes are a day of it: 31.7 to 33.6 of files of 20, 58 and 136 MB."""
+# Less than this is little beside what loading torch takes: whether a run fits is for its plan to say.
+_LEAST_BYTES = 200_000_000
+# Prices shrink to a quarter or a tenth.
+_LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
+
+_FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
 # In a folder other text lies beside prices; Stooq's begins so.
 _TEXT_OF_PRICES = b"<TICKER>"
-_ARCHIVE = "is an archive: unpack it and give the file or folder."
-_OTHER = "is no file of prices that can be read: export its prices as CSV or Parquet, and give that."
 _ADVICE = {
-    **dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".tgz"), _ARCHIVE),
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers"), _OTHER),
-    **dict.fromkeys((".duckdb", ".ddb", ".db", ".sqlite", ".sqlite3", ".pkl", ".pickle"), _OTHER),
+    r"\.(zip|7z|rar|tar|tgz)": "is an archive: unpack it and give the file or folder.",
+    r"\.(xlsx?|xls[mb]|ods|numbers|duckdb|d?db|sqlite3?|pkl|pickle)": "is no file of prices that can be read: export "
+    "its prices as CSV or Parquet, and give that.",
+    "": "is of no known kind: give a file named .csv, .csv.gz or .parquet.",
 }
 # freqtrade's files are named like BTC_USDT-1d.feather.
-_LENGTH_OF_BARS = re.compile(r"-\d+[smhdwM](-futures|-spot)?$")
-# Names that are symbols and nothing else: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. What may be a part of a
-# symbol's history has a space, an underscore, a number after a hyphen, or a year at its end.
-_SYMBOL = re.compile(
-    r"(?!.*[-.]\d)(?!.*[^\W\d](19|20)\d{2})(?!(part|data|chunk)\W?\d)\^?[^\W_]+([-.^=&!$+][^\W_]*)*", re.IGNORECASE
-)
+_LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
+# Names that are symbols and nothing else: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. Names of parts of a symbol's
+# history have a space, an underscore, a number after a hyphen, or a year at the end.
+_SYMBOL = r"(?!.*[-.]\d)(?!.*[^\W\d](19|20)\d{2})(?!(part|data|chunk)\W?\d)\^?[^\W_]+([-.^=&!$+][^\W_]*)*"
 
 Partition = tuple[tuple[str, str], ...]
-"""Key and value of each folder `key=value` that a file lies in, as they are written."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,9 @@ class SourceFile:
     """A price file.
 
     Attributes:
-        path: where it lies.
         form: `csv`, `parquet` or `arrow`.
         symbol: whose prices it holds if it has no column of symbols; empty: its name does not say it.
-        sha256: of its bytes, in hexadecimal.
-        partition: of the folders that it lies in; empty: it is no part of a larger table.
+        partition: key and value of each folder `key=value` that it lies in, as they are written.
     """
 
     path: Path
@@ -62,16 +65,28 @@ class SourceFile:
         """Its name, with the folders of its partition."""
         return "/".join([*(f"{key}={value}" for key, value in self.partition), self.path.name])
 
+    def read(self) -> bytes:
+        """Return its bytes, decompressed; raise InputError if it cannot be read, has changed, or is damaged."""
+        try:
+            content = self.path.read_bytes()
+            if hashlib.sha256(content).hexdigest() != self.sha256:
+                raise InputError(f"{self.path} changed while it was read: start again when it is complete.")
+            if not content.startswith(b"\x1f\x8b"):
+                return content
+            most = _most_bytes(len(content))
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{self.path} is damaged: it cannot be decompressed ({error}).") from error
+        except OSError as error:
+            raise InputError(_unreadable(self.path, error)) from error
+        if len(content) > most:
+            raise InputError(f"{self.path} decompresses to more than {_LARGEST_RATIO} times its size: give prices.")
+        return content
+
 
 @dataclass(frozen=True)
 class Source:
-    """Everything that prices are read from.
-
-    Attributes:
-        path: the file or folder.
-        files: the price files, ordered by name.
-        ignored: names of what else the folder holds.
-    """
+    """The file or folder that prices are read from, its price files by name, and names of what else it holds."""
 
     path: Path
     files: tuple[SourceFile, ...]
@@ -79,11 +94,7 @@ class Source:
 
 
 def find_source(data: str | None, symbol_from: str | None = None) -> Source:
-    """Find and hash the price files of `config.market.data`.
-
-    Args:
-        data: path, name of bundled prices, or None for the default ones.
-        symbol_from: where the symbol is in a file's name; see `MarketConfig.symbol_from`.
+    """Find and hash the price files of `MarketConfig.data`, whose names have the symbol as `symbol_from` says.
 
     Raises:
         InputError: there is no such file or folder, it holds no price file, or one cannot be read; or `data` can be
@@ -91,93 +102,98 @@ def find_source(data: str | None, symbol_from: str | None = None) -> Source:
     """
     path = path_of_data(data)
     try:
-        return _source_at(path, symbol_from)
+        if path.is_dir():
+            files, ignored = _files_in(path, (), symbol_from)
+            if not files:
+                raise InputError(_without_prices(path))
+            return Source(path, tuple(files), tuple(ignored))
+        if not path.exists():
+            raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
+        if not _form_of(path):
+            raise InputError(f"{path} {_advice_on(path)}")
+        if not path.is_file():
+            raise InputError(f"{path} is a pipe or a device: give a file or a folder of files.")
+        return Source(path, (_source_file(path, (), symbol_from, alone=True),))
     except OSError as error:
-        raise InputError(unreadable(path, error)) from error
-
-
-def unreadable(path: Path, error: OSError) -> str:
-    """Return the sentence about a file that cannot be opened."""
-    return f"{error.filename or path} cannot be read ({error.strerror}): check the name and the permissions."
+        raise InputError(_unreadable(path, error)) from error
 
 
 def symbol_in(name: str, symbol_from: str) -> str:
-    """Return the symbol that a file's name has by a pattern as `{symbol}-1d-{part}.csv`; empty: it is not so named."""
+    """Return the symbol in a file's name by a pattern as `{symbol}-1d-{part}.csv`; empty: the name is no such one."""
     pattern = re.escape(symbol_from).replace(r"\{symbol\}", "(?P<symbol>.+?)").replace(r"\{part\}", r"\d.*?")
     found = re.fullmatch(pattern, name, re.IGNORECASE)
     return found["symbol"] if found else ""
 
 
-def _source_at(path: Path, symbol_from: str | None) -> Source:
-    if path.is_dir():
-        return _folder_at(path, symbol_from)
-    if not path.exists():
-        raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
-    if _form_of(path) is None:
-        advice = _ADVICE.get(path.suffix.lower(), "is of no known kind: give a file named .csv, .csv.gz or .parquet.")
-        raise InputError(f"{path} {advice}")
-    if not path.is_file():
-        raise InputError(f"{path} is a pipe or a device, which cannot be read twice: give a file or a folder of files.")
-    symbol = _stem(path) if symbol_from is None else _named_symbol(path, symbol_from)
-    return Source(path, (_source_file(path, symbol, ()),))
+def require_memory_to_read(source: Source, config: Config) -> None:
+    """Refuse price files that take more memory to read, by their sizes, than is left before the guard's hard line."""
+    text = 0
+    for path in (file.path for file in source.files):
+        text += (length := path.stat().st_size)
+        if path.suffix == ".gz" and length > 4:
+            with path.open("rb") as file:
+                file.seek(-4, 2)
+                # The length before compression, modulo 4 GiB; it may be damaged.
+                text += max(0, min(int.from_bytes(file.read(), "little"), _most_bytes(length)) - length)
+    need = text * (WIDE_BYTES_PER_BYTE if config.market.layout == "wide" else BYTES_PER_BYTE)
+    if need >= _LEAST_BYTES and need > (left := headroom_bytes(config.memory, torch.device("cpu"))):
+        raise InputError(
+            f"{source.path} holds {size(text)} of prices: to read them takes some {size(need)} of memory, and "
+            f"{size(left)} can be taken here. Give fewer days or symbols, or more memory."
+        )
 
 
-def _folder_at(path: Path, symbol_from: str | None) -> Source:
-    found, ignored = _entries(path)
-    if not found:
-        raise InputError(_without_prices(path))
-    files = []
-    for file, partition in found:
-        if symbol_from is not None:
-            symbol = _named_symbol(file, symbol_from)
-        else:
-            stem = _stem(file)
-            of_freqtrade = _form_of(file) == "arrow" and stem != file.stem
-            symbol = stem if not partition and (of_freqtrade or _SYMBOL.fullmatch(stem)) else ""
-        files.append(_source_file(file, symbol, partition))
-    return Source(path, tuple(files), ignored)
+def _most_bytes(compressed: int) -> int:
+    return max(_DECOMPRESSED_BYTES, _LARGEST_RATIO * compressed)
 
 
-def _named_symbol(path: Path, symbol_from: str) -> str:
-    symbol = symbol_in(path.name, symbol_from)
-    if not symbol:
+def _unreadable(path: Path, error: OSError) -> str:
+    return f"{error.filename or path} cannot be read ({error.strerror}): check the name and the permissions."
+
+
+def _source_file(path: Path, partition: Partition, symbol_from: str | None, alone: bool = False) -> SourceFile:
+    stem = Path(re.sub(r"\.gz$", "", path.name, flags=re.IGNORECASE)).stem
+    named = re.sub(_LENGTH_OF_BARS, "", stem) if _form_of(path) == "arrow" else stem
+    is_symbol = alone or (not partition and (named != stem or re.fullmatch(_SYMBOL, stem, re.IGNORECASE)))
+    symbol = named if is_symbol else ""
+    if symbol_from is not None and not (symbol := symbol_in(path.name, symbol_from)):
         raise InputError(f"{path} is not named as market.symbol_from={symbol_from} says: rename it or change that.")
-    return symbol
+    with path.open("rb") as file:
+        return SourceFile(path, _form_of(path), symbol, hashlib.file_digest(file, "sha256").hexdigest(), partition)
 
 
 def _without_prices(folder: Path) -> str:
     entries = sorted(folder.iterdir())
-    for entry in entries:
-        if entry.is_dir() and any(_is_price_file(file) for file in entry.iterdir()):
-            return (
-                f"{folder} holds price files in folders like {entry.name} only: name such a folder like "
-                f"symbol={entry.name} if that is the symbol, or give it alone."
-            )
-    for entry in entries:
-        if entry.suffix.lower() in _ADVICE:
-            return f"The folder {folder} holds no price file: {entry.name} {_ADVICE[entry.suffix.lower()]}"
-    return f"The folder {folder} holds no price file: put one CSV or Parquet file a symbol into it."
+    inner = [entry.name for entry in entries if entry.is_dir() and any(map(_is_price_file, entry.iterdir()))]
+    if inner:
+        return (
+            f"{folder} holds price files in folders like {inner[0]} only: name such a folder like symbol={inner[0]} if "
+            "that is the symbol, or give it alone."
+        )
+    found = [f"{entry.name} {_advice_on(entry)}" for entry in entries if _advice_on(entry) != _ADVICE[""]]
+    advice = found[0] if found else "put one CSV or Parquet file a symbol into it."
+    return f"The folder {folder} holds no price file: {advice}"
 
 
-def _entries(folder: Path, partition: Partition = ()) -> tuple[list[tuple[Path, Partition]], tuple[str, ...]]:
-    """Return the price files of a folder and of its partitions, and the names of what is none."""
-    found: list[tuple[Path, Partition]] = []
+def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tuple[list[SourceFile], list[str]]:
+    """Return the price files of a folder and of its partitions, and the names of all else."""
+    files: list[SourceFile] = []
     ignored: list[str] = []
     for entry in sorted(folder.iterdir()):
         key, divided, value = entry.name.partition("=")
         if _is_price_file(entry):
-            found.append((entry, partition))
+            files.append(_source_file(entry, partition, symbol_from))
         elif key and divided and entry.is_dir():
-            inner, others = _entries(entry, (*partition, (key, value)))
-            found += inner
+            inner, others = _files_in(entry, (*partition, (key, value)), symbol_from)
+            files += inner
             ignored += [f"{entry.name}/{other}" for other in others]
         else:
             ignored.append(entry.name)
-    return found, tuple(ignored)
+    return files, ignored
 
 
 def _is_price_file(path: Path) -> bool:
-    if path.name.startswith(".") or _form_of(path) is None or not path.is_file():
+    if path.name.startswith(".") or not _form_of(path) or not path.is_file():
         return False
     if path.suffix.lower() != ".txt":
         return True
@@ -185,19 +201,13 @@ def _is_price_file(path: Path) -> bool:
         return file.read(len(_TEXT_OF_PRICES)) == _TEXT_OF_PRICES
 
 
-def _form_of(path: Path) -> str | None:
-    return _FORMS.get(Path(path.name.lower().removesuffix(".gz")).suffix)
+def _form_of(path: Path) -> str:
+    """Return the form of a file by its name, empty if it is none that can be read."""
+    forms = (form for form, ending in _FORMS.items() if re.fullmatch(rf".+{ending}(\.gz)?", path.name, re.IGNORECASE))
+    return next(forms, "")
 
 
-def _stem(path: Path) -> str:
-    stem = Path(path.name[:-3] if path.name.lower().endswith(".gz") else path.name).stem
-    return _LENGTH_OF_BARS.sub("", stem) if _form_of(path) == "arrow" else stem
-
-
-def _source_file(path: Path, symbol: str, partition: Partition) -> SourceFile:
-    form = _form_of(path)
-    if form is None:
-        raise ValueError(f"{path} is no price file")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return SourceFile(path, form, symbol, digest.hexdigest(), partition)
+def _advice_on(path: Path) -> str:
+    return next(
+        advice for ending, advice in _ADVICE.items() if re.search(rf"{ending}(\.gz)?$", path.name, re.IGNORECASE)
+    )

@@ -1,38 +1,49 @@
 """Price files as rows: which column is what is named, or known from all headings; nothing is guessed from the cells."""
 
-import hashlib
+import csv
+import io
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
 
 from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
+from eigen_core.market import vendors
 from eigen_core.market.advice import advice
-from eigen_core.market.cells import MARKERS, Cells, arrow_cells, csv_cells, decompressed
-from eigen_core.market.files import Source, SourceFile, symbol_in, unreadable
-from eigen_core.market.stamps import Stamps, UnreadableDateError, read_stamps, seconds_of_day
-from eigen_core.market.vendors import (
-    PRICE_ROLES,
-    SPELLINGS,
-    Role,
-    Vendor,
-    is_unnamed,
-    own_numbers,
-    plain,
-    vendor_of,
-    visible,
-)
+from eigen_core.market.dates import parse_dates, parse_times_of_day, to_text
+from eigen_core.market.files import Source, SourceFile, symbol_in
+from eigen_core.market.vendors import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
 
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+OWN = "own column "
+"""Before the headings of numeric columns beside prices, which may be called like a price."""
+
+_NO_VALUES = "na n/a #n/a nan -nan null none - -- . <na> nat #div/0! #value! #ref! #name? #num! #null!"
+_MARKERS = frozenset(("", *_NO_VALUES.split()))
+# Cells without a value. pandas compares them case by case; the usual spellings keep a column numeric.
+_MISSING = sorted({spelling for marker in _MARKERS for spelling in (marker, marker.upper(), marker.title(), "NaN")})
+_TEXT_ROLES: tuple[Role, ...] = ("date", "time", "symbol")
+_SEPARATORS = (",", ";", "\t", "|")
+_TWO_HEADINGS = re.compile(r"""\(('[^'\\]*'|"[^"\\]*"), ('[^'\\]*'|"[^"\\]*")\)""")
+_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_UNREADABLE = {
+    "csv": "is no CSV file: it is neither UTF-8 nor UTF-16 text. Save it in UTF-8, or give a Parquet file.",
+    "parquet": "is no Parquet file, or a damaged one: write it again, or give a CSV file.",
+    "arrow": "is no Arrow or Feather file, or a damaged one: write it again, or give a CSV file.",
+}
+_PANDAS_NOTES = ("index_columns", "column_indexes")
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _REPEATED, _CELLS_TO_JUDGE_BY = 0.5, 1_000
-_OF_PARTITIONS: tuple[Role, ...] = ("symbol", "date")
-_ROW_NUMBERS = frozenset(("index", "id", "row", "rownumber"))
+_ROW_NUMBERS = ("index", "id", "row", "rownumber")
 
 
 @dataclass(frozen=True)
@@ -40,54 +51,23 @@ class FileRows:
     """The rows of one file.
 
     Attributes:
-        layout: `long` or `wide`.
-        symbols: names, in the file's order if it is wide, else sorted.
-        codes: intp `[rows]`, which of `symbols` a row is about.
-        stamps: of the rows.
-        prices: float64 `[rows]` of each role that the file has, NaN where a cell is missing.
-        own: float64 `[rows]` of each numeric column beside prices, by heading, NaN where a cell is missing.
-        read: rows of the file.
-        undated: rows of the file that were left out, for they have no date or no symbol.
+        rows: `code`, which of `symbols` a row is about; `timestamp` and `offset` as `parse_dates` returns them; and in
+            float64, NaN where a cell is missing, prices under their roles and other columns after `OWN`.
+        read, undated: rows of the file, and those that were left out, for they have no date or no symbol.
         ignored: headings of unused columns, and keys of unused partitions.
-        vendor: whose layout it is; None: no vendor's.
     """
 
     layout: str
     symbols: tuple[str, ...]
-    codes: NDArray[np.intp]
-    stamps: Stamps
-    prices: dict[Role, NDArray[np.float64]]
-    own: dict[str, NDArray[np.float64]]
+    rows: pd.DataFrame
     read: int
     undated: int
     ignored: tuple[str, ...]
-    vendor: Vendor | None
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What the columns of a file are.
-
-    Attributes:
-        layout: `long` or `wide`.
-        roles: position of each column that is used; of a wide file those of date and time alone.
-        symbols: of a wide file, position and name of each symbol's column.
-        vendor: whose layout it is; None: no vendor's.
-    """
-
-    layout: str
-    roles: dict[Role, int]
-    symbols: tuple[tuple[int, str], ...] = ()
-    vendor: Vendor | None = None
+    vendor: vendors.Vendor | None
 
 
 def read_source(source: Source, market: MarketConfig, *, own_columns: bool = False) -> Iterator[FileRows]:
-    """Read the files of `source`, one after another.
-
-    Args:
-        source: the files.
-        market: names layout, columns, formats and symbols.
-        own_columns: read the numeric columns beside prices too.
+    """Read the files of `source`, one after another, as `market` says, with their other numeric columns or without.
 
     Raises:
         InputError: a file cannot be read, changed since it was found, or holds what is no price; or what its columns
@@ -95,274 +75,296 @@ def read_source(source: Source, market: MarketConfig, *, own_columns: bool = Fal
     """
     for file in source.files:
         try:
-            content = file.path.read_bytes()
-        except OSError as error:
-            raise InputError(unreadable(file.path, error)) from error
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise InputError(f"{file.path} changed while it was read: start again when it is complete.")
-        table = _Table.of(content, file, market)
-        yield table.wide_rows() if table.used.layout == "wide" else table.long_rows(own_columns)
+            content = file.read()
+            table = _csv_table(content, file, market) if file.form == "csv" else _arrow_table(content, file, market)
+            del content
+            rows = table.rows(own_columns)
+        except LayoutError as error:
+            raise InputError(f"{file.path}{error}") from error
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{file.path} {_UNREADABLE[file.form]}") from error
+        except csv.Error as error:
+            words = f"has a first line that is no headings ({error}): write short ones there."
+            raise InputError(f"{file.path} {words}") from error
+        except pd.errors.ParserError as error:
+            reason = str(error).removeprefix("Error tokenizing data. C error: ").strip().rstrip(".")
+            raise InputError(f"{file.path} cannot be read as CSV: {reason}.") from error
+        yield rows
 
 
-def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
-    """Return what the columns with these headings are; None: it is neither named nor known.
-
-    Raises:
-        InputError: a named column is not there.
-    """
-    named: dict[Role, int] = {}
-    for role in SPELLINGS:
-        heading = getattr(market.columns, role)
-        if heading is not None:
-            found = [position for position, name in enumerate(names) if visible(name) == visible(heading)]
-            if not found:
-                raise InputError(
-                    f"market.columns.{role} names '{heading}', which is no heading; there are {_listed(names)}."
-                )
-            named[role] = found[0]
-    vendor = None if named else vendor_of(names)
-    roles = named | _known(names, vendor, set(named.values()), set(named))
-    if "date" not in roles and is_unnamed(names[0]):
-        roles["date"] = 0
-    if roles.get("time") == roles.get("date"):
-        roles.pop("time", None)
-    if "close" not in roles and "adjusted_close" in roles:
-        roles["close"] = roles.pop("adjusted_close")
-    if vendor is not None or {"close", "symbol"} & named.keys() or _is_long(names, roles):
-        return Columns("long", roles, vendor=vendor) if {"date", "close"} <= roles.keys() else None
-    if market.layout == "wide":
-        used: dict[Role, int] = {"date": roles.get("date", 0)}
-        if "time" in named:
-            used["time"] = named["time"]
-        symbols = [
-            (position, visible(name))
-            for position, name in enumerate(names)
-            if position not in used.values() and not is_unnamed(name)
-        ]
-        return Columns("wide", used, tuple(symbols))
-    return None
-
-
-def _known(names: Sequence[str], vendor: Vendor | None, taken: set[int], given: set[Role]) -> dict[Role, int]:
-    """Return the positions of the columns whose headings are those of the long layout, or of a vendor."""
-    positions: dict[str, int] = {}
-    for position, name in enumerate(names):
-        if position not in taken:
-            positions.setdefault(plain(name), position)
-    roles: dict[Role, int] = {}
-    for role, spellings in SPELLINGS.items():
-        own = (vendor.roles[role],) if vendor is not None and role in vendor.roles else spellings
-        if role not in given and (found := [positions[name] for name in own if name in positions]):
-            roles[role] = found[0]
-    return roles
-
-
-def _is_long(names: Sequence[str], roles: dict[Role, int]) -> bool:
-    """Return whether roles that headings have are those of the long layout: a close alone may as well be a ticker."""
-    if not {"date", "close"} <= roles.keys():
-        return False
-    others = [name for position, name in enumerate(names) if position not in roles.values() and not is_unnamed(name)]
-    enough = {"symbol", "volume", "adjusted_close"} & roles.keys() or {"open", "high", "low"} <= roles.keys()
-    return bool(enough) or not others
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Table:
-    """One price file: where it lies, its cells, and what its columns are."""
+    """A file's headings and cells, whose columns are labelled by position, and how messages count its rows.
 
-    where: str
+    Where there are two lines of headings, `names` are the fields, and `tickers` of each column but the first.
+    """
+
     file: SourceFile
     market: MarketConfig
-    cells: Cells
-    used: Columns
-    unused_keys: tuple[str, ...] = field(default=())
+    names: tuple[str, ...]
+    tickers: tuple[str, ...]
+    cells: pd.DataFrame
+    row_word: str = "row"
+    first_row: int = 1
+    used: Columns = field(default_factory=lambda: Columns({}, ()))
 
-    @classmethod
-    def of(cls, content: bytes, file: SourceFile, market: MarketConfig) -> "_Table":
-        where = str(file.path)
-        content = decompressed(content, where)
-        if not content.strip():
-            raise InputError(f"{where} is empty: give a file with dates and prices.")
-        cells = csv_cells(content, where, market) if file.form == "csv" else arrow_cells(content, file.form, where)
-        if cells.rows == 0:
-            raise InputError(f"{where} has headings but no rows: give a file with dates and prices.")
-        unused = []
-        for key, value in file.partition:
-            spelled = next((SPELLINGS[role] for role in _OF_PARTITIONS if plain(key) in SPELLINGS[role]), ())
-            if spelled and not any(plain(name) in spelled for name in cells.names):
-                column = pd.Series(np.full(cells.rows, "" if value == _NO_VALUE else unquote(value), dtype=object))
-                cells = Cells((*cells.names, key), (*cells.columns, column), cells.first_row, cells.row_word)
-            elif key not in cells.names:
-                unused.append(key)
-        used = _columns_or_advice(cells, where, market)
-        return cls(where, file, market, cells, used, tuple(unused))
-
-    def long_rows(self, own_columns: bool) -> FileRows:
-        roles, names = self.used.roles, self.cells.names
-        symbols = self._symbols()
-        codes, found = pd.factorize(symbols, sort=True)
-        stamps = self._stamps()
-        if "symbol" not in roles and pd.Series(stamps.instants).dropna().duplicated().mean() > _REPEATED:
-            raise InputError(
-                f"{self.where} has several rows of most dates, and no column of symbols{self._advice(missing=True)}"
+    def rows(self, own_columns: bool) -> FileRows:
+        if not len(self.cells):
+            raise LayoutError(" has headings but no rows: give a file with dates and prices.")
+        unused = [key for key, value in self.file.partition if not self._has(key, value)]
+        names = (*dict.fromkeys(self.names), "Ticker") if self.tickers else self.names
+        used = columns_of(names, self.market)
+        if used is None:
+            raise LayoutError(
+                f" has the columns {vendors.listed(names)}, which are neither those of the long layout (date, symbol, "
+                f"open, high, low, close, volume) nor those of a known vendor{self._advice(guess=True)}"
             )
-        prices: dict[Role, NDArray[np.float64]] = {
-            role: self._numbers(roles[role]) for role in PRICE_ROLES if role in roles
-        }
-        others = [
-            position for position, name in enumerate(names) if position not in roles.values() and not is_unnamed(name)
-        ]
-        own = [position for position in others if own_columns and self._is_own(position)]
-        _refuse_repeated([visible(names[position]) for position in (*roles.values(), *own)], names, self.where)
-        complete = ~np.isnat(stamps.instants) & (symbols != "").to_numpy(dtype=np.bool_)
+        self.used = used
+        timestamps = self._timestamps()
+        kept = timestamps["timestamp"].notna()
+        own = [place for place in used.others if own_columns and self._is_own(self.names.index(names[place]))]
+        columns: dict[str, int] = {role: used.roles[role] for role in PRICE_ROLES if role in used.roles}
+        columns |= {OWN + visible(names[place]): place for place in own}
+        blocks, codes = {"": columns}, None
+        if "close" not in columns:
+            wanted = {*self.market.symbols, *self.market.context}
+            own = [place for place in used.others if not self.market.symbols or visible(names[place]) in wanted]
+            blocks = {visible(names[place]): {"close": place} for place in own}
+            if not own:
+                raise LayoutError(f" has none of market.symbols; it has {vendors.listed(names)}.")
+        elif self.tickers:
+            pairs = list(zip(self.tickers, self.names[1:], strict=True))
+            places = {key: place for place, key in enumerate(pairs, 1)}
+            if repeated_pairs := [pair for pair, count in Counter(pairs).items() if count > 1]:
+                ticker, name = repeated_pairs[0]
+                raise LayoutError(f" has several columns of '{ticker}' named '{name}': leave one of them.")
+            blocks = {
+                ticker: {name: places[key] for name, at in columns.items() if (key := (ticker, names[at])) in places}
+                for ticker in filter(None, self.tickers)
+            }
+        else:
+            texts = self._symbols()
+            codes, symbols = pd.factorize(texts, sort=True)
+            kept &= texts != ""
+            if "symbol" not in used.roles and timestamps["timestamp"].dropna().duplicated().mean() > _REPEATED:
+                raise LayoutError(
+                    f" has several rows of most dates, and no column of symbols{self._advice(guess=True)}"
+                )
+        parts = []
+        for number, block in enumerate(blocks.values()):
+            numbers = {name: self._numbers(place) for name, place in block.items()}
+            parts.append(timestamps.assign(code=number if codes is None else codes, **numbers)[kept])
+        counts = Counter(map(visible, names))
+        if repeated := [name for place in (*used.roles.values(), *own) if counts[name := visible(names[place])] > 1]:
+            raise LayoutError(f" has several columns named '{repeated[0]}': leave one of them.")
+        times = len(blocks) if self.tickers else 1
         return FileRows(
-            layout="long",
-            symbols=tuple(str(name) for name in found),
-            codes=codes[complete],
-            stamps=stamps.at(complete),
-            prices={role: values[complete] for role, values in prices.items()},
-            own={visible(names[position]): self._numbers(position)[complete] for position in own},
-            read=self.cells.rows,
-            undated=int(self.cells.rows - complete.sum()),
-            ignored=(*(names[position] for position in others if position not in own), *self.unused_keys),
-            vendor=self.used.vendor,
+            layout="long" if "close" in columns else "wide",
+            symbols=tuple(blocks) if codes is None else tuple(map(str, symbols)),
+            rows=pd.concat(parts or [timestamps.assign(code=0)[:0]], ignore_index=True),
+            read=len(self.cells) * times,
+            undated=int((~kept).sum()) * times,
+            ignored=(*(names[place] for place in used.others if place not in own), *unused),
+            vendor=used.vendor,
         )
 
-    def wide_rows(self) -> FileRows:
-        stamps = self._stamps()
-        wanted = {*self.market.symbols, *self.market.context} if self.market.symbols else None
-        columns = [each for each in self.used.symbols if wanted is None or each[1] in wanted]
-        names = tuple(symbol for _, symbol in columns)
-        if not names:
-            raise InputError(f"{self.where} has none of market.symbols; it has {_listed(self.cells.names)}.")
-        _refuse_repeated(names, names, self.where)
-        closes = np.stack([self._numbers(position) for position, _ in columns], axis=1)
-        dated = ~np.isnat(stamps.instants)
-        rows = np.repeat(np.flatnonzero(dated), len(names))
-        return FileRows(
-            layout="wide",
-            symbols=names,
-            codes=np.tile(np.arange(len(names)), int(dated.sum())),
-            stamps=stamps.at(rows),
-            prices={"close": closes[dated].ravel()},
-            own={},
-            read=self.cells.rows,
-            undated=int(self.cells.rows - dated.sum()),
-            ignored=(*(name for _, name in self.used.symbols if name not in names), *self.unused_keys),
-            vendor=None,
-        )
+    def _has(self, key: str, value: str) -> bool:
+        """Return whether a partition's key is a column; it becomes one if it is the symbol or the date."""
+        aliases = next((ALIASES[role] for role in ("symbol", "date") if heading_key(key) in ALIASES[role]), ())
+        if aliases and not self.tickers and not any(heading_key(name) in aliases for name in self.names):
+            self.cells[len(self.names)] = "" if value == _NO_PARTITION else unquote(value)
+            self.names = (*self.names, key)
+        return key in self.names
 
     def _symbols(self) -> "pd.Series[str]":
         """Return the symbol of each row, empty where there is none."""
         if "symbol" in self.used.roles:
-            column = self.cells.columns[self.used.roles["symbol"]]
-            if pd.api.types.is_float_dtype(column.dtype):
-                # Numbers of symbols, of which some are missing.
-                column = column.map("{:.0f}".format, na_action="ignore").astype("str")
-            texts = column.astype("str").where(column.notna(), "")
-            kinds = pd.Series(texts.unique(), dtype="str")
-            return texts.map(dict(zip(kinds, map(visible, kinds), strict=True))).astype("str")
+            texts = to_text(self.cells[self.used.roles["symbol"]])
+            return texts.map({text: visible(text) for text in texts.unique()}).astype("str")
         symbol, vendor = self.file.symbol, self.used.vendor
         if vendor is not None and vendor.symbol_from is not None and not self.market.symbol_from:
             symbol = symbol_in(re.sub(r"\.[a-z.]*$", ".csv", self.file.path.name), vendor.symbol_from) or symbol
         if not symbol:
-            raise InputError(
-                f"{self.where} has no column of symbols, and its name may be more than a symbol"
-                f"{self._advice(symbol=self.file.path.name)}"
-            )
-        return pd.Series(np.full(self.cells.rows, visible(symbol), dtype=object), dtype="str")
+            given = self._advice(file_name=self.file.path.name)
+            raise LayoutError(f" has no column of symbols, and its name may be more than a symbol{given}")
+        return pd.Series(visible(symbol), index=self.cells.index, dtype="str")
 
-    def _stamps(self) -> Stamps:
-        position, vendor = self.used.roles["date"], self.used.vendor
+    def _timestamps(self) -> pd.DataFrame:
+        place, vendor = self.used.roles["date"], self.used.vendor
         formats = (self.market.date_format,) if self.market.date_format else vendor.date_formats if vendor else ()
-        try:
-            stamps = read_stamps(self.cells.columns[position], formats)
-        except UnreadableDateError as error:
-            text = str(self.cells.columns[position].iloc[error.row])
-            raise InputError(
-                f"{self._cell(position, error.row)}: '{_shortened(text)}' is no date as "
-                f"{' or '.join(formats) or '2024-12-31'}{self._advice()}"
-            ) from error
-        if "time" not in self.used.roles:
-            return stamps
-        times = self.used.roles["time"]
-        seconds = np.where(np.isnat(stamps.instants), 0.0, seconds_of_day(self.cells.columns[times]))
-        if np.isnan(seconds).any():
-            row = int(np.argmax(np.isnan(seconds)))
-            text = str(self.cells.columns[times].iloc[row])
-            raise InputError(f"{self._cell(times, row)}: '{_shortened(text)}' is no time of day: write 16:00:00.")
-        days = stamps.instants.astype("datetime64[D]").astype("datetime64[s]")
-        at_time = days + seconds.astype(np.int64).astype("timedelta64[s]")
-        if ((stamps.instants != days) & (stamps.instants != at_time) & ~np.isnat(days)).any():
-            raise InputError(
-                f"{self.where} has times of day in two columns, '{self.cells.names[position]}' and "
-                f"'{self.cells.names[times]}', and they differ: leave one of them."
-            )
-        return Stamps(at_time, stamps.offsets)
+        parsed = parse_dates(self.cells[place], formats)
+        if not (valid := parsed.pop("valid")).all():
+            raise self._refused(place, ~valid, f"no date as {' or '.join(formats) or '2024-12-31'}{self._advice()}")
+        if "time" in self.used.roles:
+            written, times = parsed["timestamp"], self.used.roles["time"]
+            seconds = np.where(written.isna(), 0.0, parse_times_of_day(self.cells[times]))
+            if np.isnan(seconds).any():
+                raise self._refused(times, np.isnan(seconds), "no time of day: write 16:00:00.")
+            days = written.dt.normalize()
+            parsed["timestamp"] = days + seconds.astype(np.int64).astype("timedelta64[s]")
+            if (written.notna() & (written != days) & (written != parsed["timestamp"])).any():
+                raise LayoutError(
+                    f" has times of day in two columns, '{self.names[place]}' and '{self.names[times]}', and they "
+                    "differ: leave one of them."
+                )
+        return parsed
 
-    def _numbers(self, position: int) -> NDArray[np.float64]:
-        """Return the cells of the column at `position` as float64 `[rows]`, NaN where there is none."""
-        column = self.cells.columns[position]
-        if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_datetime64_any_dtype(column.dtype):
-            raise InputError(self._not_a_number(position, 0, str(column.iloc[0])))
-        if pd.api.types.is_numeric_dtype(column.dtype):
+    def _numbers(self, place: int) -> NDArray[np.float64]:
+        column = self.cells[place]
+        if pd.api.types.is_numeric_dtype(column.dtype) and column.dtype.kind != "b":
             return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-        texts = column.astype("str").where(column.notna(), "").str.strip()
-        numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-        if self.used.vendor is not None and self.used.vendor.own_numbers:
-            numbers = own_numbers(texts)
-        wrong = np.isnan(numbers) & ~texts.str.lower().isin(MARKERS).to_numpy(dtype=np.bool_)
+        texts = to_text(column)
+        numbers = pd.to_numeric(texts, errors="coerce")
+        if self.used.vendor is not None and self.used.vendor.has_units:
+            # Numbers as $1,234.50, 1.00M and 0.5%.
+            parts = texts.str.replace(",", "").str.extract(r"^([-+]?)\$?([-+]?[0-9]*\.?[0-9]+)\s*([KMBT]?)%?$")
+            numbers = pd.to_numeric(parts[1], errors="coerce") * parts[2].fillna("").map(_UNITS)
+            numbers = numbers.where(parts[0] != "-", -numbers)
+        wrong = numbers.isna() & ~texts.str.lower().isin(_MARKERS)
         if wrong.any():
-            row = int(np.argmax(wrong))
-            raise InputError(self._not_a_number(position, row, str(texts.iloc[row])))
-        return numbers
+            raise self._refused(place, wrong, f"no number as 1234.5{self._advice()}")
+        return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
-    def _is_own(self, position: int) -> bool:
-        """Return whether most of an unused column are numbers, which are not those of rows."""
-        column = self.cells.columns[position].dropna().head(_CELLS_TO_JUDGE_BY)
-        if plain(self.cells.names[position]) in _ROW_NUMBERS or pd.api.types.is_bool_dtype(column.dtype):
-            return False
-        if pd.api.types.is_datetime64_any_dtype(column.dtype) or column.empty:
+    def _is_own(self, place: int) -> bool:
+        """Return whether most cells of an unused column are numbers, which are not those of rows."""
+        column = self.cells[place].dropna().head(_CELLS_TO_JUDGE_BY)
+        if heading_key(self.names[place]) in _ROW_NUMBERS or column.dtype.kind in "bM":
             return False
         return bool(pd.to_numeric(column, errors="coerce").notna().mean() > 0.5)
 
-    def _cell(self, position: int, row: int) -> str:
-        cells = self.cells
-        line = cells.first_row + row % (cells.file_rows or cells.rows)
-        return f"{self.where}, {cells.row_word} {line:,}, column '{cells.names[position]}'"
+    def _refused(self, place: int, wrong: ArrayLike, kind: str) -> LayoutError:
+        """Return the refusal of the first cell that is wrong."""
+        row = int(np.argmax(wrong))
+        text = str(self.cells[place].iloc[row]).strip()
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        where = f", {self.row_word} {self.first_row + row:,}, column '{self.names[place]}'"
+        return LayoutError(f"{where}: '{shown}' is {kind}")
 
-    def _not_a_number(self, position: int, row: int, text: str) -> str:
-        return f"{self._cell(position, row)}: '{_shortened(text)}' is no number as 1234.5{self._advice()}"
-
-    def _advice(self, symbol: str = "", missing: bool = False) -> str:
-        columns = dict(zip(self.cells.names, self.cells.columns, strict=True))
-        return advice(columns, self.market, None if missing else self.used, symbol)
+    def _advice(self, guess: bool = False, file_name: str = "") -> str:
+        columns = {name: self.cells[place] for place, name in enumerate(self.names)}
+        return advice(columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name)
 
 
-def _columns_or_advice(cells: Cells, where: str, market: MarketConfig) -> Columns:
-    try:
-        used = columns_of(cells.names, market)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        content = content.decode("utf-16").encode()
+    content = content.removeprefix(b"\xef\xbb\xbf").rstrip() + b"\n"
+    if content == b"\n":
+        raise LayoutError(" is empty: give a file with dates and prices.")
+    if b"\0" in content:
+        raise OSError("text holds no NUL")
+    ending = re.search(rb"\r\n|\r|\n", content)
+    if ending is not None and ending.group() == b"\r":
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    stream = io.BytesIO(content)
+    above = content[:4].lower() == b"sep="
+    separator = stream.readline()[4:].decode().strip("\r\n")[:1] if above else ""
+    begin = stream.tell()
+    lines = [stream.readline() for _ in range(3)]
+    texts = [line.decode().rstrip("\r\n") for line in lines]
+    separator = separator or max(_SEPARATORS, key=texts[0].count)
+    names, tickers, skipped = vendors.headings_of(
+        [tuple(map(visible, next(csv.reader([text], delimiter=separator), []))) for text in texts]
+    )
+    as_text = _text_columns(names, market)
+    start = begin + sum(map(len, lines[:skipped]))
+    marks = (".", None) if len(as_text) == len(names) else _marks(content, start, separator, market)
+    # Lines may end with a separator.
+    for width in (len(names), len(names) + 1):
+        stream.seek(0)
+        missing: Any = {place: _MISSING for place in range(width) if place not in as_text}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                cells = pd.read_csv(
+                    stream, sep=separator, header=None, skiprows=above + skipped, names=list(range(width)),
+                    index_col=False, dtype=dict.fromkeys(as_text, "str"), keep_default_na=False, na_values=missing,
+                    skipinitialspace=True, skip_blank_lines=False, low_memory=False, encoding="utf-8",
+                    decimal=marks[0], thousands=marks[1],
+                )  # fmt: skip
+        except pd.errors.ParserWarning:
+            continue
+        if width == len(names) or cells[width - 1].isna().all():
+            break
+    else:
+        raise LayoutError(" has rows with more cells than it has headings: give each column a heading.")
+    if lost := content.count(b"\n", start) - len(cells):
+        raise LayoutError(f" has a quotation mark without its second one, which hides {lost:,} lines: remove it.")
+    return _Table(file, market, names, tickers, cells.loc[:, : len(names) - 1], "line", above + skipped + 1)
+
+
+def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
+    """Return the positions of dates, times of day and symbols, which are text, whatever they look like."""
+    used = columns_of(names, market)
     if used is None:
-        raise InputError(
-            f"{where} has the columns {_listed(cells.names)}, which are neither those of the long layout (date, "
-            "symbol, open, high, low, close, volume) nor those of a known vendor"
-            f"{advice(dict(zip(cells.names, cells.columns, strict=True)), market, None)}"
+        aliases = {alias for role in _TEXT_ROLES for alias in ALIASES[role]}
+        return {0} | {place for place, name in enumerate(names) if heading_key(name) in aliases}
+    if used.vendor is not None and used.vendor.has_units:
+        return set(range(len(names)))
+    return {place for role, place in used.roles.items() if role in _TEXT_ROLES}
+
+
+def _marks(content: bytes, start: int, separator: str, market: MarketConfig) -> tuple[str, str | None]:
+    """Return the decimal mark of a file's numbers, and the mark between thousands, None where there is none."""
+    if market.decimal is not None:
+        return market.decimal, {".": ",", ",": "."}[market.decimal]
+    commas = content.find(b'"' if separator == "," else b",", start) >= 0
+    if separator == "," and not commas:
+        return ".", None
+
+    def is_written(mark: str, other: str, sure: bool) -> bool:
+        # A comma is inside of a cell only if the cell is quoted.
+        quoted = separator == "," == mark
+        before = '(?<=")' if quoted else f'(?<![^{re.escape(separator)}"\\n])'
+        after = '(?=")' if quoted else f'(?=[{re.escape(separator)}"\\r\\n])'
+        one, two = re.escape(mark), re.escape(other)
+        grouped = rf"[1-9]\d{{0,2}}(?:{one}\d{{3}})+{after}"
+        decimals = rf"(?!{grouped})(?:\d{{1,3}}(?:{two}\d{{3}})+|\d*){one}\d+{after}"
+        pattern = re.compile(f"{before}[-+]?{decimals if sure else grouped}".encode())
+        return pattern.search(content, start) is not None
+
+    if commas and is_written(",", ".", sure=True):
+        return ",", "."
+    if is_written(".", ",", sure=True):
+        return ".", "," if commas else None
+    if is_written(",", ".", sure=False) or (separator != "," and is_written(".", ",", sure=False)):
+        raise LayoutError(
+            " has numbers like 1.234 or 1,234, and no other number says whether this is less than 2 or more than "
+            "1,000: add `--set market.decimal=.` or `--set market.decimal=,`."
         )
-    return used
+    return ".", None
 
 
-def _refuse_repeated(used: Sequence[str], names: Sequence[str], where: str) -> None:
-    counts = Counter(map(visible, names))
-    if repeated := [name for name in used if counts[name] > 1]:
-        raise InputError(f"{where} has several columns named '{repeated[0]}': leave one of them.")
-
-
-def _listed(names: Sequence[str], shown: int = 6) -> str:
-    listed = ", ".join(f"'{name}'" for name in names[:shown])
-    return listed if len(names) <= shown else f"{listed} and {len(names) - shown} more"
-
-
-def _shortened(text: str, characters: int = 40) -> str:
-    return text if len(text) <= characters else f"{text[:characters]}..."
+def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
+    if file.form == "parquet":
+        stored = pq.read_table(pa.BufferReader(content))
+    else:
+        stored = (pa.ipc.open_file if content.startswith(b"ARROW1") else pa.ipc.open_stream)(content).read_all()
+    schema = stored.schema
+    try:
+        # What pandas has noted on the data frame that was written, nothing where it cannot be read.
+        notes = dict(schema.pandas_metadata or {})
+    except (ValueError, TypeError, RecursionError):
+        notes = {}
+    index, levels_noted = (each if isinstance(each := notes.get(key), list) else [] for key in _PANDAS_NOTES)
+    stored = stored.select(sorted(range(len(schema)), key=lambda place: schema.names[place] not in index))
+    # Some programs write text as bytes.
+    binary = {pa.binary(), pa.large_binary()}
+    fields = [pa.field(each.name, pa.string() if each.type in binary else each.type) for each in stored.schema]
+    stored = stored.cast(pa.schema(fields))
+    stored.validate(full=True)
+    try:
+        cells = stored.to_pandas(date_as_object=False)
+    except KeyError as error:
+        raise LayoutError(f" has a time zone that is not known ({error}): write dates as YYYY-MM-DD.") from error
+    names, tickers, _ = vendors.headings_of([tuple(map(str, cells.columns)), (), ()])
+    cells.columns = pd.RangeIndex(len(names))
+    # A data frame of two headings a column has names like ('Close', 'AAPL').
+    pairs = [pair for name in names[1:] if (pair := _TWO_HEADINGS.fullmatch(name))]
+    if len(pairs) == len(names) - 1:
+        titles = [str(each.get("name") or "") for each in levels_noted if isinstance(each, dict)]
+        first, second = titles if len(titles) == 2 else ("", "")
+        levels = [(first, *(pair[1][1:-1] for pair in pairs)), (second, *(pair[2][1:-1] for pair in pairs)), ()]
+        if (found := vendors.headings_of(levels))[1]:
+            names, tickers, _ = found
+    return _Table(file, market, names, tickers, cells)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from eigen_core.config import TradingConfig
-from eigen_core.market.stamps import Days, weekdays_of
-from eigen_core.market.suspicious import SuspiciousRow, sentences
+from eigen_core.market.dates import Days, weekdays_of
+from eigen_core.market.days import SuspiciousRow, sentences
 
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 

@@ -1,4 +1,4 @@
-"""The layouts of vendors that are read without a word said, each known by all of its headings."""
+"""Headings of the long layout, and the layouts of vendors, each known by all of its headings."""
 
 import re
 import unicodedata
@@ -6,41 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
+from eigen_core.config import MarketConfig
+from eigen_core.errors import InputError
 
 Role = Literal["date", "time", "symbol", "open", "high", "low", "close", "adjusted_close", "volume"]
 
 PRICE_ROLES: tuple[Role, ...] = ("open", "high", "low", "close", "adjusted_close", "volume")
 
-SPELLINGS: dict[Role, tuple[str, ...]] = {
+ALIASES: dict[Role, tuple[str, ...]] = {
     "date": ("date", "datetime", "timestamp", "tradedate", "time"),
     "time": ("time",),
     "symbol": ("symbol", "ticker"),
-    "open": ("open",),
-    "high": ("high",),
-    "low": ("low",),
-    "close": ("close",),
+    **{role: (role,) for role in PRICE_ROLES},
     "adjusted_close": ("adjclose", "adjustedclose"),
     "volume": ("volume", "vol"),
 }
-"""Headings of the long layout as `plain` has them; the earlier one is taken where a file has several."""
+"""Headings of the long layout, as `heading_key` returns them; a file that has several has the first one's."""
 
-_ENGLISH_DATES = ("%m/%d/%Y", "%d/%m/%Y", "%b %d, %Y")
-_YFINANCE = frozenset(
-    ("open", "high", "low", "close", "adjclose", "volume", "dividends", "stocksplits", "capitalgains", "repaired?")
-)
-_UNSEEN = re.compile(r"[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+
+
+class LayoutError(InputError):
+    """A file cannot be read as it is. The message goes on after the name of the file."""
 
 
 def visible(text: str) -> str:
     """Return text without invisible characters and surrounding spaces."""
-    return _UNSEEN.sub("", text.replace("\u00a0", " ")).strip()
+    return _INVISIBLE.sub("", text.replace("\u00a0", " ")).strip()
 
 
-def plain(heading: str) -> str:
+def heading_key(heading: str) -> str:
     """Return a heading without case, spaces and the marks that programs put around and between words."""
     return re.sub(r"[\s_\-./*<>]", "", unicodedata.normalize("NFKC", visible(heading)).casefold())
 
@@ -52,106 +47,152 @@ def is_unnamed(heading: str) -> bool:
 
 @dataclass(frozen=True)
 class Vendor:
-    """How one vendor writes prices.
+    """The layout of a vendor's files.
 
     Attributes:
-        name: of the vendor.
-        headings: plain headings that a file must have, and `others` that it may have.
-        roles: plain heading of each role that is not called as in the long layout.
-        date_formats: of its dates: the only one that fits all of them is taken; empty: as in the long layout.
-        time_zone: of the exchanges whose midnights stamps of days in UTC are.
-        symbol_from: names of its files; None: a file is named after its symbol.
-        own_numbers: numbers have a currency, commas between thousands, or the letter of a unit.
+        headings: keys of the headings that a file must have, separated by spaces; `optional`: that it may have.
+        roles: key of the heading of each role that has another one than in the long layout.
+        date_formats: of its dates; the only one that fits all of them is used. Empty: as in the long layout.
+        time_zone: whose midnights, in UTC, are the dates.
+        symbol_from: pattern of file names; None: a file is named after its symbol.
+        has_units: numbers have a currency, commas between thousands, or the letter of a unit.
     """
 
-    name: str
-    headings: frozenset[str]
-    others: frozenset[str] = frozenset()
+    headings: str
+    optional: str = ""
     roles: dict[Role, str] = field(default_factory=dict)
     date_formats: tuple[str, ...] = ()
     time_zone: str | None = None
     symbol_from: str | None = None
-    own_numbers: bool = False
+    has_units: bool = False
+
+    def fits(self, keys: set[str]) -> bool:
+        needed = set(self.headings.split())
+        return needed <= keys <= needed | set(self.optional.split())
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-VENDORS = (
-    Vendor(
-        "Polygon",
-        _words("ticker volume open close high low windowstart transactions"),
+VENDORS = {
+    "Polygon": Vendor(
+        "ticker volume open close high low windowstart transactions",
         roles={"date": "windowstart"},
         time_zone="America/New_York",
     ),
-    Vendor(
-        "nasdaq.com",
-        _words("date closelast open high low"),
-        _words("volume"),
-        roles={"close": "closelast"},
-        date_formats=("%m/%d/%Y",),
-        own_numbers=True,
+    "nasdaq.com": Vendor(
+        "date closelast open high low", "volume", {"close": "closelast"}, date_formats=("%m/%d/%Y",), has_units=True
     ),
-    Vendor(
-        "investing.com",
-        _words("date price open high low change%"),
-        _words("vol"),
-        roles={"close": "price"},
-        date_formats=_ENGLISH_DATES,
-        own_numbers=True,
+    "investing.com": Vendor(
+        "date price open high low change%",
+        "vol",
+        {"close": "price"},
+        date_formats=("%m/%d/%Y", "%d/%m/%Y", "%b %d, %Y"),
+        has_units=True,
     ),
-    Vendor(
-        "Binance",
-        _words("opentime open high low close volume closetime"),
-        _words(
-            "quotevolume quoteassetvolume count numberoftrades takerbuyvolume takerbuyquotevolume "
-            "takerbuybaseassetvolume takerbuyquoteassetvolume ignore"
-        ),
-        roles={"date": "opentime"},
+    "Binance": Vendor(
+        "opentime open high low close volume closetime",
+        "quotevolume quoteassetvolume count numberoftrades takerbuyvolume takerbuyquotevolume takerbuybaseassetvolume "
+        "takerbuyquoteassetvolume ignore",
+        {"date": "opentime"},
         symbol_from="{symbol}-{part}.csv",
     ),
-)
-"""Beside these, files of Stooq, freqtrade and DuckDB have the headings of the long layout; those of yfinance have two
-lines of them (`level_of_fields`)."""
+}
+"""Files of Stooq, freqtrade and DuckDB have the headings of the long layout, those of yfinance two lines of them."""
 
-KLINES = (
+# Files of the spot market in Binance's archive have no headings, but these.
+_KLINES = (
     *("open_time", "open", "high", "low", "close", "volume", "close_time", "quote_volume", "count"),
     *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
 )
-"""Headings of Binance's archive, whose files of the spot market have none."""
+_YFINANCE = "open high low close adjclose volume dividends stocksplits capitalgains repaired?"
 
 
-def vendor_of(names: Sequence[str]) -> Vendor | None:
-    """Return the vendor whose file has exactly these headings, and None if they are of none."""
-    found = {plain(name) for name in names if not is_unnamed(name)}
-    return next((each for each in VENDORS if each.headings <= found <= each.headings | each.others), None)
+@dataclass(frozen=True)
+class Columns:
+    """Positions of a file's columns: of each role that is used, and of the other ones with a heading.
+
+    Of a wide file the others are those of symbols, and no role is `close`.
+    """
+
+    roles: dict[Role, int]
+    others: tuple[int, ...]
+    vendor: Vendor | None = None
 
 
-def are_klines(cells: Sequence[str]) -> bool:
-    """Return whether the first line of a file without headings is one of Binance's archive."""
-    stamps = [cells[position].strip() for position in (0, 6)] if len(cells) == len(KLINES) else []
-    return bool(stamps) and all(re.fullmatch(r"\d{13}|\d{16}", stamp) for stamp in stamps)
+def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
+    """Return what the columns with these headings are; None: it is neither named nor known.
+
+    Raises:
+        LayoutError: a named column is not there.
+    """
+    seen = [visible(name) for name in names]
+    named: dict[Role, int] = {}
+    for role in ALIASES:
+        if (heading := getattr(market.columns, role)) is not None:
+            if visible(heading) not in seen:
+                raise LayoutError(
+                    f": market.columns.{role} names '{heading}', which is no heading; there are {listed(names)}."
+                )
+            named[role] = seen.index(visible(heading))
+    headed = [place for place, name in enumerate(names) if not is_unnamed(name)]
+    keys = {heading_key(names[place]): place for place in reversed(headed) if place not in named.values()}
+    vendor = None if named else next((each for each in VENDORS.values() if each.fits(set(keys))), None)
+    aliases = ALIASES | {role: (key,) for role, key in (vendor.roles if vendor else {}).items()}
+    roles = {role: keys[alias] for role in ALIASES for alias in reversed(aliases[role]) if alias in keys} | named
+    if "date" not in roles and is_unnamed(names[0]):
+        roles["date"] = 0
+    if roles.get("time") == roles.get("date"):
+        roles.pop("time", None)
+    if "close" not in roles and "adjusted_close" in roles:
+        roles["close"] = roles.pop("adjusted_close")
+    others = tuple(place for place in headed if place not in roles.values())
+    is_whole = {"date", "close"} <= roles.keys()
+    # A close beside other columns may as well be a ticker.
+    is_long = {"symbol", "volume", "adjusted_close"} & roles.keys() or {"open", "high", "low"} <= roles.keys()
+    if vendor is not None or {"close", "symbol"} & named.keys() or (is_whole and (is_long or not others)):
+        return Columns(roles, others, vendor) if is_whole else None
+    if market.layout == "long":
+        return None
+    used: dict[Role, int] = {"date": roles.get("date", 0)}
+    if "time" in named:
+        used["time"] = named["time"]
+    return Columns(used, tuple(place for place in headed if place not in used.values()))
 
 
-def level_of_fields(upper: Sequence[str], lower: Sequence[str]) -> int | None:
+def headings_of(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    """Return headings, tickers if there is a second line of headings, and number of lines, by cells of the first three.
+
+    Raises:
+        LayoutError: they are no headings.
+    """
+    names, second, third = lines
+    tickers: tuple[str, ...] = ()
+    if len(names) == len(_KLINES) and all(re.fullmatch(r"\d{13}|\d{16}", names[place]) for place in (0, 6)):
+        return _KLINES, (), 0
+    if len(second) == len(names) > 1 and (level := _field_level(names, second)) is not None:
+        names, tickers = ("Date", *(names, second)[level][1:]), (names, second)[1 - level][1:]
+    if len(names) < 2:
+        raise LayoutError(" has one column only: give dates and prices, separated by commas.")
+    if re.fullmatch(r"[-+]?[0-9][-0-9./: ]*(T[-0-9:.+Z]*)?", names[0]):
+        raise LayoutError(f" begins with '{names[0]}': write headings into its first line.")
+    longest = max(names, key=len)
+    if len(longest) > 1_000:
+        raise LayoutError(f" has a heading of {len(longest):,} characters: write short ones into its first line.")
+    has_dates = third and heading_key(third[0]) in ALIASES["date"] and not any(third[1:])
+    return names, tickers, (3 if has_dates else 2) if tickers else 1
+
+
+def listed(names: Sequence[str], shown: int = 6) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(f"'{name}'" for name in names[:shown]) + more
+
+
+def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
     """Return which of two lines of headings has yfinance's fields (0 or 1), the other the tickers; None: neither.
 
-    Args:
-        upper, lower: headings of each column; the first pair names the lines, as far as yfinance wrote their names.
+    The first pair names the lines, as far as yfinance wrote their names.
     """
-    named = [plain(line[0]) for line in (upper, lower)]
-    if set(named) == {"price", "ticker"}:
-        return named.index("price")
-    words = [set(map(plain, line[1:])) for line in (upper, lower)]
-    of_fields = [found <= _YFINANCE for found in words]
-    if sum(of_fields) != 1 or lower[0] or "close" not in words[of_fields.index(True)]:
-        return None
-    return of_fields.index(True)
-
-
-def own_numbers(texts: "pd.Series[str]") -> NDArray[np.float64]:
-    """Return numbers as `$1,234.50`, `1.00M` and `0.5%` as float64 `[rows]`, NaN where it is none."""
-    parts = texts.str.replace(",", "").str.extract(r"^([-+]?)\$?([-+]?[0-9]*\.?[0-9]+)\s*([KMBT]?)%?$")
-    numbers = pd.to_numeric(parts[1], errors="coerce") * parts[2].fillna("").map(_UNITS)
-    return np.asarray(numbers.where(parts[0] != "-", -numbers).to_numpy(dtype=np.float64, na_value=np.nan))
+    names = [heading_key(line[0]) for line in (upper, lower)]
+    if set(names) == {"price", "ticker"}:
+        return names.index("price")
+    keys = [set(map(heading_key, line[1:])) for line in (upper, lower)]
+    levels = [level for level in (0, 1) if keys[level] <= set(_YFINANCE.split())]
+    return levels[0] if len(levels) == 1 and not lower[0] and "close" in keys[levels[0]] else None

@@ -18,7 +18,7 @@ from eigen_core.errors import InputError
 from eigen_core.market import DataReport, build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.suspicious import absurd
+from eigen_core.market.days import absurd
 
 
 def test_no_drawn_file_is_misread_and_what_is_refused_is_read_by_what_the_refusal_prints(tmp_path: Path) -> None:

@@ -92,6 +92,9 @@ def test_two_headings_of_which_nothing_says_which_is_the_symbol(tmp_path: Path) 
     path = write_text(tmp_path / "q.csv", "Price,Close,Close\nTicker,A,A\nDate,,\n2020-01-02,1,2\n")
     with pytest.raises(InputError, match="several columns of 'A' named 'Close'"):
         cleaned(path)
+    path = write_text(tmp_path / "s.csv", "Price,Close\nTicker,\nDate,\n2020-01-02,1\n")
+    with pytest.raises(InputError, match="has no row with a date and a symbol"):
+        cleaned(path)
     path = write_text(tmp_path / "r.csv", "Price,Close\nTicker,A\nDate,\n2020-01-02,1\n2020-01-03,x\n")
     with pytest.raises(InputError, match=r"line 5, column 'Close': 'x' is no number"):
         cleaned(path)

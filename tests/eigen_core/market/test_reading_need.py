@@ -34,3 +34,10 @@ def test_a_wide_file_takes_more(tmp_path: Path) -> None:
     wide = config.model_copy(update={"market": config.market.model_copy(update={"layout": "wide"})})
     with pytest.raises(InputError, match=r"holds 60(\.\d)? MB of prices: to read them takes some 1\.98 GB"):
         build_panel(wide, tmp_path / "cache")
+
+
+def test_a_damaged_file_is_called_damaged_whatever_length_it_states(tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv.gz"
+    path.write_bytes(gzip.compress(b"date,close\n2020-01-02,1\n" * 9)[:-4] + b"\xff\xff\xff\xff")
+    with pytest.raises(InputError, match="is damaged"):
+        build_panel(limited(path, 1_000_000_000), tmp_path / "cache")

@@ -17,7 +17,7 @@ from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
-from eigen_core.market.calendar import periods_per_year
+from eigen_core.market.dates import periods_per_year
 from eigen_core.networks import Heads
 from eigen_core.population import initial_weights
 from eigen_core.task.portfolio import PortfolioTask

@@ -1,0 +1,161 @@
+"""Dates and timestamps as price files write them, time zones, weekdays, and the number of trading days in a year."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from eigen_core.config import AccountConfig
+
+Days = NDArray[np.datetime64]
+
+EPOCHS = ("s", "ms", "us", "ns")
+"""Values of `market.date_format` that are a unit of time since 1970."""
+SATURDAY = 5
+DAYS_OF_YEAR = 365.25
+
+_DIGITS = {8: "%Y%m%d", 13: "ms", 16: "us", 19: "ns"}
+_TIMESTAMP = (
+    r"^(?P<date>\d{4}[-/.]\d\d?[-/.]\d\d?)"
+    r"(?:[T ](?P<time>\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?)\s*(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?)?$"
+)
+_TIME_OF_DAY = (
+    r"^(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,]\d+)?)?(?:\s*(?P<half>[AaPp])\.?[Mm]\.?)?$"
+)
+_MISSING = ("", "NaT", "nan", "NaN", "None", "null", "NA", "<NA>")
+_EARLIEST, _LATEST, _LARGEST_COUNT = pd.Timestamp("1800-01-01"), pd.Timestamp("2200-12-31"), 9e18
+_CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
+_NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # by which holidays and closures move the count of a year's days, or of several
+_LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps are missing days
+
+
+def to_text(column: "pd.Series[Any]") -> "pd.Series[str]":
+    """Return cells as text, numbers without decimals, missing ones empty."""
+    if pd.api.types.is_float_dtype(column.dtype):
+        column = column.map("{:.0f}".format, na_action="ignore")
+    return column.astype("str").where(column.notna(), "").str.strip()
+
+
+def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.DataFrame:
+    """Parse dates and timestamps that are text, numbers, dates or timestamps.
+
+    Args:
+        column: their cells.
+        formats: directives of strftime, or a unit of time since 1970 (`EPOCHS`); exactly one of them must fit. Empty:
+            2024-12-31, with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits since 1970.
+
+    Returns:
+        A row a cell: `timestamp`, datetime64[s] on its own clock, NaT where the cell is empty; `offset`, float64,
+        seconds by which that clock is ahead of UTC, NaN without a time zone; `valid`, bool, whether it is such a date.
+    """
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        local, utc = column.dt.tz_localize(None), column.dt.tz_convert("UTC").dt.tz_localize(None)
+        return _timestamps(local, (local - utc).dt.total_seconds().to_numpy())
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return _timestamps(column, np.nan)
+    codes, found = pd.factorize(to_text(column))
+    texts = pd.Series(found, dtype="str")
+    missing = texts.isin(_MISSING)
+    read = [parse_format(texts, each) for each in formats] or [_parse_iso(texts)]
+    fitting = [each for each in read if (missing | each["timestamp"].notna()).all()] or read[:1]
+    parsed = fitting[0]
+    for other in fitting[1:]:
+        parsed["timestamp"] = parsed["timestamp"].where(parsed["timestamp"] == other["timestamp"])
+    parsed["valid"] = missing | parsed["timestamp"].between(_EARLIEST, _LATEST)
+    return parsed.iloc[codes].reset_index(drop=True)
+
+
+def parse_format(texts: "pd.Series[str]", pattern: str) -> pd.DataFrame:
+    """Parse texts in one format, as `parse_dates` does; NaT where one is not written so."""
+    if pattern in EPOCHS:
+        numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        known = np.abs(numbers) < _LARGEST_COUNT
+        counts = np.where(known, numbers, 0.0).astype(np.int64).astype(f"datetime64[{pattern}]")
+        return _timestamps(np.where(known, counts, np.datetime64("NaT")), 0.0)
+    zoned = "%z" in pattern
+    parsed = pd.to_datetime(texts, format=pattern, errors="coerce", utc=zoned)
+    return _timestamps(parsed.dt.tz_localize(None), 0.0 if zoned else np.nan)
+
+
+def parse_times_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
+    """Return seconds since midnight, float64, of 9:30, 16:00:00, 4:00 PM, 93000, 1600 or an empty cell; others: NaN."""
+    texts = to_text(column).str.removesuffix(".0").replace("", "0")
+    padded = texts.str.zfill(4).where(texts.str.len() <= 4, texts.str.zfill(6)).str.ljust(6, "0")
+    digits = padded.str.replace(r"(..)(..)(..)", r"\1:\2:\3", regex=True)
+    parts = texts.where(~texts.str.fullmatch(r"\d{3,6}|0"), digits).str.extract(_TIME_OF_DAY)
+    hours, minutes, seconds = (pd.to_numeric(parts[unit]) for unit in ("hour", "minute", "second"))
+    hours = hours.where(parts["half"].isna(), hours % 12 + 12 * (parts["half"].str.lower() == "p"))
+    seconds = seconds.fillna(0)
+    found = (hours * 3_600 + minutes * 60 + seconds).where((hours < 24) & (minutes < 60) & (seconds < 60))
+    return np.asarray(found.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def to_utc(timestamps: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
+    """Return timestamps in UTC; those without a time zone stay as they are."""
+    if timestamps["offset"].isna().all():
+        return timestamps["timestamp"]
+    return timestamps["timestamp"] - timestamps["offset"].fillna(0.0).astype(np.int64).astype("timedelta64[s]")
+
+
+def to_time_zone(timestamps: pd.DataFrame, time_zone: str | None) -> "pd.Series[pd.Timestamp]":
+    """Return timestamps on the clock of a time zone; those without a time zone stay as they are."""
+    if time_zone is None:
+        return timestamps["timestamp"]
+    local = to_utc(timestamps).dt.tz_localize("UTC").dt.tz_convert(time_zone).dt.tz_localize(None)
+    return timestamps["timestamp"].where(timestamps["offset"].isna(), local)
+
+
+def weekdays_of(days: Days) -> NDArray[np.int64]:
+    """Return the days of the week, Monday 0."""
+    return (days.astype(np.int64) + 3) % 7
+
+
+def periods_per_year(dates: Days, account: AccountConfig, span: range | None = None) -> int:
+    """Return how many days of a market make a year: `account.periods_per_year`, or as many as there are.
+
+    Days of the span, and of the years before it that make it five, are counted and divided by the calendar time that
+    they take: the calendar may change, as where coins, which trade every day, join stocks. Gaps of more than two weeks
+    are left out of both. The number is 252 or 365 where the days are as many as that but for holidays; else it is
+    rounded.
+
+    Args:
+        dates: datetime64[D] `[days]`, increasing; fewer than two raise ValueError.
+        account: its settings.
+        span: the days that the number is for; None: the last ones.
+    """
+    if account.periods_per_year is not None:
+        return account.periods_per_year
+    stop = len(dates) if span is None else span.stop
+    first = int(np.searchsorted(dates, dates[stop - 1] - np.timedelta64(round(5 * DAYS_OF_YEAR), "D")))
+    gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
+    if not len(gaps):
+        raise ValueError("one day says nothing about a year")
+    counted = gaps[gaps <= max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps)))]
+    years = float(counted.sum()) / DAYS_OF_YEAR
+    nearest = min(_CONVENTIONS, key=lambda number: abs(len(counted) - number * years))
+    if abs(len(counted) - nearest * years) <= max(_NEAR_DAYS, _NEAR_SHARE * len(counted)):
+        return nearest
+    return max(1, round(len(counted) / years))
+
+
+def _timestamps(values: ArrayLike, offsets: float | NDArray[np.float64]) -> pd.DataFrame:
+    return pd.DataFrame({"timestamp": np.asarray(values).astype("datetime64[s]"), "offset": offsets, "valid": True})
+
+
+def _parse_iso(texts: "pd.Series[str]") -> pd.DataFrame:
+    parts = texts.str.extract(_TIMESTAMP)
+    dates = pd.to_datetime(parts["date"].str.replace(r"[/.]", "-", regex=True), format="%Y-%m-%d", errors="coerce")
+    seconds = parse_times_of_day(parts["time"]) if parts["time"].notna().any() else np.zeros(len(texts))
+    instants = np.where(np.isnan(seconds), np.datetime64("NaT"), dates.to_numpy().astype("datetime64[s]"))
+    instants += np.nan_to_num(seconds).astype(np.int64).astype("timedelta64[s]")
+    zones = parts["zone"].replace(["Z", "UTC", "GMT"], "+00").str.extract(r"([+-])(\d{2}):?(\d{2})?")
+    ahead = pd.to_numeric(zones[1]) * 3_600 + pd.to_numeric(zones[2]).fillna(0) * 60
+    offsets = ahead.where(zones[0] != "-", -ahead).to_numpy(dtype=np.float64, na_value=np.nan).copy()
+    for length, pattern in _DIGITS.items():
+        rows = texts.str.fullmatch(rf"\d{{{length}}}").to_numpy(dtype=np.bool_)
+        if rows.any():
+            counted = parse_format(texts[rows], pattern)
+            instants[rows], offsets[rows] = counted["timestamp"], counted["offset"]
+    return _timestamps(instants, offsets)
