@@ -12,9 +12,18 @@ from eigen_core.config.choices import has_prices
 from eigen_core.errors import InputError
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import clean_prices
-from eigen_core.market.features import PanelFeatures, Series
+from eigen_core.market.days import PriceRows
+from eigen_core.market.features import (
+    FUTURES,
+    SHUFFLED_DEVIATION,
+    Future,
+    LookAhead,
+    PanelFeatures,
+    Series,
+    first_changes,
+    first_of_each_feature,
+)
 from eigen_core.market.files import find_source
-from eigen_core.market.look_ahead import FUTURES, LookAhead, first_changes, first_of_each_feature, rows_with_future
 from eigen_core.market.panel import Splits, normalise
 from eigen_core.market.report import DataReport
 from eigen_core.progress import report_progress
@@ -108,7 +117,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         last = prices.days[position]
         for future in FUTURES:
             # A symbol of the context may begin later: whether it can be traded is no matter here.
-            changed, _ = clean_prices(rows_with_future(rows, last, future), "the remaining prices", ())
+            changed, _ = clean_prices(_rows_with_future(rows, last, future), "the remaining prices", ())
             changes = _changes(features, PanelFeatures(changed, market), position, splits.train)
             for name, normalised, symbol, day in changes:
                 if day >= 0:
@@ -125,6 +134,28 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         suspected=suspected,
         unseen=unseen,
     )
+
+
+def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future) -> PriceRows:
+    """Return rows whose days after `last_known` are cut off, or are those of other days of their symbol, scaled."""
+    if future == "cut off":
+        return rows.between(None, str(last_known))
+    generator = keyed_generator(0, 0, "market", "look-ahead", str(last_known))
+    later = np.flatnonzero(rows.days > last_known)
+    number = (rows.days[later] - last_known).astype(np.int64)
+    # Rows of one symbol and day stay alike.
+    key = rows.codes[later] * (number.max(initial=0) + 1) + number
+    _, first, own = np.unique(key, return_index=True, return_inverse=True)
+    taken = later[first][np.lexsort((generator.random(len(first)), rows.codes[later[first]]))]
+    scale = np.exp(SHUFFLED_DEVIATION * generator.standard_normal(len(first)))
+
+    def shuffled(values: Series) -> Series:
+        changed = values.copy()
+        changed[later] = (values[taken] * scale)[own]
+        return changed
+
+    prices = {role: shuffled(values) for role, values in rows.prices.items()}
+    return replace(rows, prices=prices, own={name: shuffled(values) for name, values in rows.own.items()})
 
 
 def _changes(

@@ -22,9 +22,8 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.errors import InputError
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.days import PriceRows, absurd, rows_of_days, sentences
-from eigen_core.market.features import PanelFeatures, Series, feature_functions, uses_columns
+from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions, uses_columns
 from eigen_core.market.files import Source, find_source, require_memory_to_read
-from eigen_core.market.look_ahead import look_ahead_of_functions
 from eigen_core.market.panel import Panel, Splits, normalise
 from eigen_core.market.reading import read_source
 from eigen_core.market.report import DataReport

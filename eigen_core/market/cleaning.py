@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from eigen_core.errors import InputError
 from eigen_core.market.dates import Days
 from eigen_core.market.days import PriceRows, Repeats, SuspiciousRow, refuse_longer_bars, suspicious_prices
+from eigen_core.market.layouts import PRICE_ROLES, Role
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
-from eigen_core.market.vendors import PRICE_ROLES, Role
 
 # Numbers outside of these are errors of the source; inside, no indicator overflows.
 SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
-from eigen_core.market.advice import likely_time_zone, settings_to_add
 from eigen_core.market.dates import SATURDAY, Days, to_time_zone, to_utc, weekdays_of
+from eigen_core.market.layouts import PRICE_ROLES, Role, likely_time_zone, settings_to_add
 from eigen_core.market.reading import OWN, FileRows
-from eigen_core.market.vendors import PRICE_ROLES, Role
 
 Grid = NDArray[np.float64]
 Kind = Literal["spike", "jump", "move", "not positive", "twice", "adjusted late", "last day", "stale", "unfinished"]

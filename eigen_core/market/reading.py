@@ -18,11 +18,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
-from eigen_core.market import vendors
-from eigen_core.market.advice import advice
 from eigen_core.market.dates import parse_dates, parse_times_of_day, to_text
 from eigen_core.market.files import Source, SourceFile, symbol_in
-from eigen_core.market.vendors import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
+from eigen_core.market.layouts import (
+    ALIASES,
+    PRICE_ROLES,
+    Columns,
+    LayoutError,
+    Role,
+    Vendor,
+    advice,
+    columns_of,
+    heading_key,
+    headings_of,
+    listed,
+    visible,
+)
 
 OWN = "own column "
 """Before the headings of numeric columns beside prices, which may be called like a price."""
@@ -63,7 +74,7 @@ class FileRows:
     read: int
     undated: int
     ignored: tuple[str, ...]
-    vendor: vendors.Vendor | None
+    vendor: Vendor | None
 
 
 def read_source(source: Source, market: MarketConfig, *, own_columns: bool = False) -> Iterator[FileRows]:
@@ -116,7 +127,7 @@ class _Table:
         used = columns_of(names, self.market)
         if used is None:
             raise LayoutError(
-                f" has the columns {vendors.listed(names)}, which are neither those of the long layout (date, symbol, "
+                f" has the columns {listed(names)}, which are neither those of the long layout (date, symbol, "
                 f"open, high, low, close, volume) nor those of a known vendor{self._advice(guess=True)}"
             )
         self.used = used
@@ -131,7 +142,7 @@ class _Table:
             own = [place for place in used.others if not self.market.symbols or visible(names[place]) in wanted]
             blocks = {visible(names[place]): {"close": place} for place in own}
             if not own:
-                raise LayoutError(f" has none of market.symbols; it has {vendors.listed(names)}.")
+                raise LayoutError(f" has none of market.symbols; it has {listed(names)}.")
         elif self.tickers:
             pairs = list(zip(self.tickers, self.names[1:], strict=True))
             places = {key: place for place, key in enumerate(pairs, 1)}
@@ -263,7 +274,7 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
     lines = [stream.readline() for _ in range(3)]
     texts = [line.decode().rstrip("\r\n") for line in lines]
     separator = separator or max(_SEPARATORS, key=texts[0].count)
-    names, tickers, skipped = vendors.headings_of(
+    names, tickers, skipped = headings_of(
         [tuple(map(visible, next(csv.reader([text], delimiter=separator), []))) for text in texts]
     )
     as_text = _text_columns(names, market)
@@ -357,7 +368,7 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         cells = stored.to_pandas(date_as_object=False)
     except KeyError as error:
         raise LayoutError(f" has a time zone that is not known ({error}): write dates as YYYY-MM-DD.") from error
-    names, tickers, _ = vendors.headings_of([tuple(map(str, cells.columns)), (), ()])
+    names, tickers, _ = headings_of([tuple(map(str, cells.columns)), (), ()])
     cells.columns = pd.RangeIndex(len(names))
     # A data frame of two headings a column has names like ('Close', 'AAPL').
     pairs = [pair for name in names[1:] if (pair := _TWO_HEADINGS.fullmatch(name))]
@@ -365,6 +376,6 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         titles = [str(each.get("name") or "") for each in levels_noted if isinstance(each, dict)]
         first, second = titles if len(titles) == 2 else ("", "")
         levels = [(first, *(pair[1][1:-1] for pair in pairs)), (second, *(pair[2][1:-1] for pair in pairs)), ()]
-        if (found := vendors.headings_of(levels))[1]:
+        if (found := headings_of(levels))[1]:
             names, tickers, _ = found
     return _Table(file, market, names, tickers, cells)

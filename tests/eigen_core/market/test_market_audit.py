@@ -18,8 +18,7 @@ from eigen_core.errors import InputError
 from eigen_core.market import Bars, build_panel
 from eigen_core.market.audit import MarketAudit, audit_market
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.features import FeatureFunction
-from eigen_core.market.look_ahead import TOLERANCE, first_changes, look_ahead_of_function
+from eigen_core.market.features import TOLERANCE, FeatureFunction, first_changes, look_ahead_of_function
 from eigen_core.market.panel import normalise
 from eigen_core.market.report import DataReport
 

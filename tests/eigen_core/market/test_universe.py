@@ -10,8 +10,8 @@ from market_cases import cleaned, random_bars, write_csv
 
 from eigen_core.bundled import BUNDLED, path_of_data
 from eigen_core.market.days import absurd, suspicious_prices
+from eigen_core.market.layouts import Role
 from eigen_core.market.report import DataReport, UniverseAudit
-from eigen_core.market.vendors import Role
 
 DAYS = 300
 
