@@ -39,7 +39,7 @@ class PlayedSpan:
         weights: share of the equity in each asset at each close, a row a day, a column a symbol, and what is left is
             cash; None where agents make trades.
         active_share: share of a portfolio that equal weight has in other assets; None where agents make trades.
-        periods_per_year: days of trading a year; see `eigen_core.market.dates`.
+        periods_per_year: days of trading a year; see `eigen_core.account.fees`.
         timing: what the same decisions earn at other times.
         by_timing: there is one asset, so that timing is all that can be judged: `matched`, `excess` and `alpha` are
             against other times, not against other assets.

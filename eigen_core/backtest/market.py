@@ -12,6 +12,7 @@ from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.excess import alpha_of_days, excess_of_trades
+from eigen_core.account.fees import periods_per_year
 from eigen_core.account.matched import play_matched_traders, share_of_capital
 from eigen_core.account.shifted import has_choice, play_shifted_trades
 from eigen_core.backtest.days import play_days
@@ -20,7 +21,6 @@ from eigen_core.backtest.orders import next_orders
 from eigen_core.config import Config, TradingConfig
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
-from eigen_core.market.dates import periods_per_year
 from eigen_core.networks import AgentNetwork
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.trading import Prices

@@ -9,6 +9,7 @@ from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.equity import EquityCurve, Values
 from eigen_core.account.excess import alpha_of_days
+from eigen_core.account.fees import periods_per_year
 from eigen_core.account.matched import share_of_capital
 from eigen_core.account.permuted import active_share, play_permuted_weights
 from eigen_core.account.shifted import has_choice, play_shifted_weights
@@ -19,7 +20,6 @@ from eigen_core.backtest.portfolio_orders import orders_of_days
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
-from eigen_core.market.dates import periods_per_year
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.population import agent_groups, initial_weights
 from eigen_core.trading import Prices, excess_of_days

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from eigen_core.errors import InputError
 from eigen_core.market.dates import Days
-from eigen_core.market.days import PriceRows, Repeats, SuspiciousRow, refuse_longer_bars, suspicious_prices
+from eigen_core.market.days import PriceRows, SuspiciousRow, refuse_longer_bars, suspicious_prices
 from eigen_core.market.layouts import PRICE_ROLES, Role
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
 
@@ -144,19 +144,21 @@ def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role,
 
 def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tuple[SuspiciousRow, ...]]:
     """Count rows whose symbol and day come again with the same prices, and name those with other ones."""
-    repeats = Repeats.of(rows.codes, rows.days)
-    if not repeats.rows.size:
+    keys = pd.DataFrame({"code": rows.codes, "day": rows.days})
+    again = keys.duplicated()
+    if not again.any():
         return 0, ()
-    codes, days = rows.codes[priced], rows.days[priced]
-    with_price = Repeats.of(codes, days)
+    keys = keys[priced]
+    keys = keys[keys.duplicated(keep=False)].sort_values(["code", "day"], kind="stable")
+    later = np.flatnonzero(keys.duplicated())
     found: dict[tuple[int, str], str] = {}
     for name, column in (*rows.prices.items(), *rows.own.items()):
-        values = column[priced]
-        for position in np.flatnonzero(with_price.differing(values)):
-            before, row = with_price.rows[position - 1], with_price.rows[position]
-            found.setdefault((int(codes[row]), str(days[row])), f"{name} {values[before]:g} and {values[row]:g}")
+        before, values = column[keys.index[later - 1]], column[keys.index[later]]
+        for place in np.flatnonzero((before != values) & ~(np.isnan(before) & np.isnan(values))):
+            code, day = keys.iloc[later[place]]
+            found.setdefault((code, str(day.date())), f"{name} {before[place]:g} and {values[place]:g}")
     twice = [SuspiciousRow("twice", rows.symbols[code], day, words) for (code, day), words in sorted(found.items())]
-    return int((~repeats.starts).sum()) - len(found), tuple(twice)
+    return int(again.sum()) - len(found), tuple(twice)
 
 
 def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid]:

@@ -1,4 +1,4 @@
-"""Dates and timestamps as price files write them, time zones, weekdays, and the number of trading days in a year."""
+"""Dates and timestamps as price files write them, time zones and weekdays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from eigen_core.config import AccountConfig
-
 Days = NDArray[np.datetime64]
 
 EPOCHS = ("s", "ms", "us", "ns")
 """Values of `market.date_format` that are a unit of time since 1970."""
 SATURDAY = 5
-DAYS_OF_YEAR = 365.25
 
 _DIGITS = {8: "%Y%m%d", 13: "ms", 16: "us", 19: "ns"}
 _TIMESTAMP = (
@@ -26,9 +23,6 @@ _TIME_OF_DAY = (
 )
 _MISSING = ("", "NaT", "nan", "NaN", "None", "null", "NA", "<NA>")
 _EARLIEST, _LATEST, _LARGEST_COUNT = pd.Timestamp("1800-01-01"), pd.Timestamp("2200-12-31"), 9e18
-_CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
-_NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # by which holidays and closures move the count of a year's days, or of several
-_LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps are missing days
 
 
 def to_text(column: "pd.Series[Any]") -> "pd.Series[str]":
@@ -110,34 +104,6 @@ def to_time_zone(timestamps: pd.DataFrame, time_zone: str | None) -> "pd.Series[
 def weekdays_of(days: Days) -> NDArray[np.int64]:
     """Return the days of the week, Monday 0."""
     return (days.astype(np.int64) + 3) % 7
-
-
-def periods_per_year(dates: Days, account: AccountConfig, span: range | None = None) -> int:
-    """Return how many days of a market make a year: `account.periods_per_year`, or as many as there are.
-
-    Days of the span, and of the years before it that make it five, are counted and divided by the calendar time that
-    they take: the calendar may change, as where coins, which trade every day, join stocks. Gaps of more than two weeks
-    are left out of both. The number is 252 or 365 where the days are as many as that but for holidays; else it is
-    rounded.
-
-    Args:
-        dates: datetime64[D] `[days]`, increasing; fewer than two raise ValueError.
-        account: its settings.
-        span: the days that the number is for; None: the last ones.
-    """
-    if account.periods_per_year is not None:
-        return account.periods_per_year
-    stop = len(dates) if span is None else span.stop
-    first = int(np.searchsorted(dates, dates[stop - 1] - np.timedelta64(round(5 * DAYS_OF_YEAR), "D")))
-    gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
-    if not len(gaps):
-        raise ValueError("one day says nothing about a year")
-    counted = gaps[gaps <= max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps)))]
-    years = float(counted.sum()) / DAYS_OF_YEAR
-    nearest = min(_CONVENTIONS, key=lambda number: abs(len(counted) - number * years))
-    if abs(len(counted) - nearest * years) <= max(_NEAR_DAYS, _NEAR_SHARE * len(counted)):
-        return nearest
-    return max(1, round(len(counted) / years))
 
 
 def _timestamps(values: ArrayLike, offsets: float | NDArray[np.float64]) -> pd.DataFrame:

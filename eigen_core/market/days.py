@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -109,26 +109,6 @@ class PriceRows:
         """Return the rows of the days from `first` to `last`, both included; None: no bound."""
         begin, end = np.datetime64(first or "0001-01-01"), np.datetime64(last or "9999-12-31")
         return self.kept((self.days >= begin) & (self.days <= end))
-
-
-@dataclass(frozen=True)
-class Repeats:
-    """Positions of rows with another one of their symbol and time, those together, and which is the first of them."""
-
-    rows: NDArray[np.intp]
-    starts: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, codes: NDArray[np.intp], times: NDArray[np.datetime64]) -> "Repeats":
-        keys = pd.DataFrame({"code": codes, "time": times.astype(np.int64)})
-        rows = np.flatnonzero(keys.duplicated(keep=False))
-        rows = rows[np.lexsort((times[rows], codes[rows]))]
-        return cls(rows, ~keys.iloc[rows].duplicated().to_numpy())
-
-    def differing(self, cells: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return whether the cell of each of `rows` differs from that of the one before of its symbol and time."""
-        codes, _ = pd.factorize(cells[self.rows], use_na_sentinel=True)
-        return np.asarray(~self.starts & (codes != np.concatenate([codes[:1], codes[:-1]])))
 
 
 def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: MarketConfig, where: str) -> PriceRows:

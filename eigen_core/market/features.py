@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from importlib.metadata import entry_points
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -340,7 +340,9 @@ class LookAhead:
         return f"The {value} of {where} on {self.day} {changed}."
 
 
-def first_changes(before: Series, after: Series, tolerance: Series | float | None = None) -> NDArray[np.int64]:
+def first_changes(
+    before: NDArray[Any], after: NDArray[Any], tolerance: Series | float | None = None
+) -> NDArray[np.int64]:
     """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none.
 
     None: more than rounding, relative to a column's standard deviation or, where it is constant, to its level.

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
+from eigen_core.account.fees import periods_per_year
 from eigen_core.account.shifted import fewest_days
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
-from eigen_core.market.dates import periods_per_year
 from eigen_core.market.panel import Panel, PanelFacts, Splits
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay, encoder_class
