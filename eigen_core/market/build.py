@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.days import PriceRows, absurd, rows_of_days, sentences
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions, uses_columns
 from eigen_core.market.files import Source, find_source, require_memory_to_read
+from eigen_core.market.layouts import BAR
 from eigen_core.market.panel import Panel, Splits, normalise
 from eigen_core.market.reading import read_source
 from eigen_core.market.report import DataReport
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 _FORMAT, _READING = 1, 7
 _RESULT_BITS, _MOST_DROPPED = 16, 0.05
 _PROGRESS, _STEPS = "panel", 100
-_ARRAYS = ("features", "valid", "open", "high", "low", "close", "dates")
+_ARRAYS = ("features", "valid", *BAR, "dates")
 _MANIFEST, _UNFINISHED, _UNFINISHED_SECONDS = "manifest.json", ".unfinished-", 86_400.0
 
 
@@ -199,7 +200,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
     tradable = slice(prices.assets)
     suspended = prices.suspended[:, tradable]
-    grids = {name: getattr(prices, name)[:, tradable] for name in ("open", "high", "low", "close")}
+    grids = {name: getattr(prices, name)[:, tradable] for name in BAR}
     return Panel(
         features=normalise(with_progress(), features.shape, splits.train),
         valid=~np.isnan(prices.close),
@@ -302,7 +303,7 @@ def _write_files(folder: Path, panel: Panel, report: DataReport) -> None:
         "files": files,
         "symbols": list(panel.symbols),
         "feature_names": list(panel.feature_names),
-        "report": report.as_dict(),
+        "report": asdict(report),
     }
     manifest = json.dumps({"content": content, "sha256": _sha256_of_json(content)})
     (folder / _MANIFEST).write_text(manifest, encoding="utf-8")

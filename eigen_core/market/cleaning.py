@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from eigen_core.errors import InputError
 from eigen_core.market.dates import Days
 from eigen_core.market.days import PriceRows, SuspiciousRow, refuse_longer_bars, suspicious_prices
-from eigen_core.market.layouts import PRICE_ROLES, Role
+from eigen_core.market.layouts import BAR, PRICE_ROLES, Role
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
 
 # Numbers outside of these are errors of the source; inside, no indicator overflows.
 SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
 _LARGE_MOVE = 2.0
-_BAR: tuple[Role, ...] = ("open", "high", "low", "close")
 
 Grid = NDArray[np.float64]
 
@@ -74,7 +73,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     repeated, conflicts = _repeated_rows(rows, priced_rows)
     days, raw, own = _grids(rows, priced_rows)
     # A day stays one if any of its prices was given, even one that cannot be right.
-    given = np.logical_or.reduce([(~np.isnan(raw[role])).any(axis=1) for role in _BAR])
+    given = np.logical_or.reduce([(~np.isnan(raw[role])).any(axis=1) for role in BAR])
     days, raw = days[given], {role: grid[given] for role, grid in raw.items()}
     usable = {
         role: np.where((grid >= (0.0 if role == "volume" else SMALLEST_PRICE)) & (grid <= LARGEST_PRICE), grid, np.nan)
@@ -176,7 +175,7 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
     factor = np.where(np.isnan(factor), 1.0, factor)
     close = np.where(np.isnan(adjusted), close * factor, adjusted)
     priced = ~np.isnan(close)
-    opened, high, low = (np.where(priced, cells.pop(role) * factor, np.nan) for role in _BAR[:3])
+    opened, high, low = (np.where(priced, cells.pop(role) * factor, np.nan) for role in BAR[:3])
     for name, values in (("missing_opens", opened), ("derived_highs", high), ("derived_lows", low)):
         counts[name] = int((priced & np.isnan(values)).sum())
     larger, smaller = np.fmax(opened, close), np.fmin(opened, close)

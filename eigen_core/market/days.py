@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
 from eigen_core.market.dates import SATURDAY, Days, to_time_zone, to_utc, weekdays_of
-from eigen_core.market.layouts import PRICE_ROLES, Role, likely_time_zone, settings_to_add
+from eigen_core.market.layouts import BAR, PRICE_ROLES, Role, likely_time_zone, settings_to_add
 from eigen_core.market.reading import OWN, FileRows
 
 Grid = NDArray[np.float64]
@@ -354,7 +354,7 @@ def suspicious_prices(
         for row in np.flatnonzero(closes <= 0.0):
             yield SuspiciousRow("not positive", symbol, str(days[row]), f"{closes[row]:g}")
         own = np.flatnonzero(~np.isnan(prices["close"][:, column]))
-        found = _of_bars(*(prices[role][own, column] for role in ("open", "high", "low", "close")))
+        found = _of_bars(*(prices[role][own, column] for role in BAR))
         for kind, place, detail in (*found, *_late(raw["adjusted_close"][own, column], closes[own])):
             yield SuspiciousRow(kind, symbol, str(days[own[place]]), detail)
 

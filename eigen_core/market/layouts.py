@@ -20,7 +20,8 @@ from eigen_core.market.dates import SATURDAY, parse_dates, parse_format, to_text
 
 Role = Literal["date", "time", "symbol", "open", "high", "low", "close", "adjusted_close", "volume"]
 
-PRICE_ROLES: tuple[Role, ...] = ("open", "high", "low", "close", "adjusted_close", "volume")
+BAR: tuple[Role, ...] = ("open", "high", "low", "close")
+PRICE_ROLES: tuple[Role, ...] = (*BAR, "adjusted_close", "volume")
 
 ALIASES: dict[Role, tuple[str, ...]] = {
     "date": ("date", "datetime", "timestamp", "tradedate", "time"),
@@ -53,7 +54,6 @@ _WORDS: dict[Role, str] = {
 _SYMBOL_WORDS = (
     r"sym|tick|tic$|code|ric$|isin|cusip|sedol|wkn|permno|instr|asset|secur|stock|name|pair|coin|代码|종목|銘柄"
 )
-_BAR: tuple[Role, ...] = ("open", "high", "low", "close")
 _UNCHANGED, _REPEATED, _WIDEST, _TIMES_OF_DAYS = 0.5, 0.2, 1.3, 3
 # The exchanges whose midnights or sessions timestamps in UTC may be of.
 _ZONES = (
@@ -349,7 +349,7 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
             free = role not in found and heading not in found.values()
             if free and re.search(words, visible(heading).casefold()):
                 found[role] = heading
-    if set(_BAR) <= found.keys():
+    if set(BAR) <= found.keys():
         return found
     headings = list(numbers)
     # The first four columns of which one is the highest and one the lowest.
@@ -360,7 +360,7 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
         if highest.sum() == lowest.sum() == 1 and (top < _WIDEST * bottom).mean() > 0.95:
             others = np.flatnonzero(~highest & ~lowest)
             places = (others[0], highest.argmax(), lowest.argmax(), others[1])
-            bars = {role: headings[start + place] for role, place in zip(_BAR, places, strict=True)}
+            bars = {role: headings[start + place] for role, place in zip(BAR, places, strict=True)}
             return {role: heading for role, heading in found.items() if heading not in bars.values()} | bars
     return found
 
@@ -389,7 +389,6 @@ def _is_key(dates: "pd.Series[Any]", cells: "pd.Series[Any]") -> bool:
 
 
 def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
-    """Return the cells that are not empty, as text."""
     texts = to_text(column)
     return texts[texts != ""]
 

@@ -18,22 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from eigen_core.config import MarketConfig
 from eigen_core.errors import InputError
+from eigen_core.market import layouts
 from eigen_core.market.dates import parse_dates, parse_times_of_day, to_text
 from eigen_core.market.files import Source, SourceFile, symbol_in
-from eigen_core.market.layouts import (
-    ALIASES,
-    PRICE_ROLES,
-    Columns,
-    LayoutError,
-    Role,
-    Vendor,
-    advice,
-    columns_of,
-    heading_key,
-    headings_of,
-    listed,
-    visible,
-)
+from eigen_core.market.layouts import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
 
 OWN = "own column "
 """Before the headings of numeric columns beside prices, which may be called like a price."""
@@ -74,7 +62,7 @@ class FileRows:
     read: int
     undated: int
     ignored: tuple[str, ...]
-    vendor: Vendor | None
+    vendor: layouts.Vendor | None
 
 
 def read_source(source: Source, market: MarketConfig, *, own_columns: bool = False) -> Iterator[FileRows]:
@@ -127,7 +115,7 @@ class _Table:
         used = columns_of(names, self.market)
         if used is None:
             raise LayoutError(
-                f" has the columns {listed(names)}, which are neither those of the long layout (date, symbol, "
+                f" has the columns {layouts.listed(names)}, which are neither those of the long layout (date, symbol, "
                 f"open, high, low, close, volume) nor those of a known vendor{self._advice(guess=True)}"
             )
         self.used = used
@@ -142,7 +130,7 @@ class _Table:
             own = [place for place in used.others if not self.market.symbols or visible(names[place]) in wanted]
             blocks = {visible(names[place]): {"close": place} for place in own}
             if not own:
-                raise LayoutError(f" has none of market.symbols; it has {listed(names)}.")
+                raise LayoutError(f" has none of market.symbols; it has {layouts.listed(names)}.")
         elif self.tickers:
             pairs = list(zip(self.tickers, self.names[1:], strict=True))
             places = {key: place for place, key in enumerate(pairs, 1)}
@@ -188,7 +176,6 @@ class _Table:
         return key in self.names
 
     def _symbols(self) -> "pd.Series[str]":
-        """Return the symbol of each row, empty where there is none."""
         if "symbol" in self.used.roles:
             texts = to_text(self.cells[self.used.roles["symbol"]])
             return texts.map({text: visible(text) for text in texts.unique()}).astype("str")
@@ -244,7 +231,6 @@ class _Table:
         return bool(pd.to_numeric(column, errors="coerce").notna().mean() > 0.5)
 
     def _refused(self, place: int, wrong: ArrayLike, kind: str) -> LayoutError:
-        """Return the refusal of the first cell that is wrong."""
         row = int(np.argmax(wrong))
         text = str(self.cells[place].iloc[row]).strip()
         shown = text if len(text) <= 40 else f"{text[:40]}..."
@@ -253,7 +239,7 @@ class _Table:
 
     def _advice(self, guess: bool = False, file_name: str = "") -> str:
         columns = {name: self.cells[place] for place, name in enumerate(self.names)}
-        return advice(columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name)
+        return layouts.advice(columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name)
 
 
 def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
@@ -274,7 +260,7 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
     lines = [stream.readline() for _ in range(3)]
     texts = [line.decode().rstrip("\r\n") for line in lines]
     separator = separator or max(_SEPARATORS, key=texts[0].count)
-    names, tickers, skipped = headings_of(
+    names, tickers, skipped = layouts.headings_of(
         [tuple(map(visible, next(csv.reader([text], delimiter=separator), []))) for text in texts]
     )
     as_text = _text_columns(names, market)
@@ -368,7 +354,7 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         cells = stored.to_pandas(date_as_object=False)
     except KeyError as error:
         raise LayoutError(f" has a time zone that is not known ({error}): write dates as YYYY-MM-DD.") from error
-    names, tickers, _ = headings_of([tuple(map(str, cells.columns)), (), ()])
+    names, tickers, _ = layouts.headings_of([tuple(map(str, cells.columns)), (), ()])
     cells.columns = pd.RangeIndex(len(names))
     # A data frame of two headings a column has names like ('Close', 'AAPL').
     pairs = [pair for name in names[1:] if (pair := _TWO_HEADINGS.fullmatch(name))]
@@ -376,6 +362,6 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         titles = [str(each.get("name") or "") for each in levels_noted if isinstance(each, dict)]
         first, second = titles if len(titles) == 2 else ("", "")
         levels = [(first, *(pair[1][1:-1] for pair in pairs)), (second, *(pair[2][1:-1] for pair in pairs)), ()]
-        if (found := headings_of(levels))[1]:
+        if (found := layouts.headings_of(levels))[1]:
             names, tickers, _ = found
     return _Table(file, market, names, tickers, cells)

@@ -1,7 +1,7 @@
 """The data report: the prices that were read, their errors, and the corrections."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Literal, Self
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from eigen_core.config import TradingConfig
-from eigen_core.market.dates import Days, weekdays_of
+from eigen_core.market.dates import SATURDAY, Days, weekdays_of
 from eigen_core.market.days import SuspiciousRow, sentences
 
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 
 _SMALLEST_SPLIT, _SMALLEST_DIVIDENDS = 1.2, 0.005
-_ENDED_DAYS, _YEAR_DAYS, _SATURDAY = 20, 252, 5
+_ENDED_DAYS, _YEAR_DAYS = 20, 252
 _SHOWN_SHARE, _SHOWN_NAMES = 0.001, 8
 
 # The sentences of the report in their order, each with the value that must be neither zero, empty nor false for it.
@@ -93,7 +93,7 @@ class UniverseAudit:
         return cls(
             ended_symbols=int((~priced[-_ENDED_DAYS - 1 :, :assets].any(axis=0)).sum()),
             dividends="unknown" if (factor[priced] == 1.0).all() else dividends,
-            weekend_days=int((weekdays_of(days) >= _SATURDAY).sum()),
+            weekend_days=int((weekdays_of(days) >= SATURDAY).sum()),
             missing_share=float(1.0 - priced.mean()),
         )
 
@@ -160,13 +160,9 @@ class DataReport:
         """Days without a price inside the histories of all symbols."""
         return sum(history.gap_days for history in self.symbols)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as values that JSON can hold."""
-        return asdict(self)
-
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> "DataReport":
-        """Return the report that `as_dict` made `values` of, also read back from JSON; else raise `ValueError`."""
+        """Return the report of `values`, from `dataclasses.asdict` or read back from JSON; else raise `ValueError`."""
         return TypeAdapter(cls).validate_python(values)
 
     def lines(self, trading: TradingConfig | None = None) -> list[str]:

@@ -56,7 +56,7 @@ def audit_document(audited: "MarketAudit") -> dict[str, Any]:
         "found": [{**asdict(finding), "sentence": str(finding)} for finding in audited.found],
         "suspected": [{**asdict(leak), "sentence": str(leak)} for leak in audited.suspected],
         "unseen": audited.unseen,
-        "report": {**audited.report.as_dict(), "lines": audited.report.lines()},
+        "report": {**asdict(audited.report), "lines": audited.report.lines()},
     }
 
 

@@ -1,5 +1,6 @@
 """Price files are read by what is named or known by all headings; others are refused with settings that read them."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Pa
     # A panel in the cache is refused as well.
     _, report = build_panel(small_config(path, suspicious="keep"), tmp_path / "cache")
     assert [(row.kind, row.symbol, row.day) for row in absurd(report.suspicious)] == [(kind, "AAA", day)]
-    assert DataReport.of_dict(report.as_dict()).suspicious == report.suspicious
+    assert DataReport.of_dict(asdict(report)).suspicious == report.suspicious
     with pytest.raises(InputError, match=f"AAA {day}"):
         build_panel(small_config(path), tmp_path / "cache")
     panel, report = build_panel(small_config(path, suspicious="drop"), tmp_path / "cache")
