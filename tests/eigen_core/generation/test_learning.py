@@ -23,9 +23,7 @@ def holds(seeds: Sequence[int], with_gradients: int = GENERATIONS) -> None:
     for seed in seeds:
         floor, reached = random_reward(seed), last_rewards(seed, with_gradients)
         assert floor > 0.0, "a ratio to agents that lose says nothing"
-        # Of twelve seeds evolution alone reached 3.9 to 20 times as much as random weights.
-        assert reached["evolution alone"] >= 3.5 * floor, (seed, floor, reached)
-        assert min(reached["gradients alone"], reached["both"]) >= 5.0 * floor, (seed, floor, reached)
+        assert min(reached.values()) >= 5.0 * floor, (seed, floor, reached)
         assert reached["gradients alone"] >= reached["evolution alone"], (seed, reached)
         assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
 
