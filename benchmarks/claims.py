@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from benchmarks.results import Section
 from eigen_core.account import DecidedTrades, trade_accounts
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.excess import excess_of_trades
-from eigen_core.account.fees import periods_per_year
 from eigen_core.account.matched import matched_traders
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel

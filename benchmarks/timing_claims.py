@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from benchmarks.results import Section
 from eigen_core.account import DecidedTrades, trade_accounts
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.excess import alpha_of_days, excess_of_trades
-from eigen_core.account.fees import periods_per_year
 from eigen_core.account.shifted import play_shifted_trades
 from eigen_core.backtest.portfolio import PortfolioMarket
 from eigen_core.config import Config

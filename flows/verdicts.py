@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from eigen_core.account.fees import daily_rates
+from eigen_core.account.calendar import daily_rates
 from eigen_core.backtest.interface import PlayedSpan
 from eigen_core.config import Config
 from eigen_core.store import Store

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.account import EquityCurve
-from eigen_core.account.fees import daily_rates
+from eigen_core.account.calendar import daily_rates
 from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.joined import one_after_another, side_by_side
 from eigen_core.records import Excess

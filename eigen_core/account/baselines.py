@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.days import prices_of_span, trade_day_by_day
 from eigen_core.account.equity import EquityCurve
-from eigen_core.account.fees import periods_per_year
 from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config, TradingConfig

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from skfolio.measures import probabilistic_sharpe_ratio
 
+from eigen_core.account.calendar import daily_rates
 from eigen_core.account.equity import EquityCurve
-from eigen_core.account.fees import daily_rates
 
 Values = NDArray[np.float64]
 

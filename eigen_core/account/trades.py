@@ -7,8 +7,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from eigen_core.account.calendar import daily_rates
 from eigen_core.account.equity import Accounts, Values, share_of
-from eigen_core.account.fees import Fees, daily_rates
+from eigen_core.account.fees import Fees
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading import Fills
 from eigen_core.trading.fills import fill_offset

@@ -7,8 +7,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from eigen_core.account.calendar import daily_rates
 from eigen_core.account.equity import Accounts, Values, share_of
-from eigen_core.account.fees import daily_rates
 from eigen_core.account.trades import ROUNDING
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading import Prices

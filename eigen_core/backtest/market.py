@@ -10,9 +10,9 @@ from torch import Tensor
 
 from eigen_core.account import DecidedTrades, trade_accounts
 from eigen_core.account.baselines import baseline_curves
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.excess import alpha_of_days, excess_of_trades
-from eigen_core.account.fees import periods_per_year
 from eigen_core.account.matched import play_matched_traders, share_of_capital
 from eigen_core.account.shifted import has_choice, play_shifted_trades
 from eigen_core.backtest.days import play_days

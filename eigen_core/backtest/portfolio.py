@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from eigen_core.account.baselines import baseline_curves
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.equity import EquityCurve, Values
 from eigen_core.account.excess import alpha_of_days
-from eigen_core.account.fees import periods_per_year
 from eigen_core.account.matched import share_of_capital
 from eigen_core.account.permuted import active_share, play_permuted_weights
 from eigen_core.account.shifted import has_choice, play_shifted_weights

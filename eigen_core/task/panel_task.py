@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from eigen_core.account.fees import periods_per_year
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.shifted import fewest_days
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config

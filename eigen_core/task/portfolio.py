@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.account.fees import periods_per_year
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel, PanelFacts

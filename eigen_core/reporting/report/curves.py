@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from eigen_core.account import EquityCurve
-from eigen_core.account.fees import daily_rates
+from eigen_core.account.calendar import daily_rates
 from eigen_core.account.figures import drawdowns
 from eigen_core.reporting.report.content import NAMES, Fold, Report, Values
 from eigen_core.reporting.report.svg import plot

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from eigen_core.account.fees import periods_per_year
+from eigen_core.account.calendar import periods_per_year
 from eigen_core.config import AccountConfig, Config
 from eigen_core.market import build_panel
 from eigen_core.task import open_data
