@@ -1,5 +1,6 @@
 """The connection to a Dask scheduler, and what it knows of its workers."""
 
+import logging
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,9 @@ def connected(scheduler: str) -> Client:
     Raises:
         InputError: it cannot be reached.
     """
+    # A lost scheduler is an error that says what to do: Dask would print tracebacks of its reconnecting beside it.
+    for handler in logging.getLogger("distributed").handlers:
+        handler.setLevel(logging.CRITICAL)
     try:
         _check(scheduler)
         return Client(  # type: ignore[no-untyped-call] # distributed has no annotation here

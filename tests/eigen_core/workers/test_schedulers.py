@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dask_cases import dask, dask_worker, free_address
+from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address
 from distributed import Client, Security
 from science_cases import small_config
 from training_cases import advance, content_of
@@ -59,6 +59,28 @@ def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
             with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
                 evaluate(state)
     assert content_of(state) == content_of(alone(state.config, 1))
+
+
+@pytest.mark.thorough
+def test_a_client_that_ends_while_its_scheduler_is_gone_prints_nothing(tmp_path: Path) -> None:
+    """The error of a lost scheduler is one sentence: tracebacks of a client that was reconnecting hide it."""
+    address = free_address()
+    code = (
+        "from eigen_core.workers.connection import connected; import time\n"
+        f"client = connected({address!r}); print(flush=True); input(); time.sleep(0.5); client.close()"
+    )
+    with (
+        dask(tmp_path, "scheduler", "--host", address) as scheduler,
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stdout
+        assert process.stdout.readline() == b"\n"
+        scheduler.kill()
+        scheduler.wait()
+        assert process.communicate(b"\n", WAIT_SECONDS) == (b"", b"")
+    assert process.returncode == 0
 
 
 @pytest.mark.thorough
