@@ -31,7 +31,7 @@ setup: .venv/installed
 	and python3-venv), or name it: make PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev,mujoco,tensorboard,mlflow,sweep,baselines]"
-	$(BIN)/python -P -m flows.embedded_server
+	$(BIN)/python -P tests/support/kept_database.py
 	$(BIN)/python -P -c "import eigen_core.generation, eigen_core.workers"
 	@touch $@
 

@@ -18,7 +18,7 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.generation import start_training
 from eigen_core.market import build_panel
 from eigen_core.store import open_store
-from flows.runs import open_or_create
+from eigen_core.training.runs import open_or_create
 
 _AWAY_SECONDS = 60.0
 _AWAY_FROM = 20

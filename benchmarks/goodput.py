@@ -20,8 +20,8 @@ from benchmarks.results import Section, keep, require_idle
 from eigen_core.checkpoint import RunLocation
 from eigen_core.checkpoint.names import CONFIG_NAME, LOCK_NAME
 from eigen_core.config.running import CheckpointConfig
-from flows.goodput import Goodput
-from flows.runs import status_of
+from eigen_core.training.goodput import Goodput
+from eigen_core.training.runs import status_of
 
 _RUN = "goodput"
 _POLL_SECONDS = 0.2

@@ -13,7 +13,7 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.store import gcs, open_store
-from flows.runs import open_or_create
+from eigen_core.training.runs import open_or_create
 
 # Imported before the processes that are killed are forked: it takes as long as their training.
 assert gcs

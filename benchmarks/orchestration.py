@@ -4,7 +4,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -12,19 +11,16 @@ import numpy as np
 
 from benchmarks.isolated_prefect import isolated_prefect
 from benchmarks.measure import seconds_of
-from benchmarks.plain_run import run_generation
 from benchmarks.results import Section
-from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.generation import start_training
-from eigen_core.market import build_panel
 from eigen_core.records import GenerationRecord, Telemetry
-from flows.listener import Listener, observed_by
+from eigen_core.run import train_run
+from eigen_core.training.listener import Listener, observed_by
 
 if TYPE_CHECKING:
-    from flows.goodput import Start
-    from flows.training import Training
+    from eigen_core.training.goodput import Start
+    from eigen_core.training.listener import Training
 
 _GENERATIONS = 6
 _SHORT = ("learner.gradient_steps=1", "evaluation.slices=2", "evaluation.validation_slices=2")
@@ -57,13 +53,9 @@ class Clock(Listener):
         self.ends: list[float] = []
         self.weights = ""
 
-    def start(self) -> None:
-        """Note when the first generation begins."""
-        self.ends = [time.perf_counter()]
-
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002 - a listener's interface
         """Note when the first generation begins."""
-        self.start()
+        self.ends = [time.perf_counter()]
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002 - as above
         """Note when a generation ends."""
@@ -79,7 +71,7 @@ class Clock(Listener):
 def run() -> Section:
     """Run the same generations by turns, as plain functions and as the flow."""
     rows = []
-    with isolated_prefect() as server_start:
+    with isolated_prefect():
         importing = seconds_of(_import_flow)
         with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as store:
             _take_turns(_config(_SHORT, f"{store}/warm-up"), 1)
@@ -89,8 +81,8 @@ def run() -> Section:
     return Section(
         title="Orchestration",
         method=f"{_GENERATIONS} generations of preset quickstart, or of one with 1 gradient step and 2 episodes of a "
-        "kind, on the bundled prices with checkpoints and without plots, as the Prefect flow on its "
-        "embedded server and as the same functions without Prefect, 2 or 3 times by turns after a warm-up; a "
+        "kind, on the bundled prices with checkpoints and without plots, as the Prefect flow and by "
+        "`eigen_core.run.train_run` alone, 2 or 3 times by turns after a warm-up; a "
         "generation's time runs from the end of the one before it, and what is shown is the mean over the generations "
         "of the least over the turns.",
         columns=(
@@ -105,8 +97,8 @@ def run() -> Section:
         ),
         rows=rows,
         remarks=(
-            f"Beside that, once a process: {server_start:.1f} s until the embedded server answers and {importing:.1f} "
-            "s to import the flow. The goal is a difference of at most 0.5 s or 2 %.",
+            f"Beside that, once a process: {importing:.1f} s to import the flow. The goal is a difference of at most "
+            "0.5 s or 2 %.",
         ),
     )
 
@@ -152,13 +144,7 @@ def _generation_seconds(courses: Sequence[Course]) -> float:
 def run_plainly(config: Config, name: str) -> Course:
     """Train a new run without Prefect."""
     clock = Clock()
-    state = start_training(config, build_panel(config)[0])
-    directory = RunDirectory.create(Path(config.checkpoint.store), name, config.model_dump(mode="json"))
-    with directory.lock():
-        clock.start()
-        for _ in range(config.generations):
-            run_generation(state, directory, plotted=False)
-            clock.generation_finished(state.history[-1], state.telemetry[-1])
+    train_run(config, name, listeners=[clock])
     return clock.course()
 
 

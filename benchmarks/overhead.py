@@ -20,8 +20,8 @@ from eigen_core.checkpoint import RunContents
 from eigen_core.config.loading import load_config
 from eigen_core.memory import tune_allocator
 from eigen_core.store import LocalStore
+from eigen_core.training.runs import status_of
 from flows.prefect_environment import flow_environment
-from flows.runs import status_of
 
 _GENERATIONS = 11
 _TURNS = 3

@@ -10,7 +10,7 @@ from eigen_core.checkpoint import open_session
 from eigen_core.config.loading import load_config
 from eigen_core.generation import start_training
 from eigen_core.market import build_panel
-from flows.runs import open_or_create
+from eigen_core.training.runs import open_or_create
 
 _GENERATIONS, _WARM_UP = 9, 1
 _TURNS = 2

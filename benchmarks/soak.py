@@ -43,8 +43,8 @@ from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, 
 from eigen_core.store import LocalStore
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import TradingEnvironment
+from eigen_core.training.listener import Listener, observed_by
 from eigen_core.units import BYTES_PER_MB
-from flows.listener import Listener, observed_by
 
 LIMIT_MB = 1.0
 """Most that the resident memory may grow over 100 generations, in the second half of the run (MB)."""

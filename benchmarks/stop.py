@@ -20,8 +20,8 @@ from benchmarks.kill import CONFIG
 from benchmarks.operated_training import own_environment
 from benchmarks.results import Section, keep, require_idle
 from eigen_core.randomness import keyed_generator
+from eigen_core.training.runs import run_exists, status_of
 from flows.housekeeping import verify_run
-from flows.runs import run_exists, status_of
 
 GRACE_SECONDS = 30.0
 """Prefect kills a process so long after it was told to stop."""

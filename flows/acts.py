@@ -18,10 +18,10 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.threads import computing_threads
+from eigen_core.training.runs import config_to_resume, configured_location
 from flows.act_ledger import ActLedger, read_ledger, write_ledger
 from flows.act_reconciliation import Reconciliation, prices_of, reconciled
 from flows.backtests import agents_on_market, newest_of_run, require_prices
-from flows.runs import config_to_resume, configured_location
 
 _LEDGER = "act.json"
 

@@ -24,10 +24,10 @@ from eigen_core.market import Panel, build_panel
 from eigen_core.records import history_in
 from eigen_core.store import open_store
 from eigen_core.threads import computing_threads
+from eigen_core.training.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
 from eigen_core.units import count
 from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
-from flows.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
 from flows.verdicts import Chosen, counted_verdict
 
 logger = logging.getLogger(__name__)

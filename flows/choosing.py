@@ -19,7 +19,7 @@ from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_v
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
-from flows.journals import (
+from eigen_core.training.journals import (
     count_attempt,
     forget_attempts,
     forget_stop,
@@ -27,12 +27,7 @@ from flows.journals import (
     remember_stop,
     withdraw_attempt,
 )
-from flows.names import NOTHING_NAME, RUNNING_NAME, SUSPENDED_NAME
-from flows.operations.home import Home
-from flows.own_flow_run import name_flow_run
-from flows.requests import TrainingRequest, is_automatic, last_request, own_run_name
-from flows.resuming import own_deployment
-from flows.runs import (
+from eigen_core.training.runs import (
     config_to_resume,
     configured_location,
     holdout_of,
@@ -42,6 +37,11 @@ from flows.runs import (
     require_store,
     runs_in,
 )
+from flows.names import NOTHING_NAME, RUNNING_NAME, SUSPENDED_NAME
+from flows.operations.home import Home
+from flows.own_flow_run import name_flow_run
+from flows.requests import TrainingRequest, is_automatic, last_request, own_run_name
+from flows.resuming import own_deployment
 
 logger = logging.getLogger(__name__)
 

@@ -9,14 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
-from eigen_core.memory import MemoryGuard
+from eigen_core.memory import MemoryGuard, MemoryReport, report_markdown
+from eigen_core.planning.run_plan import RunPlan
 from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.reporting import (
     Overview,
@@ -36,15 +37,12 @@ from eigen_core.reporting import (
 )
 from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
+from eigen_core.training.goodput import Start, goodput
+from eigen_core.training.listener import Listener, Training
 from eigen_core.units import exact_clock, size
-from flows.goodput import Start, goodput
-from flows.listener import Listener
 from flows.reporter import Reporter
-from flows.run_plan import RunPlan
-from tasks.artifacts import Pages, artifact_key
-
-if TYPE_CHECKING:
-    from flows.training import Training
+from flows.server_presence import server_is_there
+from tasks.artifacts import Pages, artifact_key, show_memory
 
 # The rest is expected to take as long as these last generations.
 _RECENT = 5
@@ -87,7 +85,7 @@ class Cockpit(Listener):
         """Show the plan of a run that does not fit."""
         self._show_plan(run_plan)
 
-    def begun(self, training: "Training", starts: Sequence[Start]) -> None:
+    def begun(self, training: Training, starts: Sequence[Start]) -> None:
         """Show that training begins or continues, with its data and its plan."""
         self._starts = starts
         self._stamps.append(time.monotonic())
@@ -103,7 +101,7 @@ class Cockpit(Listener):
         self._markdown("data", lambda: data, f"Data of run {self._run}")
         self._show_plan(training.plan)
 
-    def checkpointed(self, training: "Training") -> None:
+    def checkpointed(self, training: Training) -> None:
         """Show how the newest generation went."""
         if self._overview is None:
             return
@@ -123,11 +121,11 @@ class Cockpit(Listener):
         self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
         self._show_overview()
 
-    def uploaded(self, training: "Training") -> None:
+    def uploaded(self, training: Training) -> None:
         """Show how far the uploads are, at the end."""
         self._show_uploads(training)
 
-    def completed(self, training: "Training", result: HoldoutResult | None) -> None:
+    def completed(self, training: Training, result: HoldoutResult | None) -> None:
         """Show that the run has all its generations, and what came of it."""
         if self._overview is None:
             return
@@ -152,7 +150,12 @@ class Cockpit(Listener):
         self._show_overview()
         self._show_progress()
 
-    def _renew(self, training: "Training", *, is_complete: bool = False) -> None:
+    def memory_reported(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
+        """Show a report of the memory guard at once: the training may be about to end."""
+        if server_is_there():
+            show_memory(Pages(), self._run, report_markdown(report), report.headline, list(pictures))
+
+    def _renew(self, training: Training, *, is_complete: bool = False) -> None:
         """Take over what the newest generation has shown."""
         assert self._overview is not None
         state, uploads = training.state, training.session.uploads()
@@ -167,7 +170,7 @@ class Cockpit(Listener):
             notes=[*sent, *self._memory(training.guard, telemetry), *self._goodput()],
         )
 
-    def _link(self, training: "Training") -> str:
+    def _link(self, training: Training) -> str:
         return link_to_run(training.session.location.store.url, self._run)
 
     def _card(self, state: TrainingState) -> Row:
@@ -201,7 +204,7 @@ class Cockpit(Listener):
         found = goodput(self._starts, self._overview.checkpoint)
         return [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
 
-    def _progress(self, training: "Training", *, is_complete: bool = False) -> Progress:
+    def _progress(self, training: Training, *, is_complete: bool = False) -> Progress:
         state = training.state
         generations = max(self._config.generations, state.generation)
         # All of a long history is looked through once, when it is shown.
@@ -253,7 +256,7 @@ class Cockpit(Listener):
         page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
         self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
-    def _show_uploads(self, training: "Training") -> None:
+    def _show_uploads(self, training: Training) -> None:
         status = training.session.uploads()
         if status is not None:
             self._markdown("uploads", lambda: uploads_page(status), f"Uploads of run {self._run}")

@@ -12,10 +12,10 @@ from eigen_core.errors import InputError
 from eigen_core.reporting.report import NAMES, Report
 from eigen_core.reporting.report.comparison import COLOURS, Comparison, comparison_page
 from eigen_core.store.files import require_place
+from eigen_core.training.runs import status_of
 from flows.backtests import Backtest, play
 from flows.reports import report_of, write_page
 from flows.run_settings import differing_settings
-from flows.runs import status_of
 
 
 @dataclass(frozen=True)

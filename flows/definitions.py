@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from eigen_core.config import Config
 from eigen_core.config.loading import differing_keys
 from eigen_core.errors import InputError
-from flows.runs import is_changeable
+from eigen_core.training.runs import is_changeable
 
 
 def require_same_definition(what: str, begun: Config, now: Config, options: Sequence[str]) -> None:

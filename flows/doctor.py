@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,11 +20,11 @@ from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.store.retries import within
 from eigen_core.units import size
-from flows.prefect_database import require_home
+from flows.prefect_database import require_database, require_home
 
 if TYPE_CHECKING:
+    from eigen_core.planning.run_plan import RunPlan
     from eigen_core.task import TaskData
-    from flows.run_plan import RunPlan
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -159,24 +159,20 @@ class Doctor:
         return _versioned("Prefect", "prefect", f"Prefect {have}", have)
 
     def _api(self) -> Finding:
+        from flows.operations.server import configured_api, require_answer
+
         if not os.environ.get("PREFECT_API_URL"):
             require_home(os.environ)
         # Loading it may take longer than the API has to answer.
         import prefect.client.orchestration  # noqa: F401
 
-        from flows.prefect_environment import PrefectServer
-        from flows.run_plan import api_url
-
-        within(_API_SECONDS, PrefectServer().check, f"Prefect's API did not answer within {_API_SECONDS:.0f} seconds.")
-        url = api_url()
-        if url:
+        url = configured_api(os.environ)
+        if url is not None:
+            silent = f"Prefect's API did not answer within {_API_SECONDS:.0f} seconds."
+            within(_API_SECONDS, partial(require_answer, url), silent)
             return Finding("Prefect's API", "ok", f"{url} answers")
-        from prefect.settings import PREFECT_HOME
-
-        home = PREFECT_HOME.value()
-        return Finding(
-            "Prefect's API", "ok", f"none is configured; each training starts its own server, kept in {home}"
-        )
+        require_database()
+        return Finding("Prefect's API", "ok", "none is configured: trainings are no flow runs; `eigen up` starts one")
 
     def _store(self) -> Finding:
         url = self._config.checkpoint.store
@@ -209,7 +205,7 @@ class Doctor:
             f"{size(whole)} at most"
         )
         if not room.fits:
-            from flows.run_plan import DISK_ADVICE
+            from eigen_core.planning.run_plan import DISK_ADVICE
 
             return Finding("disk", "failed", found, DISK_ADVICE)
         return Finding("disk", "ok", found)
@@ -240,7 +236,7 @@ class Doctor:
     @cached_property
     def _run_plan(self) -> "RunPlan | None":
         """What the run takes; None if its data cannot be used, which is a finding of its own."""
-        from flows.run_plan import plan_run
+        from eigen_core.planning.run_plan import plan_run
 
         try:
             data = self._opened

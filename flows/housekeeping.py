@@ -27,8 +27,8 @@ from eigen_core.config import Config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
+from eigen_core.training.runs import configured_location, is_running, newest_generation, runs_in
 from eigen_core.verdict.ledger import ledger_damages
-from flows.runs import configured_location, is_running, newest_generation, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}

@@ -13,8 +13,8 @@ from eigen_core.evaluation import spread_starts
 from eigen_core.generation.importance import Importance, importance
 from eigen_core.generation.state import resolve_device
 from eigen_core.threads import computing_threads
+from eigen_core.training.runs import config_to_resume, configured_location, newest_first
 from flows.backtests import agents_on_market
-from flows.runs import config_to_resume, configured_location, newest_first
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
 
-from prefect.context import FlowRunContext
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -13,16 +11,13 @@ from prefect.states import Running
 
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
-from flows.listener import Listener
+from eigen_core.training.goodput import Start
+from eigen_core.training.listener import Listener, Training
 from flows.names import SUSPENDED_EVENT, run_tag
 from flows.reporter import Reporter
 from flows.requests import BEGUN_LABEL
 from flows.resuming import is_scheduled, own_deployment, remove_needless_resumes, switch_schedule
 from flows.server_presence import require_server, server_asked, server_is_there, wait_for_server
-
-if TYPE_CHECKING:
-    from flows.goodput import Start
-    from flows.training import Training
 
 # A server that is unavailable at the end of a training is waited for so long.
 _REPORT_SECONDS = 120.0
@@ -73,24 +68,20 @@ class OwnFlowRun(Listener):
         self._name = f"{self._run} gen {generation}-{last}" if generation <= last else f"{self._run} ({last} done)"
         tags = {*flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
         name_flow_run(self._name, tags)
-        context = FlowRunContext.get()
-        if context is not None and context.flow_run is not None:
-            # The log shows this name.
-            context.flow_run.name = self._name
 
-    def prepared(self, training: "Training") -> None:  # noqa: ARG002
+    def prepared(self, training: Training) -> None:  # noqa: ARG002
         """Label the flow run: from now on the run's own store has on record what was asked for."""
         if flow_run.id is not None:
             with server_asked("The flow run could not be labelled", get_run_logger()) as client:
                 require_server()
                 client.update_flow_run_labels(UUID(flow_run.id), {BEGUN_LABEL: time.time()})
 
-    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
+    def begun(self, training: Training, starts: Sequence[Start]) -> None:  # noqa: ARG002
         """Let the schedule resume the run from now on, after a crash."""
         switch_schedule(True)
         remove_needless_resumes()
 
-    def checkpointed(self, training: "Training") -> None:
+    def checkpointed(self, training: Training) -> None:
         """Add the newest complete generation to the flow run's name."""
         name = f"{self._name} ({training.state.generation} done)"
         self._reporter.report("name", lambda: name_flow_run(name))
@@ -106,7 +97,7 @@ class OwnFlowRun(Listener):
             correct_state()
             self._looked = time.monotonic()
 
-    def completed(self, training: "Training", result: HoldoutResult | None) -> None:  # noqa: ARG002
+    def completed(self, training: Training, result: HoldoutResult | None) -> None:  # noqa: ARG002
         """Wait for a server that is unavailable: a training that cannot report its end would be taken for crashed."""
         wait_for_server(_REPORT_SECONDS)
         remove_needless_resumes()

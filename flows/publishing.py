@@ -1,11 +1,12 @@
 """Reports in the pages of a Prefect server, where the user has one."""
 
 import logging
+import os
 
 from eigen_core.reporting.report.summary import report_markdown
+from flows.operations.server import configured_api
 from flows.prefect_environment import prepare_environment
 from flows.reports import WrittenReport
-from flows.run_plan import api_url
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +17,7 @@ def publish(written: WrittenReport) -> str | None:
     A server that refuses it or does not answer is a warning: the report is written.
     """
     prepare_environment()
-    if api_url() is None:
+    if configured_api(os.environ) is None:
         return None
     from flows.server_presence import require_server
     from tasks.artifacts import REFUSALS, publish_report

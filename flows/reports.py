@@ -12,12 +12,12 @@ from eigen_core.records import Excess
 from eigen_core.reporting.report import NAMES, Fact, Report, report_page
 from eigen_core.reporting.report.tables import UNDEFINED
 from eigen_core.store.files import replacing, require_place
+from eigen_core.training.runs import RunStatus, status_of
 from eigen_core.units import count, percent, ratio
 from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
 from flows.backtests import Backtest, backtest
 from flows.run_settings import settings_of, training_command
-from flows.runs import RunStatus, status_of
 
 _CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."
 

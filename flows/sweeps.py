@@ -23,8 +23,8 @@ from eigen_core.config.plain import shown
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
+from eigen_core.training.runs import is_changeable
 from flows.definitions import require_same_definition
-from flows.runs import is_changeable
 
 _DEFINITION = "definition"
 _REASON = "reason"

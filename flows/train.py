@@ -8,10 +8,10 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.concurrency._leases import maintain_concurrency_lease
 
+from eigen_core.training.stop_requests import stop_requests_raised
 from flows.own_flow_run import first_name
 from flows.parameters import FormConfig
 from flows.resuming import stop_resuming
-from flows.stop_requests import stop_requests_raised
 
 
 def _keep_slot(
@@ -55,6 +55,6 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
     """
     with stop_requests_raised():
         # Prefect also reads this file for a hook, and for a form: there is nothing to train then.
-        from flows.training import train_run
+        from flows.training import train_flow_run
 
-        return train_run(config, run, resume=resume)
+        return train_flow_run(config, run, resume=resume)

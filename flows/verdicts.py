@@ -12,8 +12,8 @@ from eigen_core.config import Config
 from eigen_core.store import Store
 from eigen_core.verdict.claim import Evidence, Verdict, judge
 from eigen_core.verdict.ledger import Looks, looks_at
+from eigen_core.verdict.looks import keep_look
 from eigen_core.verdict.statistics import Values, sharpe_ratio
-from flows.looks import keep_look
 
 
 class Chosen(NamedTuple):

@@ -16,10 +16,10 @@ from eigen_core.market import build_panel
 from eigen_core.reporting.report import Fact, Fold, Report, report_page
 from eigen_core.store import open_store
 from eigen_core.store.files import require_place
+from eigen_core.training.runs import run_exists
 from eigen_core.units import count
 from flows.reports import WrittenReport, facts_of, write_page
 from flows.run_settings import options_of, settings_of
-from flows.runs import run_exists
 from flows.walk_results import WalkResult, play_walk
 from flows.walks import Walk, is_walk, stored_walk, walks_in
 

@@ -25,8 +25,8 @@ from eigen_core.market import build_panel
 from eigen_core.market.panel import Splits
 from eigen_core.store import MissingObjectError, Store, check_run_name, created, open_store, run_root
 from eigen_core.store.location import WALKS
+from eigen_core.training.runs import config_to_resume, status_of
 from flows.definitions import require_same_definition
-from flows.runs import config_to_resume, status_of
 
 _MOST_BYTES = 1 << 24
 

@@ -144,14 +144,13 @@ def without_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def prefect_api() -> Iterator[None]:
     """A Prefect server of this session for flows that run inside the test process."""
+    from kept_database import begin_with_copy, kept_file
     from prefect.settings import (
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
         PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED,
         temporary_settings,
     )
     from prefect.testing.utilities import prefect_test_harness
-
-    from flows.embedded_server import begin_with_copy, kept_file
 
     # The folder that the harness would make, and removes.
     folder = tempfile.mkdtemp(prefix="eigen-tests-")

@@ -21,7 +21,7 @@ from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.presets import parse_preset
 from eigen_core.errors import InputError
-from flows.runs import configured_location
+from eigen_core.training.runs import configured_location
 
 _LONGEST_SENTENCE = 600
 _MOST_SECONDS = 60.0

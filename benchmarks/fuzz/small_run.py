@@ -31,7 +31,7 @@ from eigen_core.generation import (
 )
 from eigen_core.market import Panel
 from eigen_core.store import StoreUnavailableError
-from flows.runs import configured_location, open_or_create, status_of
+from eigen_core.training.runs import configured_location, open_or_create, status_of
 
 RUN = "run"
 GENERATIONS = 3

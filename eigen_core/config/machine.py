@@ -99,9 +99,10 @@ RUN_SETTINGS = frozenset(
 )
 """Settings of a run, by dotted key. They are numbers, truth values, words of a list, and these texts:
 
-`task`: a registered environment; a module is imported only where this machine names it (`flows.runs.require_named`).
+`task`: a registered environment; a module is imported only where this machine names it
+(`eigen_core.training.runs.require_named`).
 `market.data`: a file that is read, never a URL; the panel's fingerprint says whether it is the run's. From a store
-elsewhere it is not taken at all (`flows.runs.config_to_resume`).
+elsewhere it is not taken at all (`eigen_core.training.runs.config_to_resume`).
 `market.context`, `market.columns`, `market.symbols`, `market.symbol_from`, `market.date_format`, `market.time_zone`,
 `evolution.islands`: names that are looked up in the data and in its files' names, in the time zones, in the same store.
 `market.own_features`: functions that packages installed here have registered for Eigen.

@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
+from eigen_core.training.listener import Listener
 from eigen_core.units import duration, size
 from flows.cli.output import print_line
 from flows.cli.signals import StopSignals
-from flows.listener import Listener
 
 if TYPE_CHECKING:
     from eigen_core.records import GenerationRecord, Telemetry

@@ -1,65 +1,61 @@
-"""What surrounds a flow that trains in this process: signals, display, server, and sentences for how it ends early."""
+"""How a command trains: signals, display, with a Prefect server or without, and sentences for how it ends early."""
 
 import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from rich.console import Console
 
 from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
+from eigen_core.training.listener import Listener, observed_by
 from flows.cli.display import ConsoleHandler, Display, display_on
 from flows.cli.output import output_console, print_line
 from flows.cli.runs import command_for
 from flows.cli.signals import StopSignals, stop_signals
 from flows.endings import Stopped, StoppedByMemory, require_addresses
-from flows.listener import Listener, observed_by
 from flows.names import RUNNING_NAME
-from flows.prefect_database import require_home
-from flows.prefect_environment import PrefectServer, prepare_environment
+from flows.prefect_environment import prepare_environment, set_umask
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
     from eigen_core.config.running import CheckpointConfig
+    from eigen_core.planning.run_plan import RunPlan
     from eigen_core.records import GenerationRecord, Telemetry
-    from flows.goodput import Start
-    from flows.training import Training
+    from eigen_core.training.goodput import Start
+    from eigen_core.training.listener import Training
 
 
 @contextmanager
 def prepared_to_train(
     name: str, settings: "CheckpointConfig", console: Console | None = None
-) -> Iterator[tuple[Display, StopSignals, PrefectServer]]:
+) -> Iterator[tuple[Display, StopSignals]]:
     """Handle signals and show the display; check what needs neither torch nor Prefect, which take seconds to import.
 
-    Prefect is imported inside the block: its environment is set here, and its embedded server is loaded meanwhile.
+    The environment then names the Prefect server that is used: one that is configured, or that `eigen up` has started.
     """
     from flows.operations.home import Home
-    from flows.operations.server import names_an_api, server_for_training
+    from flows.operations.server import server_for_training
 
     console = output_console() if console is None else console
     with stop_signals() as signals, display_on(console) as display:
         signals.before_leaving(lambda: console.show_cursor(True))
         display.waiting_for("loading")
         prepare_environment()
+        set_umask(os.environ)
         os.environ.update(server_for_training(Home.of(os.environ), os.environ))
         require_addresses()
         check_run_name(name)
         if is_remote(settings.store):
             open_store(settings.store).check()
-        server = PrefectServer()
-        if not names_an_api(os.environ):
-            require_home(os.environ)
-            server.prepare()
         announce(display, "loading")
-        yield display, signals, server
+        yield display, signals
 
 
 def announce(display: Display, what: str) -> None:
@@ -67,17 +63,6 @@ def announce(display: Display, what: str) -> None:
     display.waiting_for(what)
     if not display.console.is_terminal:
         print_line(display.console, f"{what} ...", style="dim")
-
-
-@contextmanager
-def started_meanwhile(server: PrefectServer, signals: StopSignals) -> Iterator[None]:
-    """Let the embedded server start while the data are read, and end at once if the run is refused."""
-    signals.before_leaving(server.stop)
-    with ExitStack() as refused:
-        refused.callback(server.stop)
-        server.start()
-        yield
-        refused.pop_all()
 
 
 @contextmanager
@@ -102,40 +87,42 @@ class StoppableObserver(Listener):
         display: shows it.
         signals: know whether a stop was requested.
         config, run: what is trained first.
+        describes: show data and plan of the first run, which have not been shown yet.
 
     Attributes:
         config, run: what is trained, or was trained last.
         training: generations are being trained.
-        flow_run: that trains them.
-        last: the last task but the phases of a generation; None if there was none.
     """
 
-    def __init__(self, display: Display, signals: StopSignals, config: "Config", run: str) -> None:
+    def __init__(
+        self, display: Display, signals: StopSignals, config: "Config", run: str, *, describes: bool = False
+    ) -> None:
         self.display = display
         self.signals = signals
         self.config = config
         self.run = run
         self.training = False
-        self.flow_run: str | None = None
-        self.last: str | None = None
+        self._describes = describes
 
     def update(self, name: str, done: int, total: int) -> None:
         """Show how far the loop `name` is."""
         self.display.update(name, done, total)
 
+    def prepared(self, training: "Training") -> None:
+        """Show what was found in the data, and what the run will take."""
+        if self._describes:
+            describe(self.display.console, training.data.lines, training.plan)
+        self._describes = False
+
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
         """Show the training's start."""
-        from prefect.runtime import flow_run
-
-        self.training, self.flow_run = True, flow_run.id
-        self.config, self.run = training.run.config, training.run.name
-        self.display.started(training.state.generation, training.run.config.generations)
+        self.training = True
+        self.config, self.run = training.config, training.name
+        self.display.started(training.state.generation, training.config.generations)
 
     def phase_started(self, generation: int, phase: str) -> None:
         """Show that a phase begins."""
         self.signals.check()
-        if phase in ("plot", "holdout"):
-            self.last = phase
         self.display.phase_started(generation, phase)
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
@@ -143,13 +130,31 @@ class StoppableObserver(Listener):
         self.display.generation_finished(record, telemetry)
 
 
+def describe(console: Console, found: Sequence[str], run_plan: "RunPlan") -> None:
+    """Show what was found in the data of a run, in sentences, and what it will take."""
+    for line in (*found, run_plan.sentence()):
+        print_line(console, line, style="dim")
+
+
 def _warnings_console(display: Display) -> Console:
     """Bars and warnings must share a console; lines on a pipe must not be mixed with them."""
     return display.console if display.console.is_terminal else Console(stderr=True)
 
 
-def _show_warnings_with(handler: ConsoleHandler) -> None:
-    """Let `handler` stand in for Prefect's own console handler, and let our own information reach Prefect's API."""
+@contextmanager
+def _warnings_shown_by(observer: StoppableObserver) -> Iterator[None]:
+    """Show the warnings of the block on the display."""
+    display, root = observer.display, logging.getLogger()
+    handler = ConsoleHandler(_warnings_console(display), observer.signals)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+def _silence_prefects_console() -> None:
+    """Take Prefect's own console handler away, and let our own information reach Prefect's API."""
     # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
     import prefect.main  # noqa: F401
     from prefect.logging.handlers import PrefectConsoleHandler
@@ -158,43 +163,55 @@ def _show_warnings_with(handler: ConsoleHandler) -> None:
     for other in list(root.handlers):
         if isinstance(other, PrefectConsoleHandler):
             root.removeHandler(other)
-    root.addHandler(handler)
     logging.getLogger("eigen_core").setLevel(logging.INFO)
 
 
-def run_flow(
-    load: "Callable[[], Callable[[], State[Any]]]", observer: StoppableObserver, server: PrefectServer
-) -> None:
-    """Run a flow that trains, to its end.
+def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver) -> None:
+    """Train runs, one after another, in this process, of which no Prefect server knows.
 
     Args:
-        load: imports the flow while the server starts, and returns what runs it.
+        runs: names and configurations.
+        observer: shows them.
+
+    Raises:
+        InputError: a run cannot be trained so, or another process trains it.
+        RunTooLargeError: a run does not fit.
+        Stopped: one ended early; `StoppedByMemory` if its guard has stopped it.
+    """
+    with collecting_nothing():
+        from eigen_core.checkpoint import RunLocation
+        from eigen_core.run import train_run
+        from eigen_core.training.journals import forget_attempts, forget_stop
+        from eigen_core.training.tracking import Tracking
+    announce(observer.display, "reading the data")
+    with _warnings_shown_by(observer), explained(observer), observer.signals.raising(), observed_by(observer):
+        for name, config in runs:
+            location = RunLocation.of(config.checkpoint, name)
+            if location.exists():
+                forget_attempts(location)
+                forget_stop(location)
+            with Tracking(config, location, logging.getLogger("eigen_core").warning) as tracking:
+                train_run(config, name, listeners=[tracking])
+
+
+def train_as_flow(load: "Callable[[], Callable[[], State[Any]]]", observer: StoppableObserver) -> None:
+    """Run a flow that trains, at the Prefect server that is configured, to its end.
+
+    Args:
+        load: imports the flow, and returns what runs it.
         observer: shows it.
-        server: that was started.
 
     Raises:
         InputError: another process trains the run.
         Stopped: it ended early; `StoppedByMemory` if its guard has stopped it.
     """
     announce(observer.display, "starting Prefect")
-    with collecting_nothing():  # and while the server starts
-        _show_warnings_with(ConsoleHandler(_warnings_console(observer.display), observer.signals))
-        # What Prefect imports when a flow begins, which is after the server is there.
-        import fastapi.encoders  # noqa: F401
-        import prefect.utilities.visualization  # noqa: F401
-
-        import flows.training  # noqa: F401
-        from tasks.phases import run_name
-
+    with collecting_nothing():
+        _silence_prefects_console()
         run = load()
-    server.wait_until_ready()
-    with explained(observer), observer.signals.raising():
-        with server.without_heartbeats(), observed_by(observer):
+    with _warnings_shown_by(observer), explained(observer), observer.signals.raising():
+        with observed_by(observer):
             ended = run()
-        observer.display.waiting_for("writing the history")
-        if ended.is_completed() and observer.flow_run is not None and observer.last is not None:
-            last_task = run_name(observer.last, observer.config.generations)
-            server.wait_until_recorded(UUID(observer.flow_run), last_task)
         if ended.is_cancelled():
             raise Stopped(f"{ended.message} {_where_it_stands(observer.config, observer.run)}")
         ended.result()
@@ -209,8 +226,8 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
     """
     from eigen_core.checkpoint import LeaseLostError
     from eigen_core.memory import MemoryGuardError
-    from flows.journals import BlockedError
-    from flows.run_plan import RunTooLargeError
+    from eigen_core.planning.run_plan import RunTooLargeError
+    from eigen_core.training.journals import BlockedError
 
     began = datetime.now(UTC)
     try:
@@ -244,7 +261,7 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
 def _memory_report_since(began: datetime, config: "Config", name: str) -> str:
     """Say where the memory report of the training that began then is, what is safe and how to go on."""
     from eigen_core.checkpoint import RunLocation
-    from flows.journals import memory_reports
+    from eigen_core.training.journals import memory_reports
 
     folder = RunLocation.of(config.checkpoint, name).root / name
     # A report's name begins with its time.

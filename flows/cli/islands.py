@@ -139,7 +139,7 @@ def island_runs(name: str, number: int, preset: str | None, given: Sequence[str]
 
 
 def _result_of(run: WholeRun) -> IslandResult:
-    from flows.runs import status_of
+    from eigen_core.training.runs import status_of
 
     history = status_of(run.config.checkpoint.store, run.name).history
     came = sum(lineage.origin == "immigrant" for record in history for lineage in record.descent)

@@ -15,7 +15,7 @@ from flows.cli.output import PlainTable, print_fact, print_line
 
 if TYPE_CHECKING:
     from eigen_core.records import Telemetry
-    from flows.runs import RunStatus
+    from eigen_core.training.runs import RunStatus
 
 _SHOWN_GENERATIONS = 3
 _MOST_REPORT_BYTES = 16 << 20
@@ -54,8 +54,8 @@ def memory_of(store: str, name: str) -> RunMemory:
         InputError: there is no such run, or its configuration cannot be read.
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
-    from flows.journals import memory_reports
-    from flows.runs import status_of
+    from eigen_core.training.journals import memory_reports
+    from eigen_core.training.runs import status_of
 
     status = status_of(store, name)
     reports = tuple(memory_reports(status.folder))

@@ -213,13 +213,13 @@ def launch(
     from flows.operations.home import Home
 
     _environment()
+    from eigen_core.training.runs import config_to_resume, require_store, run_exists
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.names import default_run_name
     from flows.operations.launching import launch as launch_run
     from flows.operations.launching import require_free, require_same_run_here
     from flows.operations.server import known_server
     from flows.operations.working_folder import as_worker_sees
-    from flows.runs import config_to_resume, require_store, run_exists
 
     home = Home.of(os.environ)
     settings = given_settings(generations, seed, assignments, data, _absolute(store), device)

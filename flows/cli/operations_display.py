@@ -1,5 +1,6 @@
 """What the commands up, down, status, launch and logs print."""
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,13 +15,13 @@ from flows.endings import Stopped
 from flows.operations.environment import api_at, ui_of
 
 if TYPE_CHECKING:
+    from eigen_core.training.runs import RunStatus
     from flows.operations.home import Home, ProcessRecord
     from flows.operations.launching import Launched
     from flows.operations.logs import LogLine
     from flows.operations.status import FlowRunStatus, ScheduleStatus, Status
     from flows.operations.stopping import Down
     from flows.operations.up import Up
-    from flows.runs import RunStatus
 
 _DAY_SECONDS = 86_400.0
 _print_fact = partial(print_fact, width=15)
@@ -156,9 +157,9 @@ def _resume(schedule: "ScheduleStatus") -> str:
 
 def print_run_page(console: Console, run: str) -> None:
     """Print the address of a run's page, unless the server was one of this process alone or does not answer."""
-    from flows.run_plan import api_url
+    from flows.operations.server import configured_api
 
-    api = api_url()
+    api = configured_api(os.environ)
     if api is None:
         return
     from flows.operations.deploying import client_of

@@ -18,8 +18,8 @@ from flows.prefect_environment import prepare_environment
 if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.planning import Calibration, DiskPlan, WorkerPlan
+    from eigen_core.planning.run_plan import RunPlan
     from flows.doctor import Finding, Status
-    from flows.run_plan import RunPlan
 
 _FINDING_STYLES: "dict[Status, str]" = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 _CHECK_WIDTH = 15
@@ -94,9 +94,9 @@ def planned_run(
         display.waiting_for("reading the data")
         with progress_to(display):
             from eigen_core.planning import calibrate, worker_plans
+            from eigen_core.planning.run_plan import plan_run
             from eigen_core.task import open_data, task_class
             from eigen_core.threads import computing_threads
-            from flows.run_plan import plan_run
 
             task = task_class(config)
             facts = open_data(config).facts if shape is None else task.facts_of_shape(config, *shape)

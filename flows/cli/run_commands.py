@@ -26,7 +26,7 @@ from flows.cli.runs import (
 @sentences
 def runs(store: Store = None, as_json: Json = False) -> None:
     """List the runs of a store."""
-    from flows.runs import statuses_of
+    from eigen_core.training.runs import statuses_of
 
     statuses, unreadable = statuses_of(store_of(store))
     if statuses or unreadable or as_json:
@@ -38,7 +38,7 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 @sentences
 def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show a run: how far it is, and what each generation gave; as JSON also the verdict on its holdout."""
-    from flows.runs import status_of
+    from eigen_core.training.runs import status_of
 
     status = status_of(store_of(store), name)
     if not as_json:

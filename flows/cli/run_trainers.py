@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eigen_core.errors import InputError
 from eigen_core.store import is_remote
-from flows.cli.signals import StopSignals, stop_signals
+from flows.cli.signals import stop_signals
 from flows.cli.whole_runs import AGAIN, RunEnd, RunningRun, WholeRun, WholeRuns, train_whole
 from flows.endings import Stopped
 
@@ -58,13 +58,11 @@ class LocalRuns:
 
     Args:
         jobs: runs that are trained at a time; others wait.
-        signals: end the server of Prefect that is started for all of them, unless one is configured or runs here.
     """
 
-    def __init__(self, jobs: int, signals: StopSignals) -> None:
+    def __init__(self, jobs: int) -> None:
         self.most_at_a_time = jobs
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="run")
-        self._signals = signals
         self._runs: list[_LocalRun] = []
 
     def __enter__(self) -> Self:
@@ -79,29 +77,8 @@ class LocalRuns:
 
     def start(self, run: WholeRun, log: Path) -> RunningRun:
         """See `WholeRuns.start`."""
-        if not self._runs:
-            _start_server(self._signals)
         self._runs.append(_LocalRun(self._threads, run, log))
         return self._runs[-1]
-
-
-def _start_server(signals: StopSignals) -> None:
-    """Start one server of Prefect for all runs, unless one is configured or runs here."""
-    from flows.operations.home import Home
-    from flows.operations.server import names_an_api, server_for_training
-    from flows.prefect_database import require_home
-    from flows.prefect_environment import PrefectServer, prepare_environment
-
-    prepare_environment()
-    os.environ.update(server_for_training(Home.of(os.environ), os.environ))
-    server = PrefectServer()
-    signals.before_leaving(server.stop)
-    if not names_an_api(os.environ):
-        require_home(os.environ)
-        server.prepare()
-    server.check()
-    server.start()
-    server.wait_until_ready()
 
 
 class _WorkerRun:
@@ -216,7 +193,7 @@ def whole_runs(jobs: int, scheduler: str | None) -> Iterator[WholeRuns]:
     """
     with stop_signals() as signals:
         try:
-            runs: WholeRuns = LocalRuns(jobs, signals) if scheduler is None else WorkerRuns(scheduler)
+            runs: WholeRuns = LocalRuns(jobs) if scheduler is None else WorkerRuns(scheduler)
             with signals.raising(), runs:
                 yield runs
         except KeyboardInterrupt:

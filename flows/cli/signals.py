@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from flows.stop_requests import stop_requests_raised
+from eigen_core.training.stop_requests import stop_requests_raised
 
 
 class StopSignals:

@@ -154,7 +154,7 @@ class _Trial:
 
     def advance(self) -> str | None:
         """Do what can be done without waiting; return how the trial ended, None while it has not."""
-        from flows.runs import run_exists
+        from eigen_core.training.runs import run_exists
 
         try:
             self._whole_run(self._seeds[0])

@@ -62,7 +62,7 @@ class TrialResult:
 
 def champions_of(config: "Config", run: str) -> list[float]:
     """What the champion of a run had reached after each generation that is stored."""
-    from flows.runs import run_exists, status_of
+    from eigen_core.training.runs import run_exists, status_of
 
     if not run_exists(config.checkpoint, run):
         return []

@@ -1,4 +1,4 @@
-"""The commands that train: everything is checked first, then Prefect starts, then the flow runs under a display."""
+"""The commands that train: as a flow run where a Prefect server is known, else in this process alone."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +10,16 @@ from rich.console import Console
 
 from eigen_core.errors import InputError
 from eigen_core.progress import progress_to
-from eigen_core.store import is_remote
 from flows.cli.common import MEMORY_ADVICE
 from flows.cli.display import Display
 from flows.cli.flow_context import (
     StoppableObserver,
     announce,
     collecting_nothing,
+    describe,
     prepared_to_train,
-    run_flow,
-    started_meanwhile,
+    train_as_flow,
+    train_here,
 )
 from flows.cli.operations_display import print_run_page
 from flows.cli.output import print_line, say
@@ -27,15 +27,14 @@ from flows.cli.plan import print_plan
 from flows.cli.runs import print_ending
 from flows.cli.signals import StopSignals
 from flows.endings import StoppedByMemory
-from flows.prefect_environment import PrefectServer
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
     from eigen_core.generation import TrainingState
+    from eigen_core.planning.run_plan import RunPlan
     from eigen_core.profiling import Profile
-    from flows.run_plan import RunPlan
 
 
 _OPERATORS_SHOWN = 5
@@ -55,17 +54,13 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
     if profile:
         # Read when torch is imported; else its profiler writes lines of its own about each start and stop.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with prepared_to_train(name, config.checkpoint) as (display, signals, server):
-        if not is_remote(config.checkpoint.store) and not (Path(config.checkpoint.store) / name).exists():
-            # Nothing can refuse a new run before its data do: the server starts while torch is imported, for seconds.
-            with collecting_nothing():
-                server.check()
-                with started_meanwhile(server, signals):
-                    import eigen_core.checkpoint
-                    import eigen_core.generation
-                    import eigen_core.task  # noqa: F401
+    with prepared_to_train(name, config.checkpoint) as (display, signals):
+        with collecting_nothing():
+            import eigen_core.checkpoint
+            import eigen_core.generation
+            import eigen_core.task  # noqa: F401
         from eigen_core.checkpoint import RunLocation
-        from flows.runs import require_same_run, run_exists
+        from eigen_core.training.runs import require_same_run, run_exists
 
         if run_exists(config.checkpoint, name):
             location = RunLocation.of(config.checkpoint, name)
@@ -75,13 +70,13 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
                 )
             require_same_run(location, config)
         if not profile:
-            _train(config, name, display, signals, server)
+            _train(config, name, display, signals)
             return
         from eigen_core.profiling import profiled_to
 
         profiled = _profile_of(config, name)
         with profiled_to(profiled):
-            _train(config, name, display, signals, server)
+            _train(config, name, display, signals)
         print_profile(display.console, profiled)
 
 
@@ -91,7 +86,7 @@ def _profile_of(config: "Config", name: str) -> "Profile":
     The first one warms up caches and allocators.
     """
     from eigen_core.profiling import Profile
-    from flows.runs import run_exists, status_of
+    from eigen_core.training.runs import run_exists, status_of
 
     done = status_of(config.checkpoint.store, name).generation if run_exists(config.checkpoint, name) else 0
     return Profile(Path.cwd() / f"{name}-profile", min(done + 2, config.generations))
@@ -128,20 +123,20 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
     from eigen_core.config.machine import machine_values
     from eigen_core.config.running import CheckpointConfig
 
-    with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals, server):
-        from flows.runs import config_to_resume
+    with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals):
+        from eigen_core.training.runs import config_to_resume
 
         given = parse_assignments(assignments)
         own = machine_values(given)
         local = own.get("checkpoint", {}).get("local", CheckpointConfig().local)
         config = config_to_resume(store, name, given.get("market", {}).get("data"), local, own)
-        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals, server)
+        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals)
 
 
-def _train(config: "Config", name: str, display: Display, signals: StopSignals, server: PrefectServer) -> None:
+def _train(config: "Config", name: str, display: Display, signals: StopSignals) -> None:
     from eigen_core.checkpoint import RunLocation
-    from flows.runs import require_same_run, status_of
-    from flows.tracking import Tracking
+    from eigen_core.training.runs import require_same_run, status_of
+    from eigen_core.training.tracking import Tracking
 
     console = display.console
     if is_finished(config, name):
@@ -152,17 +147,34 @@ def _train(config: "Config", name: str, display: Display, signals: StopSignals, 
             tracking.write(status.history, status.telemetry)
         print_ending(console, status, "is finished")
         return
-    server.check()
+    with_server = answering_server()
     with refused_with_its_plan(config, console):
-        # Not around the flow: what Prefect still reports at this process's end needs the server.
-        with started_meanwhile(server, signals), progress_to(display):
-            announce(display, "reading the data")
-            found, run_plan = _check(config, name)
-        for line in (*found, run_plan.sentence()):
-            print_line(console, line, style="dim")
-        run_flow(lambda: _loaded_flow(config, name), StoppableObserver(display, signals, config, name), server)
+        if with_server:
+            with progress_to(display):
+                announce(display, "reading the data")
+                describe(console, *_check(config, name))
+            train_as_flow(lambda: _loaded_flow(config, name), StoppableObserver(display, signals, config, name))
+        else:
+            train_here([(name, config)], StoppableObserver(display, signals, config, name, describes=True))
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
-    print_run_page(console, name)
+    if with_server:
+        print_run_page(console, name)
+
+
+def answering_server() -> bool:
+    """Whether a Prefect server is configured, whose flow runs trainings are to be.
+
+    Raises:
+        InputError: one is, and it does not answer.
+    """
+    from flows.operations.server import configured_api, names_an_api, require_answer
+
+    if not names_an_api(os.environ):
+        return False
+    url = configured_api(os.environ)
+    if url is not None:
+        require_answer(url)
+    return url is not None
 
 
 def _loaded_flow(config: "Config", name: str) -> "Callable[[], State[Any]]":
@@ -173,7 +185,7 @@ def _loaded_flow(config: "Config", name: str) -> "Callable[[], State[Any]]":
 
 def is_finished(config: "Config", name: str) -> bool:
     """Whether the run has all generations of `config`, which may be more than it was last trained for."""
-    from flows.runs import is_complete, is_in_store, run_exists, status_of
+    from eigen_core.training.runs import is_complete, is_in_store, run_exists, status_of
 
     if not run_exists(config.checkpoint, name):
         return False
@@ -192,7 +204,7 @@ def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
     except Exception as error:
         # Imported here because they need torch.
         from eigen_core.memory.allocation import is_exhaustion
-        from flows.run_plan import RunTooLargeError
+        from eigen_core.planning.run_plan import RunTooLargeError
 
         if isinstance(error, RunTooLargeError):
             print_plan(console, config, error.run_plan)
@@ -208,7 +220,7 @@ def _check(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
     Returns what was found in the data, in sentences, and what the run will take.
     """
     from eigen_core.checkpoint import RunDirectory
-    from flows.runs import open_or_create
+    from eigen_core.training.runs import open_or_create
 
     found = require_trainable(config, name)
     location = open_or_create(config, name)
@@ -229,10 +241,10 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
         RunTooLargeError: the run does not fit into memory or disk.
     """
     from eigen_core.generation import start_training
+    from eigen_core.planning.run_plan import require_fit
     from eigen_core.reporting.trackers import require_packages
     from eigen_core.task import open_data
     from eigen_core.workers import workers_of
-    from flows.run_plan import require_fit
 
     require_packages(config)
     if config.scheduler is not None:
@@ -247,7 +259,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
 def _require_its_data(state: "TrainingState", name: str) -> None:
     from eigen_core.checkpoint import DamagedGenerationError, RunLocation
     from eigen_core.generation import require_same_data
-    from flows.runs import newest_generation
+    from eigen_core.training.runs import newest_generation
 
     newest = newest_generation(RunLocation.of(state.config.checkpoint, name))
     if newest is not None:

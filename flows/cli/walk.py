@@ -23,10 +23,17 @@ from flows.cli.common import (
     given_store,
     sentences,
 )
-from flows.cli.flow_context import StoppableObserver, announce, prepared_to_train, run_flow, started_meanwhile
+from flows.cli.flow_context import (
+    StoppableObserver,
+    announce,
+    describe,
+    prepared_to_train,
+    train_as_flow,
+    train_here,
+)
 from flows.cli.output import output_console, print_line, print_result
 from flows.cli.run_trainers import refuse_two_schedulers, whole_runs
-from flows.cli.training import is_finished, refused_with_its_plan, require_trainable
+from flows.cli.training import answering_server, is_finished, refused_with_its_plan, require_trainable
 from flows.cli.whole_runs import train_all, whole_run
 from flows.endings import Stopped
 
@@ -34,10 +41,10 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
+    from eigen_core.training.goodput import Start
+    from eigen_core.training.listener import Training
     from flows.cli.display import Display
     from flows.cli.signals import StopSignals
-    from flows.goodput import Start
-    from flows.training import Training
     from flows.walks import Walk
 
 WALK_EXAMPLES = """[bold]Examples[/]
@@ -141,28 +148,29 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
         StoreUnavailableError: the store does not answer.
         Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
     """
-    with prepared_to_train(name, config.checkpoint, console) as (display, signals, server):
+    with prepared_to_train(name, config.checkpoint, console) as (display, signals):
         announce(display, "reading the data")
         with progress_to(display):
             walk = planned()
         from flows.walks import remember_walk, require_same_walk
 
         require_same_walk(walk)
-        left = next(((run, settings) for run, settings in walk.runs() if not is_finished(settings, run)), None)
-        if left is None:
+        left = [(run, settings) for run, settings in walk.runs() if not is_finished(settings, run)]
+        if not left:
             remember_walk(walk)
             return walk
-        run, settings = left
-        server.check()
+        run, settings = left[0]
+        with_server = answering_server()
         with refused_with_its_plan(settings, console):
-            # Not around the flow: what Prefect still reports at this process's end needs the server.
-            with started_meanwhile(server, signals), progress_to(display):
-                found, run_plan = require_trainable(settings, run)
-                remember_walk(walk)
-            for line in (*found, run_plan.sentence()):
-                print_line(console, line, style="dim")
+            with progress_to(display):
+                describe(console, *require_trainable(settings, run))
+            remember_walk(walk)
+            observer = _WalkObserver(display, signals, settings, run, walk)
             try:
-                run_flow(lambda: _loaded_flow(walk), _WalkObserver(display, signals, settings, run, walk), server)
+                if with_server:
+                    train_as_flow(lambda: _loaded_flow(walk), observer)
+                else:
+                    train_here(left, observer)
             except Stopped as stop:
                 raise type(stop)(f"{stop} With the same command the walk goes on.") from stop
     return walk
@@ -225,6 +233,6 @@ class _WalkObserver(StoppableObserver):
 
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:
         """Print the run, its last day of training and the days that it plays."""
-        fold = self._folds[training.run.name]
-        print_line(self.display.console, f"{training.run.name}: trained to {fold.train.last}, plays {fold.played}")
+        fold = self._folds[training.name]
+        print_line(self.display.console, f"{training.name}: trained to {fold.train.last}, plays {fold.played}")
         super().begun(training, starts)

@@ -124,7 +124,7 @@ def _waited_until_free(run: WholeRun, is_stopped: Callable[[], bool]) -> bool:
     One on a machine that was lost holds the run's lease until that expires.
     """
     from eigen_core.checkpoint import RunLocation
-    from flows.runs import is_running
+    from eigen_core.training.runs import is_running
 
     checkpoint = run.config.checkpoint
     location = RunLocation.of(checkpoint, run.name)

@@ -114,7 +114,7 @@ def require_same_run_here(config: Config, run: str) -> None:
         InputError: its settings differ, or a process trains it.
     """
     from eigen_core.checkpoint import RunLocation
-    from flows.runs import require_same_run, run_exists, status_of
+    from eigen_core.training.runs import require_same_run, run_exists, status_of
 
     if run_exists(config.checkpoint, run):
         require_same_run(RunLocation.of(config.checkpoint, run), config)

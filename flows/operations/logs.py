@@ -17,10 +17,10 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun
 
-from flows.journals import ABORTS, ATTEMPTS
+from eigen_core.training.journals import ABORTS, ATTEMPTS
+from eigen_core.training.runs import configured_location, newest_generation
 from flows.names import run_tag
 from flows.operations.flow_runs import TRAININGS
-from flows.runs import configured_location, newest_generation
 
 T = TypeVar("T")
 

@@ -9,12 +9,13 @@ from urllib.parse import urlsplit
 from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.operations.environment import HOST, api_at, own_environment, server_command, server_environment, ui_of
-from flows.operations.health import answers, is_taken
+from flows.operations.health import answers, is_reachable, is_taken
 from flows.operations.home import Home, ProcessRecord
 from flows.prefect_database import require_database, require_home
 
 DEFAULT_PORT = 4200
 START_SECONDS = 180.0
+_ANSWER_SECONDS = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -88,6 +89,19 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
         return url.rstrip("/")
     found = _prefects_api()
     return found.rstrip("/") if found else None
+
+
+def require_answer(api: str) -> None:
+    """Refuse an API that does not answer.
+
+    Raises:
+        InputError: so it is.
+    """
+    if not is_reachable(api, _ANSWER_SECONDS):
+        raise InputError(
+            f"Prefect's API at {api} does not answer. Start it, or take its URL out of environment and profile to "
+            "train without a server."
+        )
 
 
 def wanted_port(

@@ -12,6 +12,7 @@ from eigen_core.checkpoint import RunLocation
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
+from eigen_core.training.runs import RunStatus, newest_generation, run_exists, runs_in, status_of
 from flows.operations.deploying import client_of, resume_schedule
 from flows.operations.environment import ui_of
 from flows.operations.flow_runs import (
@@ -28,7 +29,6 @@ from flows.operations.home import Home, ProcessRecord
 from flows.operations.launching import page_of, run_page_of
 from flows.operations.server import configured_api
 from flows.operations.working_folder import store_here
-from flows.runs import RunStatus, newest_generation, run_exists, runs_in, status_of
 
 Moment = Annotated[
     datetime,

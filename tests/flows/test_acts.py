@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.errors import InputError
+from eigen_core.training.runs import status_of
 from flows import act_ledger
 from flows.act_reconciliation import Correction, Reconciliation
 from flows.acts import Act, act
 from flows.backtests import backtest
 from flows.cli.app import app
 from flows.housekeeping import verify_run
-from flows.runs import status_of
 
 _DAYS = 400
 

@@ -12,9 +12,9 @@ from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
 from eigen_core.errors import InputError
+from eigen_core.training.runs import open_or_create
 from flows.backtests import Backtest, backtest
 from flows.cli.app import app
-from flows.runs import open_or_create
 
 DRAWS = 20
 CONTRACT = {

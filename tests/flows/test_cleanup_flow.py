@@ -13,17 +13,17 @@ from prefect.artifacts import Artifact
 from store_cases import locked_by_another_process, objects_of, run_config, save_generations
 from upload_cases import whole_generations
 
-import flows.plotting
-import flows.training
+import eigen_core.run
 import tasks.artifacts
 import tasks.phases
+from eigen_core import generation
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
+from eigen_core.training.runs import status_of
 from flows.cleanup import cleanup_flow
 from flows.names import FINISHED_NAME
-from flows.runs import status_of
 from flows.train import train_flow
 from tasks.artifacts import artifact_key
 
@@ -137,8 +137,8 @@ def quick(
     """No back-off, no drawing, and a working folder of one's own."""
     monkeypatch.chdir(tmp_path)
     for name in ("evaluate", "train", "evolve", "checkpoint"):
-        monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
-    monkeypatch.setattr(flows.plotting, "Drawing", NoDrawing)
+        monkeypatch.setattr(tasks.phases.TASKS[name], "retry_delay_seconds", [0])
+    monkeypatch.setattr(eigen_core.run, "Drawing", NoDrawing)
 
 
 def bucket_config(url: str, **checkpoint: Any) -> Config:
@@ -154,8 +154,8 @@ def test_a_training_shows_how_far_its_uploads_are(gcs_bucket: str) -> None:
     assert train_flow(config, "Uploads.1", return_state=True).is_completed()
     page = markdown(artifact_key("Uploads.1", "uploads"))
     assert page.startswith(f"# Uploads to {gcs_bucket}: 0 pending (0.0 MB), 3 done")
-    for generation in (1, 2, 3):
-        assert f"| {generation} | done |" in page
+    for number in (1, 2, 3):
+        assert f"| {number} | done |" in page
     assert "Last error" not in page
     assert status_of(gcs_bucket, "Uploads.1").uploads is not None
     overview = markdown(artifact_key("Uploads.1"))
@@ -171,7 +171,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     url = f"gs://{gcs_emulator.make_bucket()}"
     config = bucket_config(url, finish_seconds=0.5)
     location = RunLocation.of(config.checkpoint, "away")
-    evolve = tasks.phases.evolve
+    evolve = generation.evolve
 
     def going_away(*args: Any) -> Any:
         if not any(manifest.generation for manifest in location.local.manifests().manifests):
@@ -179,7 +179,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
         return evolve(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(flows.training, "evolve", going_away)
+        patch.setattr(generation, "evolve", going_away)
         ended = train_flow(config, "away", return_state=True)
     error = ended.result(raise_on_failure=False)
     assert isinstance(error, StoreUnavailableError), error

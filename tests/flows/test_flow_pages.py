@@ -14,19 +14,17 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-import flows.plotting
 import flows.reporter
-import flows.training
-import tasks.phases
+from eigen_core import generation
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.store import open_store
+from eigen_core.training.listener import Listener, observed_by
+from eigen_core.training.runs import status_of
 from flows.cockpit import Cockpit
-from flows.listener import Listener, observed_by
 from flows.own_flow_run import first_name
 from flows.reporter import Reporter
-from flows.runs import status_of
 from flows.train import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
@@ -165,14 +163,12 @@ def test_a_flow_run_is_named_by_what_it_was_asked_for_as_it_begins(parameters: d
 def test_a_phase_has_one_line_in_the_log_with_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("flows.plotting.Drawing", NoDrawing)
+    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     with caplog.at_level("INFO"):
         assert train(config, "logged").is_completed()
-    # Prefect's own names for flow runs say nothing.
-    names = {vars(record)["flow_run_name"] for record in caplog.records if record.name == "prefect.flow_runs"}
-    assert names == {"logged", "logged gen 1-2"}
-    lines = [record.getMessage() for record in caplog.records if record.name == "prefect.task_runs"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "eigen_core.run"]
+    lines = [line for line in lines if re.match(r"\w+ \d+: ", line)]
     phases = ("evaluate", "train", "evolve", "checkpoint")
     expected = [f"{phase} {generation}:" for generation in (1, 2) for phase in phases] + ["holdout 2:", "plot 2:"]
     assert [" ".join(line.split(" ")[:2]) for line in lines] == expected
@@ -187,15 +183,14 @@ def test_a_phase_has_one_line_in_the_log_with_its_figures(
 
 
 def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evolve = tasks.phases.evolve
-    monkeypatch.setattr(evolve, "retry_delay_seconds", [0])
+    evolve = generation.evolve
 
-    def failing(state: Any, guard: Any, generation: int) -> None:
-        if generation == 2:
+    def failing(state: generation.TrainingState) -> Any:
+        if state.generation == 1:
             raise RuntimeError("out of luck")
-        evolve(state, guard, generation)
+        return evolve(state)
 
-    monkeypatch.setattr(flows.training, "evolve", failing)
+    monkeypatch.setattr(generation, "evolve", failing)
     pages = pages_of(flow_run_of(train(small_flow_config(tmp_path), "unlucky")).id)
     assert str(pages["unlucky"].data).startswith(
         "# Ended after generation 1 of 3 (33 %)\n\n**RuntimeError: out of luck.** A resume goes on with generation 2."

@@ -9,12 +9,12 @@ import psutil
 import pytest
 from flow_cases import small_flow_config
 
-import flows.goodput
-import flows.training
-from eigen_core.checkpoint import RunLocation
+import eigen_core.training.goodput
+from eigen_core import generation
+from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.progress import report_progress
-from flows.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
-from flows.runs import open_or_create, status_of
+from eigen_core.training.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
+from eigen_core.training.runs import open_or_create, status_of
 from flows.train import train_flow
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -101,7 +101,7 @@ def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
 
 
 def test_every_step_of_a_loop_is_a_sign_of_life(location: RunLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows.goodput, "_TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr(eigen_core.training.goodput, "_TOUCH_SECONDS", 0.0)
     sign = location.root / location.name / SIGN_OF_LIFE
     with work_recorded(location, None, (AskedToEndError,)):
         interrupted_at(location, at(0))
@@ -117,9 +117,9 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
     sign = tmp_path / "run" / SIGN_OF_LIFE
     with monkeypatch.context() as patch:
         # Waiting for a store is no work that an interruption could lose.
-        patch.setattr(flows.training, "_upload", lambda _: ended.append(not sign.exists()))
+        patch.setattr(RunSession, "uploads", lambda _: ended.append(not sign.exists()))
         assert train_flow(config, "run", return_state=True).is_completed()
-    assert ended == [True]
+    assert ended[-1]
     untouched = status_of(str(tmp_path), "run").goodput
     assert untouched is not None
     assert untouched.interruptions == 0
@@ -131,7 +131,7 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
 
     more = config.model_copy(update={"generations": 3})
     with monkeypatch.context() as patch:
-        patch.setattr(flows.training, "evolve", fail)
+        patch.setattr(generation, "evolve", fail)
         assert train_flow(more, "run", return_state=True).is_failed()
     assert train_flow(more, "run", return_state=True).is_completed()
     status = status_of(str(tmp_path), "run")

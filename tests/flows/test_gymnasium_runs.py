@@ -8,9 +8,9 @@ import pytest
 import uneven_environment
 from flow_cases import NoDrawing, eigen_environment, run_eigen, small_flow_config, small_settings
 
-import flows.plotting
+import eigen_core.run
 from eigen_core.config import Config
-from flows.runs import status_of
+from eigen_core.training.runs import status_of
 from flows.train import train_flow
 
 
@@ -57,7 +57,7 @@ def test_a_reward_that_is_no_number_is_named_and_no_resume_is_advised(tmp_path: 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("prefect_api")
 def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows.plotting, "Drawing", NoDrawing)
+    monkeypatch.setattr(eigen_core.run, "Drawing", NoDrawing)
     for run, ends in (("whole", [4]), ("stopped", [2, 4])):
         for generations in ends:
             assert train_flow(pendulum(tmp_path, generations), run, return_state=True).is_completed()

@@ -9,16 +9,13 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import psutil
 import pytest
 from flow_cases import eigen_environment, run_eigen, small_flow_config
 from hostile_settings import nested
-from prefect.context import refresh_global_settings_context
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
@@ -119,13 +116,6 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile
     with patch.dict(os.environ):
         yield found
     found.close()
-    # Each resume serves with one of its own, until this process ends, and lets Prefect ask it.
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):  # it has ended by itself
-            if "flows.embedded_server" in child.cmdline():
-                child.terminate()
-                child.wait()
-    refresh_global_settings_context()
 
 
 def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: int = 1) -> None:

@@ -24,8 +24,8 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.store import Store
 from eigen_core.store.files import leftovers
+from eigen_core.training.runs import statuses_of
 from flows.housekeeping import clean_runs, export_champion, parse_duration, verify_run
-from flows.runs import statuses_of
 
 DAY = 86_400.0
 PLANTED = f"run/blobs/ab/{'ab' * 32}"

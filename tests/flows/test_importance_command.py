@@ -17,10 +17,10 @@ from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
 from eigen_core.generation.importance import Importance
 from eigen_core.market import build_panel
+from eigen_core.training.runs import open_or_create
 from flows.cli.app import app
 from flows.cli.importance import print_importance
 from flows.importance import RunImportance, over_agents, persistently_low, run_importance
-from flows.runs import open_or_create
 
 ONE = Importance("A", 0.2, (0.1, 0.3), 1.0, (0.5, 1.5), 0.4), Importance("B", 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), 0.6)
 OTHER = Importance("B", 0.6, (0.5, 0.7), None, None, 0.2), Importance("A", 0.0, (0.0, 0.0), 3.0, (2.0, 4.0), 0.8)

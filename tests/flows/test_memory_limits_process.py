@@ -17,7 +17,7 @@ from benchmarks.limits import below_the_need, run, with_appetite
 from eigen_core.checkpoint import RunLocation
 from eigen_core.memory import host_bytes
 from eigen_core.randomness import keyed_generator
-from flows.journals import ABORTS, memory_reports
+from eigen_core.training.journals import ABORTS, memory_reports
 from flows.train import train_flow
 
 pytestmark = pytest.mark.cpu

@@ -16,19 +16,20 @@ from prefect import State
 from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import Artifact as StoredArtifact
 
-import flows.memory_watch
-import tasks.phases
+import eigen_core.run
+import eigen_core.training.memory_watch
+import flows.cockpit
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
 from eigen_core.memory import MemoryGuardError, host_bytes, objects
+from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.progress import report_progress
 from eigen_core.records import GenerationRecord
 from eigen_core.task import open_data
-from flows.journals import BlockedError, memory_reports
+from eigen_core.training.journals import BlockedError, memory_reports
+from eigen_core.training.runs import status_of
 from flows.names import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
-from flows.run_plan import RunTooLargeError
-from flows.runs import status_of
 from flows.train import train_flow
 from tasks.artifacts import artifact_key
 
@@ -59,7 +60,7 @@ class Hoard:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No drawing of plots; nothing that was hoarded outlives a test."""
-    monkeypatch.setattr("flows.plotting.Drawing", NoDrawing)
+    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
     yield
     Hoard.kept.clear()
 
@@ -94,7 +95,7 @@ def hoarding(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
         "evaluate": (phases, "evaluate"),
         "train": (phases, "train"),
         "evolve": (phases, "evolve"),
-        "checkpoint": (tasks.phases, "snapshot"),
+        "checkpoint": (eigen_core.run, "snapshot"),
     }[phase]
     run_phase = getattr(module, name)
     calls = 0
@@ -118,7 +119,7 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     # As in a run of long generations, the objects are counted when the second one begins.
     monkeypatch.setattr(objects, "_EARLY_SHARE", np.inf)
     published: list[str] = []
-    monkeypatch.setattr(flows.memory_watch, "show_memory", lambda *shown: published.append(f"{shown}"))
+    monkeypatch.setattr(flows.cockpit, "show_memory", lambda *shown: published.append(f"{shown}"))
     with monkeypatch.context() as patch:
         hoarding(patch, phase)
         ended = train(limited(config))
@@ -208,7 +209,7 @@ def test_a_plot_that_takes_too_much_ends_the_run_too(tmp_path: Path, monkeypatch
             Hoard().take()
             return super().write(folder)
 
-    monkeypatch.setattr("flows.plotting.Drawing", Hoarding)
+    monkeypatch.setattr("eigen_core.run.Drawing", Hoarding)
     config = small_flow_config(tmp_path, generations=1)
     ended = train(limited(config))
     assert ended.name == GUARD_NAME

@@ -11,8 +11,8 @@ from store_cases import run_config, save_generations
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config, merge
 from eigen_core.errors import InputError
+from eigen_core.training.runs import config_to_resume, configured_location, open_or_create, require_same_run, status_of
 from flows.cli.common import given_settings
-from flows.runs import config_to_resume, configured_location, open_or_create, require_same_run, status_of
 from flows.train import train_flow
 
 

@@ -93,7 +93,7 @@ def test_orders_are_changes_of_shares_that_a_later_replay_agrees_with(store: str
 def test_a_walk_of_portfolios_joins_accounts_and_weights_of_its_folds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "api_url", lambda: None)
+    monkeypatch.setattr(publishing, "configured_api", lambda _: None)
     market = {"holdout_days": 60, "first_date": "2018-01-01"}
     config = with_purge(small_flow_config(tmp_path, generations=1, market=market, task="portfolio"), None)
     walk = plan_walk("years", config, build_panel(config)[0].dates, 2, seeds=2)

@@ -1,4 +1,4 @@
-"""What a Prefect server could not begin with is a sentence: of doctor, of a training, and of `eigen up`."""
+"""What a Prefect server could not begin with is a sentence: of doctor and of `eigen up`; a training needs none."""
 
 import json
 import os
@@ -8,11 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from flow_cases import eigen_environment, run_eigen, small_settings
+from flow_cases import eigen_environment, run_eigen
+from kept_database import kept_file
 
-from flows.embedded_server import kept_file
-
-COMMANDS = {"train": ["train", "--run", "x", *small_settings()], "up": ["up"]}
+COMMANDS = {"up": ["up"]}
 
 
 def text(path: Path) -> str:
@@ -83,7 +82,7 @@ def test_a_database_of_this_version_is_used(environment: dict[str, str], tmp_pat
     assert ended.returncode == 0, ended.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "up", "doctor"])
+@pytest.mark.parametrize("command", ["up", "doctor"])
 @pytest.mark.thorough
 def test_a_home_that_cannot_be_is_one_sentence(environment: dict[str, str], tmp_path: Path, command: str) -> None:
     (tmp_path / "file").write_text("no folder")

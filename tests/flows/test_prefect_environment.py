@@ -2,14 +2,11 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from flow_cases import eigen_environment
 
 from flows.cli.signals import StopSignals, stop_signals
 from flows.prefect_environment import prepare_environment
@@ -17,11 +14,9 @@ from flows.prefect_environment import prepare_environment
 
 def test_only_what_the_user_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_TASKS_DEFAULT_NO_CACHE", raising=False)
-    monkeypatch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "7")
     monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "true")
     before = dict(os.environ)
     prepare_environment()
-    assert os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] == "7"
     assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "true"
     assert os.environ["PREFECT_TASKS_DEFAULT_NO_CACHE"] == "true"
     assert "PREFECT_API_URL" not in os.environ
@@ -77,66 +72,3 @@ with stop_signals() as signals:
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "last", "eigen: Stopped.\n")
-
-
-@pytest.mark.thorough
-def test_an_embedded_server_that_cannot_start_is_named(tmp_path: Path) -> None:
-    code = """
-from flows.endings import Stopped
-from flows.prefect_environment import PrefectServer, prepare_environment
-prepare_environment()
-server = PrefectServer()
-server.start()
-try:
-    server.wait_until_ready()
-except Stopped as error:
-    print(error)
-"""
-    environment = {**eigen_environment(tmp_path / "home"), "PREFECT_API_DATABASE_CONNECTION_URL": "nonsense://"}
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
-    assert "Prefect's embedded server ended with status" in ended.stdout, ended.stderr
-
-
-@pytest.mark.thorough
-def test_a_server_that_was_loaded_and_is_not_needed_ends(tmp_path: Path) -> None:
-    code = """
-import psutil
-from flows.prefect_environment import PrefectServer, prepare_environment
-prepare_environment()
-server = PrefectServer()
-server.prepare()
-(loading,) = psutil.Process().children()
-server.start()
-print(loading.wait(60) is not None, psutil.Process().children())
-"""
-    environment = {**eigen_environment(tmp_path / "home"), "PREFECT_API_URL": "http://127.0.0.1:1/api"}
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
-    assert ended.stdout == "True []\n", ended.stderr
-
-
-@pytest.mark.thorough
-def test_an_embedded_server_is_not_the_users_own_and_ends_with_its_process(tmp_path: Path) -> None:
-    code = """
-from flows.prefect_environment import PrefectServer, prepare_environment
-from flows.run_plan import api_url
-prepare_environment()
-server = PrefectServer()
-server.prepare()
-server.start()
-server.wait_until_ready()
-from prefect.client.orchestration import get_client
-with get_client(sync_client=True) as client:
-    print(client.api_healthcheck(), client.server_type.name, api_url())
-"""
-    environment = {**eigen_environment(tmp_path), "EIGEN_CACHE": str(tmp_path / "cache")}
-    keeping = [sys.executable, "-P", "-m", "flows.embedded_server"]
-    subprocess.run(keeping, env=environment, check=True, capture_output=True, timeout=120)
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
-    assert ended.stdout.split() == ["None", "SERVER", "None"], ended.stderr
-    # Its database began as a copy of the one that is kept, and needed no migration.
-    (kept,) = (tmp_path / "cache" / "prefect").iterdir()
-    (used,) = tmp_path.rglob("prefect.db")
-    heads = [
-        sqlite3.connect(path).execute("SELECT version_num FROM alembic_version").fetchall() for path in (kept, used)
-    ]
-    assert heads[0] == heads[1]

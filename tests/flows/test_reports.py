@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user has no Prefect server."""
-    monkeypatch.setattr(publishing, "api_url", lambda: None)
+    monkeypatch.setattr(publishing, "configured_api", lambda _: None)
 
 
 def command(*arguments: str) -> Any:
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence(monkeypatch: pytest.MonkeyP
 
 def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     created: list[dict[str, str]] = []
-    monkeypatch.setattr(publishing, "api_url", lambda: "http://server/api")
+    monkeypatch.setattr(publishing, "configured_api", lambda _: "http://server/api")
     monkeypatch.setattr(server_presence, "require_server", lambda: None)
     monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda **given: created.append(given))
     written = WrittenReport(report_of(), "champion", tmp_path / "report.html")
@@ -214,7 +214,7 @@ def test_a_server_that_does_not_answer_costs_no_report(
     def refuse() -> None:
         raise httpx.ConnectError("Prefect's server does not answer")
 
-    monkeypatch.setattr(publishing, "api_url", lambda: "http://server/api")
+    monkeypatch.setattr(publishing, "configured_api", lambda _: "http://server/api")
     monkeypatch.setattr(server_presence, "require_server", refuse)
     assert publishing.publish(WrittenReport(report_of(), "champion", tmp_path / "report.html")) is None
     assert "Prefect has no page of the report: ConnectError" in caplog.text

@@ -27,8 +27,9 @@ from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.config import Config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
+from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
+from eigen_core.training.runs import status_of
 from flows import choosing, own_flow_run, training
-from flows.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from flows.names import (
     BLOCKED_NAME,
     FINISHED_NAME,
@@ -39,7 +40,6 @@ from flows.names import (
     run_tag,
 )
 from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
-from flows.runs import status_of
 from flows.train import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")

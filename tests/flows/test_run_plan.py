@@ -9,7 +9,7 @@ import pytest
 import torch
 from memory_cases import HandMeter, hand_guard
 
-import flows.memory_watch
+import eigen_core.training.memory_watch
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
@@ -20,9 +20,9 @@ from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, M
 from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import host_bytes
 from eigen_core.planning import PHASES, plan_of
+from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
+from eigen_core.training.memory_watch import MemoryWatch
 from flows import run_plan as module
-from flows.memory_watch import MemoryWatch
-from flows.run_plan import RunPlan, RunTooLargeError, api_url, plan_run, require_fit
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
@@ -179,15 +179,17 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
     peak = plan.peak_phase("device")
     limit = DeviceLimit(int(plan.peak_device_bytes / 0.93) + 10 * MB, "A GPU", torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    for where in (module, flows.memory_watch):
+    for where in (module, eigen_core.training.memory_watch):
         monkeypatch.setattr(where, "device_limit", lambda _: limit)
     run_plan = plan_run(config, facts)
     assert run_plan.fits
-    watch = MemoryWatch(config, RunLocation.of(config.checkpoint.model_copy(update={"store": str(tmp_path)}), "run"))
+    watch = MemoryWatch(
+        config, RunLocation.of(config.checkpoint.model_copy(update={"store": str(tmp_path)}), "run"), ()
+    )
     context = plan.held_on_device(peak, "driver")
     meter = HandMeter(device=DeviceUsage(allocated=0, reserved=0, taken=context))
     watch.guard = hand_guard(meter, limits=(HostLimit(100 * GB, "much", "run"),), device_limit=limit)
-    watch.planned(run_plan)
+    watch.expect(run_plan)
     with watch.guard:
         for phase in PHASES:
             with watch.guard.phase(phase, 1):
@@ -236,23 +238,6 @@ def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_wr
     assert require_fit(config, facts, "mine").fits
     with pytest.raises(RunTooLargeError):
         require_fit(config, facts, "other")
-
-
-def test_prefects_server_counts_where_no_api_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_server = planned()
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    assert api_url() == "http://127.0.0.1:9/api"
-    without = planned()
-    assert with_server.plan.peak_host_bytes - without.plan.peak_host_bytes > 100 * MB
-    assert not any(part.server for part in without.plan.parts)
-
-
-def test_an_api_of_the_users_profile_counts_too() -> None:
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    assert api_url() is None
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        assert api_url() == "http://127.0.0.1:9/api"
 
 
 def test_the_document_is_json_with_these_keys() -> None:

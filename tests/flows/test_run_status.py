@@ -17,9 +17,16 @@ from eigen_core.config import Config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError
+from eigen_core.training.runs import (
+    configured_location,
+    latest_config,
+    open_or_create,
+    require_same_run,
+    run_exists,
+    status_of,
+)
 from flows.cli.runs import command_for
 from flows.operations.status import newest_run
-from flows.runs import configured_location, latest_config, open_or_create, require_same_run, run_exists, status_of
 
 
 def save(config: Config, generation: int) -> Manifest:

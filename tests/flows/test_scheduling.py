@@ -12,10 +12,10 @@ from store_cases import run_config, save_generations
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
+from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
+from eigen_core.training.runs import status_of
 from flows.choosing import newest_unfinished, with_own_settings
-from flows.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from flows.names import BLOCKED_NAME, NOTHING_NAME
-from flows.runs import status_of
 from flows.train import train_flow
 
 

@@ -18,8 +18,8 @@ from prefect.exceptions import TerminationSignal
 
 from eigen_core import generation as phases
 from eigen_core.reporting.drawing import Drawing
-from flows.runs import status_of
-from flows.stop_requests import stop_requests_raised
+from eigen_core.training.runs import status_of
+from eigen_core.training.stop_requests import stop_requests_raised
 from flows.train import train_flow
 
 

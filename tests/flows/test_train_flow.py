@@ -11,8 +11,7 @@ import torch
 from flow_cases import NoDrawing, small_flow_config
 from prefect import State
 
-import flows.plotting
-import flows.training
+import eigen_core.run
 import tasks.artifacts
 import tasks.phases
 from eigen_core import generation as phases
@@ -24,10 +23,10 @@ from eigen_core.errors import InputError
 from eigen_core.records import GenerationRecord
 from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
+from eigen_core.training.listener import Listener, observed_by
+from eigen_core.training.runs import status_of
 from flows.choosing import newest_unfinished
-from flows.listener import Listener, observed_by
 from flows.names import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
-from flows.runs import status_of
 from flows.train import train_flow
 
 T = TypeVar("T")
@@ -39,8 +38,8 @@ pytestmark = pytest.mark.usefixtures("prefect_api", "_quick")
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No back-off, no drawing: neither is what most tests are about."""
     for name in ("evaluate", "train", "evolve", "checkpoint"):
-        monkeypatch.setattr(getattr(flows.training, name), "retry_delay_seconds", [0])
-    monkeypatch.setattr(flows.plotting, "Drawing", NoDrawing)
+        monkeypatch.setattr(tasks.phases.TASKS[name], "retry_delay_seconds", [0])
+    monkeypatch.setattr(eigen_core.run, "Drawing", NoDrawing)
 
 
 def train(config: Config, name: str = "run") -> State[Any]:
@@ -82,7 +81,7 @@ def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -
 def test_a_run_completes_with_its_records_plots_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
-    monkeypatch.setattr(flows.plotting, "Drawing", Drawing)
+    monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     status = status_of(str(tmp_path), "run")
@@ -137,7 +136,7 @@ def test_a_phase_that_always_fails_ends_the_run_which_then_goes_on_exactly(
         if state.generation == 0:
             return learn(state)
         attempts += 1
-        raise RuntimeError("for good")
+        raise OSError("for good")
 
     with monkeypatch.context() as patch:
         patch.setattr(phases, "train", failing)
@@ -149,7 +148,7 @@ def test_a_phase_that_always_fails_ends_the_run_which_then_goes_on_exactly(
     assert records(config) == expected
 
 
-@pytest.mark.parametrize("error", [InputError("no"), FloatingPointError("learning diverged")])
+@pytest.mark.parametrize("error", [InputError("no"), FloatingPointError("learning diverged"), KeyError("a mistake")])
 def test_what_cannot_get_better_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -219,7 +218,8 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
     assert train(config, "undisturbed").is_completed()
     with monkeypatch.context() as patch:
-        patch.setattr(flows.plotting if killed_in == "plot" else flows.training, killed_in, _interrupted)
+        module, name = (NoDrawing, "write") if killed_in == "plot" else (phases, "hold_out")
+        patch.setattr(module, name, _interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(config)
     status = status_of(str(tmp_path), "run")
@@ -249,22 +249,17 @@ def test_a_finished_run_ends_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_failing_plot_is_a_failed_task_and_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: tuple[GenerationRecord, ...],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(flows.plotting, "Drawing", Drawing)
+    monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
     monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
-    seen: list[State[Any]] = []
-    plot = tasks.phases.plot
-
-    def watched(*args: Any, **options: Any) -> State[Any]:
-        seen.append(plot(*args, **options))
-        return seen[-1]
-
-    monkeypatch.setattr(flows.plotting, "plot", watched)
     config = small_flow_config(tmp_path, reporting={"plot_every": 1})
     assert train(config).is_completed()
-    assert [state.is_failed() for state in seen] == [True, True, True]
-    assert all("No module named eigen_core.no_such_module" in str(state.message) for state in seen)
+    said = [record.getMessage() for record in caplog.records if "No module named" in record.getMessage()]
+    assert {f"generation {number}" for number in (1, 2, 3)} <= {line.partition(" has")[0] for line in said}
     assert records(config) == expected
 
 
@@ -277,7 +272,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
 
     monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
     monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
-    monkeypatch.setattr(flows.plotting, "Drawing", Drawing)
+    monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     assert records(config) == expected

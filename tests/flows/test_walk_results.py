@@ -17,10 +17,10 @@ from eigen_core.market import build_panel
 from eigen_core.records import Excess
 from eigen_core.reporting.report import report_page
 from eigen_core.store import open_store
+from eigen_core.training.runs import open_or_create
 from flows import publishing
 from flows.cli.app import app
 from flows.cli.walk_results import print_walk, walk_document
-from flows.runs import open_or_create
 from flows.walk_report import is_report_of_walk, report_of_walk
 from flows.walk_results import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk
 from flows.walks import Walk, plan_walk, remember_walk, stored_walk
@@ -110,7 +110,7 @@ def test_the_report_of_a_walk_has_its_folds_and_its_command(result: WalkResult) 
 def test_the_command_report_makes_the_report_of_a_walk(
     walk: Walk, result: WalkResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "api_url", lambda: None)
+    monkeypatch.setattr(publishing, "configured_api", lambda _: None)
     store, file = walk.config.checkpoint.store, tmp_path / "walk.html"
     remember_walk(walk)
     assert is_report_of_walk(store, "years", span=None, agent="champion")

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 from flow_cases import run_eigen
+from kept_database import begin_with_copy, kept_file
 
 from eigen_core.config.loading import parse_assignments
-from flows.embedded_server import begin_with_copy, kept_file
+from eigen_core.training.runs import RunStatus, status_of
 from flows.operations.environment import POOL
 from flows.operations.home import Home
 from flows.prefect_environment import free_port
-from flows.runs import RunStatus, status_of
 
 T = TypeVar("T")
 

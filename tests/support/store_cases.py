@@ -13,7 +13,7 @@ from flow_cases import small_flow_config
 
 from eigen_core.checkpoint import RunDirectory, RunLocation, Snapshot, create_run, open_session
 from eigen_core.config import Config
-from flows.journals import remember_own_settings
+from eigen_core.training.journals import remember_own_settings
 
 FORK = multiprocessing.get_context("fork")
 

@@ -1,35 +1,30 @@
-"""What tasks have in common: names, nothing cached, retries only where they may help."""
-
-from typing import Any
+"""What tasks have in common: names, nothing cached, retries."""
 
 import pytest
-from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.artifacts import artifact_key
-from tasks.phases import checkpoint, evaluate, evolve, holdout, plot, run_name, train
-
-PHASES: list[Task[..., Any]] = [evaluate, train, evolve, checkpoint, holdout]
+from tasks.phases import TASKS, run_name
 
 
-@pytest.mark.parametrize("task", [*PHASES, plot], ids=lambda task: task.name)
-def test_no_task_caches_or_stores_anything(task: Task[..., Any]) -> None:
+@pytest.mark.parametrize("phase", TASKS)
+def test_no_task_caches_or_stores_anything(phase: str) -> None:
+    task = TASKS[phase]
     assert task.cache_policy is NO_CACHE
     assert task.persist_result is False
 
 
-def test_phases_are_retried_with_a_growing_delay_and_plots_are_not() -> None:
-    for task in PHASES:
-        assert task.retries == 2
-        assert task.retry_delay_seconds == [1.0, 5.0]
-    assert plot.retries == 0
+@pytest.mark.parametrize("phase", TASKS)
+def test_phases_are_retried_with_a_growing_delay(phase: str) -> None:
+    assert TASKS[phase].retries == 2
+    assert TASKS[phase].retry_delay_seconds == [1.0, 5.0]
 
 
-def test_runs_of_tasks_are_named_by_generation() -> None:
-    assert run_name("evaluate", 7) == "evaluate-007"
-    assert run_name("plot", 1_234) == "plot-1234"
-    for task in (*PHASES, plot):
-        assert task.task_run_name == f"{task.name}-{{generation:03d}}"
+@pytest.mark.parametrize("phase", TASKS)
+def test_runs_of_tasks_are_named_by_generation(phase: str) -> None:
+    assert TASKS[phase].task_run_name == f"{phase}-{{generation:03d}}"
+    assert run_name(phase, 7) == f"{phase}-007"
+    assert run_name(phase, 1_234) == f"{phase}-1234"
 
 
 @pytest.mark.parametrize("name", ["first", "First", "a.b", "a-b", "a_b", "...x", "---", "_", "7"])

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import PRESET_NAMES, Config
 from flows.cli.app import app
-from flows.prefect_environment import PrefectServer
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,6 @@ SURROUNDINGS: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize(("options", "part"), SETTINGS.values(), ids=SETTINGS.keys())
 def test_bad_settings_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Path, options: list[str], part: str) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
     before = contents(folder)
     ended = CliRunner().invoke(app, ["train", *options])
     assert_refused(ended.exit_code, ended.stderr, part)
@@ -138,7 +136,6 @@ def test_bad_surroundings_are_refused_by_the_process(environment: dict[str, str]
     assert contents(folder) == before
 
 
-@pytest.mark.usefixtures("no_server_left")
 @pytest.mark.parametrize(("arguments", "part"), SURROUNDINGS.values(), ids=SURROUNDINGS.keys())
 def test_bad_surroundings_are_refused(
     monkeypatch: pytest.MonkeyPatch, folder: Path, arguments: list[str], part: str

@@ -22,7 +22,7 @@ from eigen_core.workers import WorkerStatus
 from flows import doctor as module
 from flows.cli.app import app
 from flows.doctor import Doctor
-from flows.prefect_environment import PrefectServer, free_port
+from flows.prefect_environment import free_port
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
@@ -170,20 +170,21 @@ def test_a_package_that_cannot_be_loaded_is_one_failure(monkeypatch: pytest.Monk
 
 
 def test_whatever_a_look_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: PrefectServer) -> None:
+    def broken() -> None:
         raise ZeroDivisionError("first line\nsecond line")
 
-    monkeypatch.setattr(PrefectServer, "check", broken)
+    monkeypatch.setattr(module, "require_database", broken)
     checks = found(code=1)
     assert statuses(checks) == {"Prefect's API": "failed"}
     assert checks["Prefect's API"]["found"] == "ZeroDivisionError: first line"
-    monkeypatch.setattr(PrefectServer, "check", lambda _: bytearray(1 << 60) and None)
+    monkeypatch.setattr(module, "require_database", lambda: bytearray(1 << 60) and None)
     assert "not enough memory" in found(code=1)["Prefect's API"]["found"]
 
 
 def test_an_api_is_asked_and_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_API_SECONDS", 0.2)
-    monkeypatch.setattr(PrefectServer, "check", lambda _: time.sleep(30))
+    monkeypatch.setattr("flows.operations.server.configured_api", lambda _: "http://127.0.0.1:1/api")
+    monkeypatch.setattr("flows.operations.server.require_answer", lambda _: time.sleep(30))
     checks = found(code=1)
     assert statuses(checks) == {"Prefect's API": "failed"}
     assert "did not answer within 0 seconds" in checks["Prefect's API"]["found"]

@@ -9,7 +9,7 @@ import pytest
 from dask_cases import dask, free_address
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 
-from flows.runs import status_of
+from eigen_core.training.runs import status_of
 
 GENERATIONS = 6
 RUNS = ["far-island-1", "far-island-2"]

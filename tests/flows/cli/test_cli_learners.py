@@ -11,7 +11,7 @@ from science_cases import LEARNER_OF_TASK
 
 from benchmarks.kill_training import facts_of
 from eigen_core.config import choices
-from flows.runs import status_of
+from eigen_core.training.runs import status_of
 
 # Other tests of commands kill runs with DDPG, and each learner is resumed in one process.
 pytestmark = pytest.mark.slow

@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
 from eigen_core.records import PhaseMemory
+from eigen_core.training.journals import write_memory_report
 from flows.cli.app import app
 from flows.cli.memory import memory_of, print_memory
-from flows.journals import write_memory_report
 
 MEMORY_KEYS = ["run", "state", "pid", "folder", "report", "files", "older_reports", "generations"]
 GENERATION_KEYS = ["generation", "rss_bytes", "rss_peak_bytes", "phases"]

@@ -10,19 +10,16 @@ from typing import Any
 import pytest
 from flow_cases import eigen_environment, small_settings
 from memory_cases import bare_report
-from prefect.states import Failed
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunLocation
 from eigen_core.market import PanelFacts
 from eigen_core.memory import MemoryGuardError
-from flows.cli import flow_context
+from eigen_core.planning.run_plan import RunTooLargeError, plan_run
+from eigen_core.training.journals import BlockedError, write_memory_report
+from eigen_core.training.runs import status_of
 from flows.cli.app import app
-from flows.journals import BlockedError, write_memory_report
-from flows.prefect_environment import PrefectServer
-from flows.run_plan import RunTooLargeError, plan_run
-from flows.runs import status_of
 
 # A training whose memory grows by 20 MB every 20 ms once its second generation is saved.
 LEAKING = """
@@ -54,20 +51,17 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(PrefectServer, "start", lambda _: None)
-    monkeypatch.setattr(flow_context, "_show_warnings_with", lambda _: None)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
     return save_generations(config, "run", 1, 2)
 
 
-def ended_by(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception], name: str) -> Any:
-    """Resume the run; its flow returns a failed state of that name with that exception."""
+def ended_by(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> Any:
+    """Resume the run; its training raises that exception."""
 
-    def flow(*_: object, **__: object) -> object:
-        raised = error()
-        return Failed(name=name, message=str(raised), data=raised)
+    def train(*_: object, **__: object) -> bool:
+        raise error()
 
-    monkeypatch.setattr("flows.train.train_flow", flow)
+    monkeypatch.setattr("eigen_core.run.train_run", train)
     ended = CliRunner().invoke(app, ["resume", "run"])
     assert ended.exit_code == 3, ended.output
     assert ended.stderr.startswith("eigen: ")
@@ -84,7 +78,7 @@ def test_the_guards_end_says_why_where_the_report_is_and_how_to_go_on(
         written.append(write_memory_report(location, bare_report(), 3, "train"))
         return MemoryGuardError("memory: 4.00 GB of 4.20 GB in train of generation 3.", bare_report(), "train", 3)
 
-    said = ended_by(monkeypatch, error, "MemoryGuard").stderr
+    said = ended_by(monkeypatch, error).stderr
     assert said.startswith("eigen: memory: 4.00 GB of 4.20 GB in train of generation 3. The report is ")
     assert str(written[0]) in said
     assert "(eigen memory run shows it)" in said
@@ -98,13 +92,13 @@ def test_a_report_of_an_earlier_end_is_not_taken_for_this_ones(
     old = write_memory_report(location, bare_report(), 1, "train")
     old.rename(old.with_name("20200101T000000-000001-train.md"))
     error = MemoryGuardError("memory: too much.", bare_report(), "", None)
-    said = ended_by(monkeypatch, lambda: error, "MemoryGuard").stderr
+    said = ended_by(monkeypatch, lambda: error).stderr
     assert "The report is" not in said
     assert "The last checkpoint is generation 2" in said
 
 
 def test_a_blocked_run_says_what_the_flow_says(monkeypatch: pytest.MonkeyPatch, location: RunLocation) -> None:
-    ended = ended_by(monkeypatch, lambda: BlockedError("Run 'run' is blocked: twice."), "Blocked")
+    ended = ended_by(monkeypatch, lambda: BlockedError("Run 'run' is blocked: twice."))
     assert ended.stderr == "eigen: Run 'run' is blocked: twice.\n"
     assert location.exists()
 
@@ -115,7 +109,7 @@ def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(
     config = status_of("runs", location.name).config
     tight = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.5})})
     run_plan = plan_run(tight, PanelFacts(days=8_313, columns=20, assets=20, features=13))
-    ended = ended_by(monkeypatch, lambda: RunTooLargeError(run_plan), "MemoryPlan")
+    ended = ended_by(monkeypatch, lambda: RunTooLargeError(run_plan))
     assert ended.stderr == f"eigen: {run_plan.sentence()}\n"
     assert "500 MB (memory.limit_gb)" in ended.stdout
     assert "\n population " in ended.stdout
@@ -138,7 +132,7 @@ def test_memory_that_cannot_be_had_before_the_guard_is_there_is_a_sentence(
 
 
 def test_the_plan_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, location: RunLocation) -> None:
-    ended = ended_by(monkeypatch, lambda: BlockedError("blocked"), "Blocked")
+    ended = ended_by(monkeypatch, lambda: BlockedError("blocked"))
     assert "The run fits: it takes " in ended.stdout
     assert location.exists()
 
@@ -152,7 +146,7 @@ def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
     command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
     ended = subprocess.run(
         [*command, "--set", "memory.limit_gb=2.5"],
-        env={**environment, "PYTHONPATH": str(Path(flow_context.__file__).parents[2])},
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])},
         cwd=tmp_path,
         capture_output=True,
         text=True,

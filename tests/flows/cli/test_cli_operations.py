@@ -18,6 +18,8 @@ from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import RunDirectory, RunLocation
 from eigen_core.errors import InputError
+from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
+from eigen_core.training.runs import status_of
 from flows.cli.app import app
 from flows.cli.operations_display import (
     print_down,
@@ -26,7 +28,6 @@ from flows.cli.operations_display import (
     print_status,
     print_up,
 )
-from flows.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from flows.operations import launching
 from flows.operations.home import Home, ProcessRecord
 from flows.operations.launching import Launched
@@ -43,7 +44,6 @@ from flows.operations.status import (
 from flows.operations.stopping import Down
 from flows.operations.up import Up
 from flows.operations.working_folder import as_worker_sees, store_here
-from flows.runs import status_of
 
 FLOW_RUN_KEYS = [
     "id", "name", "run", "state", "message", "since", "active", "waiting", "suspended", "page"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from eigen_core.planning import Calibration, calibrate
 from flows.cli.app import app
 
-pytestmark = pytest.mark.usefixtures("without_api", "no_server_left")
+pytestmark = pytest.mark.usefixtures("without_api")
 
 PLANNED_KEYS = [
     "preset",

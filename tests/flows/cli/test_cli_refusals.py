@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli.app import app
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("no_server_left", "without_api")]
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("without_api")]
 
 DAYS = range(1, 29)
 MISSING = "tcp://127.0.0.1:9"

@@ -24,13 +24,12 @@ from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.records import GenerationRecord
 from eigen_core.store import StoreUnavailableError, open_store
+from eigen_core.training.runs import status_of
 from flows.cli.app import app
 from flows.cli.display import LineDisplay
 from flows.cli.flow_context import StoppableObserver, explained
 from flows.cli.signals import StopSignals
 from flows.endings import Stopped
-from flows.prefect_environment import PrefectServer
-from flows.runs import status_of
 
 GENERATIONS = 6
 UPLOADS = Fault("status", method="POST|PUT", path="upload", times=None)
@@ -156,11 +155,10 @@ def test_a_run_with_all_its_generations_here_alone_is_not_finished(
     class WentOnError(Exception):
         pass
 
-    def went_on(_: object) -> None:
+    def went_on(*_: object) -> None:
         raise WentOnError
 
-    monkeypatch.setattr(PrefectServer, "check", lambda _: None)
-    monkeypatch.setattr(PrefectServer, "start", went_on)
+    monkeypatch.setattr("flows.cli.training.train_here", went_on)
     store = finished_here.checkpoint.store
     ended = CliRunner().invoke(app, ["resume", "run", "--store", store])
     assert isinstance(ended.exception, WentOnError), ended.output

@@ -272,6 +272,6 @@ def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path, mon
     config = config.model_copy(update={"generations": 2, "market": market})
     save_generations(config, "run", 1, 2)
     status = SimpleNamespace(generation=2, holdout=None, config=config, is_complete=True)
-    monkeypatch.setattr("flows.runs.status_of", lambda *_: status)
+    monkeypatch.setattr("eigen_core.training.runs.status_of", lambda *_: status)
     assert is_finished(config, "run")
     assert not is_finished(config.model_copy(update={"generations": 3}), "run")

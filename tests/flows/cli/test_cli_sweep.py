@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 
-from flows.runs import runs_in, status_of
+from eigen_core.training.runs import runs_in, status_of
 
 pytestmark = pytest.mark.thorough
 

@@ -10,7 +10,7 @@ import pytest
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 
 from eigen_core.reporting.trackers import metrics_since
-from flows.runs import status_of
+from eigen_core.training.runs import status_of
 
 pytestmark = pytest.mark.thorough
 

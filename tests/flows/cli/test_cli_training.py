@@ -23,10 +23,9 @@ from eigen_core.checkpoint import RunDirectory, tensors_sha256
 from eigen_core.replay import Replay
 from eigen_core.task.market_transitions import market_columns
 from eigen_core.trading import PORTFOLIO_VALUES
+from eigen_core.training.runs import status_of
 from flows.cli.app import app
 from flows.cli.runs import run_document
-from flows.prefect_environment import PrefectServer
-from flows.runs import status_of
 
 pytestmark = pytest.mark.thorough
 
@@ -276,7 +275,7 @@ def test_a_finished_run_is_shown_again_at_once(
     monkeypatch: pytest.MonkeyPatch, folder: Path, arguments: list[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(PrefectServer, "start", lambda _: pytest.fail("Prefect was started"))
+    monkeypatch.setattr("flows.cli.training.train_here", lambda *_: pytest.fail("It was trained"))
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0
     assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in again.stdout

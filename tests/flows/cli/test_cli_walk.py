@@ -12,7 +12,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
-from flows.runs import runs_in, status_of
+from eigen_core.training.runs import runs_in, status_of
 
 pytestmark = pytest.mark.thorough
 

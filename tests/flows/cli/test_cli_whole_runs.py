@@ -15,7 +15,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.market import build_panel
 from eigen_core.store import open_store
-from flows.runs import is_running, runs_in, status_of
+from eigen_core.training.runs import is_running, runs_in, status_of
 from flows.walk import walk_flow
 from flows.walks import plan_walk, with_purge
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunContents
 from eigen_core.store import open_store
+from eigen_core.training.runs import status_of
 from flows.cli.app import app
-from flows.runs import status_of
 
 pytestmark = pytest.mark.thorough
 

@@ -1,14 +1,8 @@
-"""The process of the embedded server of Prefect: `python -P -m flows.embedded_server serve`.
+"""An empty database of Prefect, which `make setup` keeps in the cache: servers of tests begin with a copy.
 
-Its imports take seconds. They are done first, then a line of standard input names the port to serve at; without one
-nothing is served. So the process can be started before it is known whether its server is needed.
-
-A new database takes seconds of migrations. Without an argument the same module does them beforehand: `make setup` lets
-it keep the empty tables in the cache, and a home without a database begins with a copy. Without that copy, and where a
-database exists, the server's own migrations do the work.
+A new one takes each server seconds of migrations: `python -P tests/support/kept_database.py`.
 """
 
-import gc
 import hashlib
 import os
 import sqlite3
@@ -18,60 +12,20 @@ import tempfile
 from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eigen_core.cache_root import default_cache_root
-from eigen_core.errors import InputError
 from eigen_core.store.files import make_folder, replacing, sync_file, temporary_file
-from flows.prefect_environment import set_umask
-from flows.request_guard import guard
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-_HOST = "127.0.0.1"
 # What SQLite keeps beside a database. Left behind by a database that is gone, it would be read into the copy.
 _BESIDE = ("-wal", "-shm", "-journal")
 
 
 def main() -> None:
-    """Serve Prefect's API until the process is ended, or make a database."""
-    with suppress(InputError):  # the command that starts this process has refused it
-        set_umask(os.environ)
-    if len(sys.argv) == 1:
-        try:
-            keep(kept_file(), _migrated())
-        except OSError as error:
-            sys.stderr.write(f"No empty database is kept for Prefect; the first training makes its own: {error}\n")
-        return
-    # What imports create is never freed: looking for garbage among it takes a tenth of their time.
-    gc.disable()
-    import uvicorn  # noqa: F401
-    from prefect.server.api.server import create_app
-    from starlette.routing import Mount
-
-    gc.freeze()
-    gc.enable()
-    app = create_app()
-    guard(app)
-    for mount in app.routes:
-        for route in mount.routes if isinstance(mount, Mount) else ():
-            # FastAPI builds what a router needs when it is first asked for a path: else the first request waits for it.
-            route.matches({"type": "http", "method": "GET", "path": ""})
-    port = sys.stdin.readline()
-    if port:
-        _serve(app, int(port))
-
-
-def _serve(app: "FastAPI", port: int) -> None:
-    import uvicorn
-
-    database = _database_file()
-    if database is not None:
-        # A copy only saves time: what prevents one is left to the server, which migrates or says what is wrong.
-        with suppress(OSError):
-            begin_with_copy(database, kept_file())
-    uvicorn.run(app, host=_HOST, port=port, log_level="error", lifespan="on")
+    """Make a database, and keep it."""
+    try:
+        keep(kept_file(), _migrated())
+    except OSError as error:
+        sys.stderr.write(f"No empty database is kept for Prefect; each server of a test makes its own: {error}\n")
 
 
 def keep(kept: Path, content: bytes) -> None:
@@ -111,20 +65,6 @@ def _whole(kept: Path) -> bytes | None:
     except sqlite3.DatabaseError:
         return None
     return kept.read_bytes() if is_whole else None
-
-
-def _database_file() -> Path | None:
-    """Return the file of the database that Prefect is configured with; None if it is none of SQLite's."""
-    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        url = make_url(PREFECT_API_DATABASE_CONNECTION_URL.value())
-    except ArgumentError:
-        return None
-    path = url.database or ""
-    return Path(path) if url.get_backend_name() == "sqlite" and os.path.isabs(path) else None
 
 
 def kept_file() -> Path:

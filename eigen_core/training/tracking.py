@@ -4,17 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.credentials import without_credentials
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.trackers import TrackedRun, Tracker, trackers_of
-from flows.listener import Listener
-
-if TYPE_CHECKING:
-    from flows.training import Training
+from eigen_core.training.listener import Listener, Training
 
 # A new database of MLflow takes 10 s.
 _LAST_WAIT_SECONDS = 30.0
@@ -119,11 +116,11 @@ class Tracking(Listener):
         for follower in self._followers:
             follower.finish(max(end - time.monotonic(), 0.0))
 
-    def prepared(self, training: "Training") -> None:
+    def prepared(self, training: Training) -> None:
         """Write what earlier processes of the run did not."""
         self.write(training.state.history, training.state.telemetry)
 
-    def checkpointed(self, training: "Training") -> None:
+    def checkpointed(self, training: Training) -> None:
         """Write the newest generation."""
         self.write(training.state.history, training.state.telemetry)
 

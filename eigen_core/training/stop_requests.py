@@ -1,4 +1,4 @@
-"""A request to stop is not lost in code that Python lets no exception out of. No Prefect in here."""
+"""A request to stop is not lost in code that Python lets no exception out of."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Opening, continuing and describing the runs of a store. No Prefect in here."""
+"""Opening, continuing and describing the runs of a store."""
 
 import logging
 import os
@@ -44,8 +44,8 @@ from eigen_core.records import (
     telemetry_in,
 )
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store, run_root
-from flows.goodput import Goodput, goodput, starts_of
-from flows.journals import (
+from eigen_core.training.goodput import Goodput, goodput, starts_of
+from eigen_core.training.journals import (
     OwnSettings,
     has_failed_too_often,
     is_blocked,

@@ -1,15 +1,13 @@
-"""The memory guard of a training flow: plan, phases, reports on demand and at an abort, and the end state."""
+"""The memory guard of a training: its phases, its reports on demand and at an abort, and the aborts of a run."""
 
 import gc
+import logging
+from collections.abc import Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-from prefect.client.schemas.objects import State
-from prefect.logging import get_run_logger
-from prefect.states import Failed
+from typing import Self
 
 from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.config import Config
@@ -23,26 +21,24 @@ from eigen_core.memory import (
     host_limits,
     install_report_signal,
     release_free_memory,
-    report_markdown,
 )
 from eigen_core.memory.allocation import is_exhaustion
 from eigen_core.planning import PHASES
+from eigen_core.planning.run_plan import RunPlan
 from eigen_core.records import PhaseMemory
-from flows.journals import (
+from eigen_core.training.journals import (
     GuardAbort,
     memory_key,
     remember_abort,
     require_not_blocked,
     write_memory_report,
 )
-from flows.listener import Listener
-from flows.names import GUARD_NAME
-from flows.run_plan import RunPlan
-from flows.server_presence import server_is_there
-from tasks.artifacts import Pages, show_memory
+from eigen_core.training.listener import Listener
+
+logger = logging.getLogger(__name__)
 
 
-class MemoryWatch(Listener):
+class MemoryWatch:
     """Guards the memory of one training from its first line on; a context manager.
 
     SIGUSR1 makes a report at any time.
@@ -50,15 +46,16 @@ class MemoryWatch(Listener):
     Args:
         config: the run's.
         location: where the run is kept.
+        listeners: receive its reports.
 
     Raises:
         InputError: a limit cannot be used, or the configuration asks for a GPU and there is none.
     """
 
-    def __init__(self, config: Config, location: RunLocation) -> None:
+    def __init__(self, config: Config, location: RunLocation, listeners: Sequence[Listener]) -> None:
         self._config = config
         self._location = location
-        self._pages = Pages()
+        self._listeners = listeners
         self.limits = host_limits(config.memory)
         of_device = device_limit(resolve_device(config.device))
         self.guard = MemoryGuard(self.limits, config.memory, device_limit=of_device)
@@ -75,7 +72,7 @@ class MemoryWatch(Listener):
         self._stop_listening()
         self.guard.__exit__(kind, error, traceback)
 
-    def chosen(self, generation: int) -> None:
+    def require_not_blocked(self, generation: int) -> None:
         """Refuse a generation that the guard has ended too often.
 
         Raises:
@@ -83,7 +80,7 @@ class MemoryWatch(Listener):
         """
         require_not_blocked(self._location, self._config, self.limits, generation)
 
-    def planned(self, run_plan: RunPlan) -> None:
+    def expect(self, run_plan: RunPlan) -> None:
         """Pass the predicted memory of each phase to the guard."""
         plan = run_plan.plan
         self.guard.set_plan(
@@ -114,14 +111,14 @@ class MemoryWatch(Listener):
             for phase, tried in attempts.items()
         )
 
-    def ended_by(self, error: MemoryGuardError) -> State[Any]:
-        """Write and show the report of the guard's error, remember the abort, and return the flow's end state.
+    def keep_abort(self, error: MemoryGuardError) -> None:
+        """Keep the report of the guard's error and the abort in the run, if there is one already.
 
-        The error lets go of what its traceback holds.
+        The error loses the frames of its traceback: they hold the state of the training, and drawing the report takes
+        memory itself.
         """
-        # The frames in it hold the state of the training; drawing the report takes memory itself.
         error.__traceback__ = error.__cause__ = error.__context__ = None
-        generation = self._generation_under_way()
+        generation, pictures = self._generation_under_way(), list[Path]()
         if self._location.local.exists():
             markdown = write_memory_report(self._location, error.report, generation, error.phase)
             abort = GuardAbort(
@@ -133,29 +130,26 @@ class MemoryWatch(Listener):
                 reason=str(error),
             )
             alike = remember_abort(self._location, abort)
-            get_run_logger().error("%s The report is %s (time %d in this generation).", error, markdown, alike)
-            self._show(error.report, _drawn(error.report, markdown))
-        else:
-            self._show(error.report, [])
-        return Failed(name=GUARD_NAME, message=str(error), data=error)
+            logger.error("%s The report is %s (time %d in this generation).", error, markdown, alike)
+            pictures = _drawn(error.report, markdown)
+        self._show(error.report, pictures)
 
     def _generation_under_way(self) -> int:
         newest = self._location.local.newest_manifest()
         return 1 if newest is None else newest.generation + 1
 
     def _report_on_demand(self) -> None:
-        report = self.guard.report("SIGUSR1 came")
-        paths = []
+        report, pictures = self.guard.report("SIGUSR1 came"), list[Path]()
         if self._location.local.exists():
             phase = report.phases[-1].phase if report.phases else ""
             markdown = write_memory_report(self._location, report, self._generation_under_way(), phase)
-            get_run_logger().info("SIGUSR1: the memory report is %s", markdown)
-            paths = _drawn(report, markdown)
-        self._show(report, paths)
+            logger.info("SIGUSR1: the memory report is %s", markdown)
+            pictures = _drawn(report, markdown)
+        self._show(report, pictures)
 
-    def _show(self, report: MemoryReport, pictures: list[Path]) -> None:
-        if server_is_there():
-            show_memory(self._pages, self._location.name, report_markdown(report), report.headline, pictures)
+    def _show(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
+        for listener in self._listeners:
+            listener.memory_reported(report, pictures)
 
 
 def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
@@ -173,5 +167,5 @@ def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
     except (MemoryError, OSError, RuntimeError) as error:
         if not is_exhaustion(error):
             raise
-        get_run_logger().warning("The memory report has no picture: there is not enough memory to draw it.")
+        logger.warning("The memory report has no picture: there is not enough memory to draw it.")
         return []

@@ -1,4 +1,4 @@
-"""How much of a run's time was of use, and what interruptions have cost it. No Prefect in here.
+"""How much of a run's time was of use, and what interruptions have cost it.
 
 Goodput is the time whose work checkpoints hold, as a share of all time in which the run was to train.
 """
@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field
 from eigen_core.checkpoint import RunLocation
 from eigen_core.progress import checked_by
 from eigen_core.records import Record
-from flows.journals import Journal
+from eigen_core.training.journals import Journal
 
 SIGN_OF_LIFE = "alive"
 """File in a run's folder that a training touches between its steps; only an interrupted one leaves it there."""

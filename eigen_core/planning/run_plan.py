@@ -1,6 +1,5 @@
 """What a run will take on this machine, whether that fits, and the refusal of a run that does not."""
 
-import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from eigen_core.planning import PHASES, Limit, Plan, Suggestion, Verdict, plan_o
 from eigen_core.store import run_root
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.units import size
-from flows.prefect_environment import is_embedded
 
 _MOST_SUGGESTED = 3
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
@@ -172,7 +170,7 @@ def plan_run(config: Config, facts: Facts, run: str | None = None) -> RunPlan:
     missing = config.device == "cuda" and not torch.cuda.is_available()
     device = torch.device("cpu") if missing else resolve_device(config.device)
     of_device = device_limit(device)
-    server = not api_url()
+    server = False
     plan = plan_of(config, facts, server=server)
     usage = SystemMeter(limits.limits, device).read()
     hard = config.memory.hard
@@ -199,18 +197,6 @@ def require_fit(config: Config, facts: Facts, run: str | None = None) -> RunPlan
     if not run_plan.fits:
         raise RunTooLargeError(run_plan)
     return run_plan
-
-
-def api_url() -> str | None:
-    """Return the URL of the Prefect API that the user has configured; None where an embedded server serves."""
-    given = os.environ.get("PREFECT_API_URL")
-    if given:
-        return None if is_embedded(given) else given
-    # A profile of the user's may have it.
-    from prefect.settings import PREFECT_API_URL
-
-    url = PREFECT_API_URL.value()
-    return str(url) if url else None
 
 
 def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float) -> Limit:

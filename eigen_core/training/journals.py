@@ -1,7 +1,4 @@
-"""What is remembered of a run beside its checkpoints: in its folder, in its store, and on this machine alone.
-
-No Prefect in here.
-"""
+"""What is remembered of a run beside its checkpoints: in its folder, in its store, and on this machine alone."""
 
 import hashlib
 import json

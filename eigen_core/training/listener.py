@@ -1,18 +1,46 @@
-"""The events of a training: the flow sends them, listeners show them or act on them."""
+"""A run that is being trained, and the listeners that receive its events."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from eigen_core.checkpoint import RunSession
+from eigen_core.config import Config
+from eigen_core.generation import TrainingState
+from eigen_core.memory import MemoryGuard, MemoryReport
+from eigen_core.planning.run_plan import RunPlan
 from eigen_core.progress import progress_to
+from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.task import TaskData
+from eigen_core.training.goodput import Start
 
-if TYPE_CHECKING:
-    from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
-    from flows.goodput import Start
-    from flows.run_plan import RunPlan
-    from flows.training import Training
+
+@dataclass(frozen=True)
+class Training:
+    """A run that is prepared for training.
+
+    Attributes:
+        name: of the run.
+        state: what is trained.
+        session: the run's directory, lease and uploads, held by this process.
+        guard: of its memory.
+        plan: what it will take.
+        data: what is played on.
+    """
+
+    name: str
+    state: TrainingState
+    session: RunSession
+    guard: MemoryGuard
+    plan: RunPlan
+    data: TaskData
+
+    @property
+    def config(self) -> Config:
+        """The configuration with which the run is trained."""
+        return self.state.config
 
 
 class Listener:
@@ -27,32 +55,32 @@ class Listener:
     def chosen(self, generation: int) -> None:
         """The run to train is known, and the generation that comes next."""
 
-    def planned(self, run_plan: "RunPlan") -> None:
-        """The run fits by this plan."""
-
-    def prepared(self, training: "Training") -> None:
+    def prepared(self, training: Training) -> None:
         """The run is this process's, and its newest generation was brought back; it may have all of them."""
 
-    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:
+    def begun(self, training: Training, starts: Sequence[Start]) -> None:
         """Training begins; `starts`: all times that a process began to train it."""
 
     def phase_started(self, generation: int, phase: str) -> None:
         """A phase of `generation` begins."""
 
-    def checkpointed(self, training: "Training") -> None:
+    def checkpointed(self, training: Training) -> None:
         """The newest generation is in a checkpoint."""
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
         """The plots after `generation` were drawn."""
 
-    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
         """A generation is complete, with its checkpoint and plots."""
 
-    def uploaded(self, training: "Training") -> None:
+    def uploaded(self, training: Training) -> None:
         """The uploads were waited for, at the end."""
 
-    def completed(self, training: "Training", result: "HoldoutResult | None") -> None:
+    def completed(self, training: Training, result: HoldoutResult | None) -> None:
         """The run has all its generations; `result`: of the holdout episodes, if there are any."""
+
+    def memory_reported(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
+        """The memory guard has ended the training, or SIGUSR1 came, which a thread of its own answers at any time."""
 
 
 _outside: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())

@@ -1,0 +1,484 @@
+"""A run, from its configuration to its last upload: read it from top to bottom."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pydantic import JsonValue
+
+from eigen_core import generation as phases
+from eigen_core.checkpoint import Compression, RunLocation, RunSession, Saved, Snapshot, open_session
+from eigen_core.config import Config
+from eigen_core.config.stored import stored_values
+from eigen_core.errors import WorkerLostError
+from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, snapshot, snapshot_form
+from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
+from eigen_core.planning.run_plan import require_fit
+from eigen_core.profiling import profiled
+from eigen_core.records import HoldoutResult, Telemetry
+from eigen_core.reporting import in_words
+from eigen_core.reporting.drawing import Drawing, DrawingError
+from eigen_core.store import StoreUnavailableError, open_store
+from eigen_core.task import open_data
+from eigen_core.threads import computing_threads
+from eigen_core.training.goodput import work_recorded
+from eigen_core.training.journals import remember_own_settings
+from eigen_core.training.listener import Listener, Training, outside_listeners
+from eigen_core.training.memory_watch import MemoryWatch
+from eigen_core.training.runs import holdout_of, is_complete, keep_request, newest_generation, open_or_create
+from eigen_core.training.workers import computed_by_workers, local_workers
+from eigen_core.units import duration, size
+from eigen_core.verdict.looks import keep_look
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+RETRY_DELAYS_SECONDS = (1.0, 5.0)
+PASSING_ERRORS = (OSError, StoreUnavailableError, WorkerLostError)
+"""A phase that one of these ends may succeed when it is called again: a phase that fails has changed nothing."""
+
+_MINUTE = 60.0
+# Prefect kills a cancelled process 30 s after SIGTERM.
+_GRACE_SECONDS = 15.0
+
+
+class RunPhase(Protocol):
+    """Calls a phase of a generation.
+
+    Args:
+        phase: its name.
+        generation: the generation under way, or the last one.
+        compute: the phase; called again, it does the same.
+    """
+
+    def __call__(self, phase: str, generation: int, compute: Callable[[], R], /) -> R:
+        """Return what `compute` returns."""
+
+
+def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
+    """Call a phase, and again after a passing error. Implements `RunPhase`."""
+    for seconds in RETRY_DELAYS_SECONDS:
+        try:
+            return compute()
+        except PASSING_ERRORS as error:
+            logger.warning("%s %d failed (%s: %s) and is tried again.", phase, generation, type(error).__name__, error)
+            time.sleep(seconds)
+    return compute()
+
+
+def train_run(
+    config: Config,
+    name: str,
+    *,
+    run_phase: RunPhase = with_retries,
+    listeners: Sequence[Listener] = (),
+    stop_requests: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+) -> bool:
+    """Train a run until it has all its generations, from its newest checkpoint if there is one.
+
+    Args:
+        config: everything that determines the run.
+        name: of the run; it is begun if it is missing.
+        run_phase: calls each phase.
+        listeners: receive the run's events, beside those of `observed_by`.
+        stop_requests: what is raised when a user stops the training; a generation that is complete is then kept.
+
+    Returns:
+        Whether anything was left to do.
+
+    Raises:
+        InputError: data, store or run cannot be used with this configuration.
+        RunTooLargeError: the run does not fit into memory or onto the disk; nothing was begun.
+        BlockedError: the guard has ended this generation as often as is allowed.
+        MemoryGuardError: the guard ended the training; its report is kept in the run.
+        StoreUnavailableError: the store does not answer, or has not all of the run at its end.
+        LeaseLostError: another process has taken the run over.
+    """
+    tune_allocator()
+    listeners = (*listeners, *outside_listeners())
+    location = RunLocation.of(config.checkpoint, name)
+    with computing_threads(config.threads), MemoryWatch(config, location, listeners) as watch:
+        try:
+            with watch.guard.exhaustion_reported():
+                return _Run(config, name, watch, listeners, run_phase, stop_requests).train()
+        except MemoryGuardError as error:
+            watch.keep_abort(error)
+            raise
+
+
+class _Run:
+    """One training of a run, by this process."""
+
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        watch: MemoryWatch,
+        listeners: Sequence[Listener],
+        run_phase: RunPhase,
+        stop_requests: tuple[type[BaseException], ...],
+    ) -> None:
+        self.config = config
+        self.name = name
+        self.watch = watch
+        self.listeners = listeners
+        self.run_phase = run_phase
+        self.stop_requests = stop_requests
+
+    def send(self, event: Callable[[Listener], None]) -> None:
+        for listener in self.listeners:
+            event(listener)
+
+    def train(self) -> bool:
+        with self.prepared() as training:
+            self.send(lambda listener: listener.prepared(training))
+            generation, location = training.state.generation, training.session.location
+            if is_complete(self.config, generation, holdout_of(location, generation)):
+                self.upload(training)
+                return False
+            self.run_generations(training)
+        return True
+
+    @contextmanager
+    def prepared(self) -> Iterator[Training]:
+        """Read the data, check the plan, take the run for this process, and bring its state back."""
+        config, name, guard = self.config, self.name, self.watch.guard
+        location = RunLocation.of(config.checkpoint, name)
+        newest = newest_generation(location) if location.exists() else None
+        generation = 1 if newest is None else newest[1].generation + 1
+        self.send(lambda listener: listener.chosen(generation))
+        self.watch.require_not_blocked(generation)
+        data = open_data(config)
+        plan = require_fit(config, data.facts, name)
+        self.watch.expect(plan)
+        with ExitStack() as exits:
+            workers = exits.enter_context(local_workers(config))
+            # A configuration that cannot be trained is refused before the run is made.
+            with guard.phase("start", generation):
+                state = phases.start_training(config, data.content)
+            logger.info("data: %s", data.size)
+            logger.info("plan: %s", plan.sentence())
+            exits.enter_context(computed_by_workers(name, state, data, workers))
+            open_or_create(config, name)
+            session = exits.enter_context(open_session(config.checkpoint, name))
+            self.watch.add_uploads(session)
+            if newest is not None:
+                with guard.phase("resume", generation):
+                    _resume(state, session)
+            # Now it is known that these are the run's data: what is refused must not change what was asked for.
+            keep_request(config, name)
+            remember_own_settings(config, name)
+            yield Training(name, state, session, guard, plan, data)
+
+    def run_generations(self, training: Training) -> None:
+        """Train the generations that are left, and end the run: plots, holdout, uploads."""
+        state, session = training.state, training.session
+        left = range(state.generation + 1, self.config.generations + 1)
+        logger.info(
+            "begin: %s on %s, run directory %s, store %s",
+            f"generations {left[0]} to {left[-1]}" if left else "plots and holdout",
+            state.executor,
+            session.directory.path,
+            session.location.store.url,
+        )
+        newest = session.location.local.newest_manifest()
+        written = None if newest is None else datetime.fromisoformat(newest.created)
+        try:
+            with (
+                work_recorded(session.location, written, (*self.stop_requests, KeyboardInterrupt)) as starts,
+                _Plots(self, training) as plots,
+            ):
+                self.send(lambda listener: listener.begun(training, starts))
+                for generation in left:
+                    self.run_generation(training, generation, plots)
+                if not left:
+                    plots.prepare(state.generation)
+                    plots.begin(state.generation)
+                result = self.hold_out(training, plots)
+        except MemoryGuardError:
+            self.upload_before_end(training)
+            raise
+        except self.stop_requests:
+            self.upload_before_end(training, _GRACE_SECONDS)
+            raise
+        self.upload(training)
+        self.send(lambda listener: listener.completed(training, result))
+
+    def run_generation(self, training: Training, generation: int, plots: "_Plots") -> None:
+        """Evaluate, train, evolve, checkpoint."""
+        state, session = training.state, training.session
+        exchanged_before = state.executor.exchanged_bytes
+        every = self.config.reporting.plot_every
+        is_drawn = generation == self.config.generations or (every > 0 and generation % every == 0)
+        if is_drawn:
+            plots.prepare(generation)
+
+        def timed(phase: str, compute: Callable[[TrainingState], list[str]]) -> float:
+            plots.keep_if_drawn()
+            started = time.perf_counter()
+            self.phase(training, phase, generation, partial(compute, state))
+            return time.perf_counter() - started
+
+        took: dict[str, Any] = {
+            "evaluate_seconds": timed("evaluate", _evaluate),
+            "train_seconds": timed("train", _train),
+            "evolve_seconds": timed("evolve", _evolve),
+        }
+        release_free_memory()
+        took["rss_bytes"] = training.guard.sample().host
+        took["exchanged_bytes"] = state.executor.exchanged_bytes - exchanged_before
+        self.record_telemetry(state, generation, took)
+        try:
+            took["checkpoint_seconds"] = timed("checkpoint", partial(_checkpoint, session=session))
+        except self.stop_requests:
+            _checkpoint_before_end(state, session)
+            self.send(lambda listener: listener.checkpointed(training))
+            raise
+        telemetry = self.record_telemetry(state, generation, took)
+        self.send(lambda listener: listener.checkpointed(training))
+        if is_drawn:
+            plots.begin(generation)
+        self.send(lambda listener: listener.generation_finished(state.history[-1], telemetry))
+
+    def phase(self, training: Training, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
+        """Call a phase, with its retries; each of its attempts runs under the guard, and logs its facts."""
+        self.send(lambda listener: listener.phase_started(generation, phase))
+        self.run_phase(phase, generation, partial(_guarded, training.guard, phase, generation, compute))
+
+    def record_telemetry(self, state: TrainingState, generation: int, took: Mapping[str, Any]) -> Telemetry:
+        """Record what a generation took, with the memory of its phases that have ended until now."""
+        ended = self.watch.phases_of(generation)
+        peak = max(phase.peak_bytes for phase in ended)
+        telemetry = Telemetry(generation=generation, rss_peak_bytes=peak, phases=ended, **took)
+        record_telemetry(state, telemetry)
+        return telemetry
+
+    def hold_out(self, training: Training, plots: "_Plots") -> HoldoutResult | None:
+        """Play the holdout episodes, if there are any, beside the last plots.
+
+        The result is kept last: with it the run is complete, and no resume would draw them.
+        """
+        state, results = training.state, list[HoldoutResult | None]()
+
+        def compute() -> list[str]:
+            results[:] = [phases.hold_out(state)]
+            return _facts_of_holdout(results[0])
+
+        if self.config.holds_out:
+            self.keep_look(training)
+            self.phase(training, "holdout", state.generation, compute)
+        plots.keep()
+        result = results[0] if results else None
+        if result is not None:
+            training.session.keep_holdout(state.generation, result.model_dump(mode="json"))
+        return result
+
+    def keep_look(self, training: Training) -> None:
+        """Keep the coming look at the holdout's days in the evaluation log, before it is made."""
+        state = training.state
+        days = state.task.holdout_days
+        if days is None or state.champion is None:
+            return
+        try:
+            keep_look(
+                open_store(self.config.checkpoint.store), self.name, self.config, days, state.champion.weights[None]
+            )
+        except StoreUnavailableError as error:
+            logger.warning("This look at the holdout is missing in the evaluation log: %s", error)
+
+    def upload(self, training: Training, seconds: float | None = None) -> None:
+        """Wait until everything is in the store, at most `seconds`; None: as long as the run's settings allow."""
+        if training.session.uploads() is None:
+            return
+        self.send(lambda listener: listener.phase_started(training.state.generation, "upload"))
+        try:
+            training.session.finish(seconds)
+        finally:
+            self.send(lambda listener: listener.uploaded(training))
+
+    def upload_before_end(self, training: Training, seconds: float | None = None) -> None:
+        """Wait for the uploads of a training that ends early; what cannot be uploaded is safe on this machine."""
+        try:
+            self.upload(training, seconds)
+        except StoreUnavailableError as error:
+            logger.warning("The last checkpoint is on this machine, not in the store: %s", error)
+
+
+class _Plots:
+    """Draws the plots of a training in a process of its own, beside the next generation; a context manager.
+
+    Plots that cannot be drawn are a warning.
+    """
+
+    def __init__(self, run: _Run, training: Training) -> None:
+        self._run = run
+        self._training = training
+        self._generation = 0
+        self._drawing: Drawing | None = None
+        self._next: Drawing | None = None
+
+    def __enter__(self) -> "_Plots":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for drawing in (self._drawing, self._next):
+            if drawing is not None:
+                drawing.stop()
+
+    def prepare(self, generation: int) -> None:
+        """Start the process that will draw after `generation`; the plots before are kept first."""
+        self.keep()
+        try:
+            self._next = Drawing()
+        except OSError as error:
+            _warn_of_plots(generation, error)
+
+    def begin(self, generation: int) -> None:
+        """Begin to draw what the run has until `generation`, which was prepared."""
+        if self._next is None:
+            return
+        self._drawing, self._next, self._generation = self._next, None, generation
+        state = self._training.state
+        self._drawing.begin(state.history, state.telemetry, state.learner.curves)
+
+    def keep_if_drawn(self) -> None:
+        """Keep the plots, unless that would have to be waited for."""
+        if self._drawing is not None and self._drawing.is_done():
+            self.keep()
+
+    def keep(self) -> None:
+        """Wait for the plots that are being drawn, if any are, and keep them in the run."""
+        drawing, generation, session = self._drawing, self._generation, self._training.session
+        if drawing is None:
+            return
+        paths: list[Path] = []
+
+        def compute() -> list[str]:
+            with session.replacing_plots() as replaced:
+                replaced += drawing.write(session.directory.plots)
+            paths.extend(replaced)
+            written = size(sum(path.stat().st_size for path in paths))
+            return [f"{len(paths)} plots", written, f"in {session.directory.plots}"]
+
+        try:
+            self._run.phase(self._training, "plot", generation, compute)
+        except (DrawingError, OSError) as error:
+            _warn_of_plots(generation, error)
+        else:
+            self._run.send(lambda listener: listener.plotted(generation, paths))
+        finally:
+            drawing.stop()
+            self._drawing = None
+
+
+def _warn_of_plots(generation: int, error: Exception) -> None:
+    logger.warning("generation %d has no new plots: %s", generation, error)
+
+
+def _resume(state: TrainingState, session: RunSession) -> None:
+    """Let a fresh state become that of the newest generation that is whole, if there is one."""
+    loaded = session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
+    if loaded is None:
+        return
+    logger.info("resume: generation %d from %s", state.generation, session.directory.path)
+    # The function keeps what it names: the manifest, not the tensors that were loaded.
+    manifest = loaded.manifest
+    remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
+
+
+def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
+    """Compute a phase under the guard; then log its facts, its time and its memory in one line."""
+    with guard.phase(phase, generation), profiled(phase, generation):
+        facts = compute()
+    usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
+    seconds = usage.ended - usage.began
+    # A fixed number of digits, for scripts that read the log.
+    facts += [f"{seconds:.2f} s" if seconds < _MINUTE else duration(seconds), size(usage.peak_bytes)]
+    if usage.device_reserved_peak:
+        facts.append(f"GPU {size(usage.device_reserved_peak)}")
+    logger.info("%s %d: %s", phase, generation, ", ".join(facts))
+
+
+def _evaluate(state: TrainingState) -> list[str]:
+    """Play the episodes of a generation and commit fitness, validation, champion and transitions."""
+    result = phases.evaluate(state)
+    fitness, validations = result.fitness, result.validations
+    return [
+        f"{len(fitness)} agents x {state.config.evaluation.slices} slices",
+        f"mean fitness {fitness.mean():.2f}",
+        f"best {fitness.max():.2f} (agent {fitness.argmax()})",
+        f"best validation {validations.max():.2f} (agent {validations.argmax()})",
+        in_words(result.statistics),
+        f"{state.transitions:,} transitions in the replay",
+    ]
+
+
+def _train(state: TrainingState) -> list[str]:
+    """Let every agent learn from the replay, once that holds enough transitions."""
+    statistics = phases.train(state)
+    if statistics is None:
+        least = f"{state.config.replay.minimum:,}"
+        return [
+            "nothing to learn from yet",
+            f"{state.transitions:,} transitions of the {least} that learning begins with",
+        ]
+    return [
+        f"{statistics['gradient_steps']:.0f} gradient steps an agent",
+        *(f"{curve.label} {statistics[curve.name]:.4g}" for curve in state.learner.curves),
+    ]
+
+
+def _evolve(state: TrainingState) -> list[str]:
+    """Breed the next population and complete the generation."""
+    record = phases.evolve(state)
+    return [
+        *(f"{count} {origin}" for origin, count in Counter(lineage.origin for lineage in record.descent).items()),
+        *(f"{name.replace('_', ' ')} {value:.3g}" for name, value in record.evolution.items()),
+        f"champion {record.champion_validation:.2f} "
+        f"(agent {record.champion_agent} of generation {record.champion_generation})",
+        f"weights {record.weights_sha256[:12]}",
+    ]
+
+
+def _checkpoint(state: TrainingState, session: RunSession) -> list[str]:
+    """Commit the completed generation and send it on its way to a store elsewhere."""
+    saved = session.save(*_parts(state))
+    remember_saved(state, lambda: session.directory.load_tensors(saved.manifest, "population"))
+    uploads = session.uploads()
+    return [_saved_sentence(saved), *([] if uploads is None else [str(uploads)])]
+
+
+def _checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
+    """Commit a completed generation on this machine, if that has not been done, in a process that is stopped."""
+    saved = session.save_before_end(*_parts(state))
+    if saved is not None:
+        logger.info("checkpoint %d, before the end: %s", state.generation, _saved_sentence(saved))
+
+
+def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue], Compression]:
+    return snapshot(state), stored_values(state.config), state.config.replay.compression
+
+
+def _saved_sentence(saved: Saved) -> str:
+    """Return what a checkpoint wrote, and what compression saved on the replay's new transitions."""
+    return (
+        f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions "
+        f"(compression saved {100 * saved.ring_share_saved:.0f} %)"
+    )
+
+
+def _facts_of_holdout(result: HoldoutResult | None) -> list[str]:
+    if result is None:
+        return []
+    return [
+        f"{len(result.slices)} episodes",
+        f"champion's reward {result.champion_reward:.2f}",
+        f"random agents' {result.random_reward:.2f}",
+    ]
