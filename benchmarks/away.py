@@ -18,7 +18,7 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.generation import start_training
 from eigen_core.market import build_panel
 from eigen_core.store import open_store
-from eigen_core.training.runs import open_or_create
+from eigen_core.training.runs import Run
 
 _AWAY_SECONDS = 60.0
 _AWAY_FROM = 20
@@ -116,7 +116,7 @@ def train_beside(values: Mapping[str, Any], name: str, proxy_url: str, is_away: 
     reach_store_at(proxy_url)
     config = config_from_values(values)
     state = start_training(config, build_panel(config)[0])
-    open_or_create(config, name)
+    Run(config.checkpoint, name).begin(config)
     generations: list[dict[str, float]] = []
     last_away, pending = 0, 0
     with open_session(config.checkpoint, name) as session:

@@ -13,7 +13,7 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.store import gcs, open_store
-from eigen_core.training.runs import open_or_create
+from eigen_core.training.runs import Run
 
 # Imported before the processes that are killed are forked: it takes as long as their training.
 assert gcs
@@ -39,7 +39,7 @@ def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environme
 
     config = config_from_values(values)
     panel, _ = build_panel(config)
-    open_or_create(config, name)
+    Run(config.checkpoint, name).begin(config)
     with open_session(config.checkpoint, name) as session:
         mark("load", 0)
         state = start_training(config, panel)

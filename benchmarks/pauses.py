@@ -10,7 +10,7 @@ from eigen_core.checkpoint import open_session
 from eigen_core.config.loading import load_config
 from eigen_core.generation import start_training
 from eigen_core.market import build_panel
-from eigen_core.training.runs import open_or_create
+from eigen_core.training.runs import Run
 
 _GENERATIONS, _WARM_UP = 9, 1
 _TURNS = 2
@@ -51,7 +51,7 @@ def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dic
     assignments = [f"checkpoint.store={store}", f"checkpoint.local={local}", f"generations={_GENERATIONS}"]
     config = load_config("quickstart", assignments)
     state = start_training(config, build_panel(config)[0])
-    open_or_create(config, name)
+    Run(config.checkpoint, name).begin(config)
     with open_session(config.checkpoint, name) as session:
         generations = [run_generation(state, session) for _ in range(_GENERATIONS)]
         session.finish()

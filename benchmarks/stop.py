@@ -20,7 +20,7 @@ from benchmarks.kill import CONFIG
 from benchmarks.operated_training import own_environment
 from benchmarks.results import Section, keep, require_idle
 from eigen_core.randomness import keyed_generator
-from eigen_core.training.runs import run_exists, status_of
+from eigen_core.training.runs import Run, status_of
 from flows.housekeeping import verify_run
 
 GRACE_SECONDS = 30.0
@@ -108,7 +108,7 @@ class Stopper:
             outcome.wrong.append(f"{run} has the exit code 0")
         settings = status_of(self._store, "undisturbed").config.checkpoint
         generation = None
-        if run_exists(settings, run):
+        if Run(settings, run).exists:
             generation = status_of(self._store, run).generation
             damages = verify_run(self._store, run, deep=True).damages
             outcome.wrong += [f"{run}: {damage}" for damage in damages]

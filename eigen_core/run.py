@@ -13,8 +13,9 @@ from typing import Any, Protocol, TypeVar
 from pydantic import JsonValue
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import Compression, RunLocation, RunSession, Saved, Snapshot, open_session
+from eigen_core.checkpoint import Compression, RunSession, Saved, Snapshot, open_session
 from eigen_core.config import Config
+from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values
 from eigen_core.errors import WorkerLostError
 from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, snapshot, snapshot_form
@@ -31,7 +32,7 @@ from eigen_core.training.goodput import work_recorded
 from eigen_core.training.journals import remember_own_settings
 from eigen_core.training.listener import Listener, Training, outside_listeners
 from eigen_core.training.memory_watch import MemoryWatch
-from eigen_core.training.runs import holdout_of, is_complete, keep_request, newest_generation, open_or_create
+from eigen_core.training.runs import Run
 from eigen_core.training.workers import computed_by_workers, local_workers
 from eigen_core.units import duration, size
 from eigen_core.verdict.looks import keep_look
@@ -103,30 +104,30 @@ def train_run(
     """
     tune_allocator()
     listeners = (*listeners, *outside_listeners())
-    location = RunLocation.of(config.checkpoint, name)
-    with computing_threads(config.threads), MemoryWatch(config, location, listeners) as watch:
+    run = Run(config.checkpoint, name, machine_values(config.model_dump()))
+    with computing_threads(config.threads), MemoryWatch(config, run.location, listeners) as watch:
         try:
             with watch.guard.exhaustion_reported():
-                return _Run(config, name, watch, listeners, run_phase, stop_requests).train()
+                return _Training(config, run, watch, listeners, run_phase, stop_requests).train()
         except MemoryGuardError as error:
             watch.keep_abort(error)
             raise
 
 
-class _Run:
+class _Training:
     """One training of a run, by this process."""
 
     def __init__(
         self,
         config: Config,
-        name: str,
+        run: Run,
         watch: MemoryWatch,
         listeners: Sequence[Listener],
         run_phase: RunPhase,
         stop_requests: tuple[type[BaseException], ...],
     ) -> None:
         self.config = config
-        self.name = name
+        self.run = run
         self.watch = watch
         self.listeners = listeners
         self.run_phase = run_phase
@@ -139,8 +140,7 @@ class _Run:
     def train(self) -> bool:
         with self.prepared() as training:
             self.send(lambda listener: listener.prepared(training))
-            generation, location = training.state.generation, training.session.location
-            if is_complete(self.config, generation, holdout_of(location, generation)):
+            if self.run.is_complete(self.config, training.state.generation):
                 self.upload(training)
                 return False
             self.run_generations(training)
@@ -149,10 +149,8 @@ class _Run:
     @contextmanager
     def prepared(self) -> Iterator[Training]:
         """Read the data, check the plan, take the run for this process, and bring its state back."""
-        config, name, guard = self.config, self.name, self.watch.guard
-        location = RunLocation.of(config.checkpoint, name)
-        newest = newest_generation(location) if location.exists() else None
-        generation = 1 if newest is None else newest[1].generation + 1
+        config, name, guard, run = self.config, self.run.name, self.watch.guard, self.run
+        generation = run.generation + 1
         self.send(lambda listener: listener.chosen(generation))
         self.watch.require_not_blocked(generation)
         data = open_data(config)
@@ -166,14 +164,15 @@ class _Run:
             logger.info("data: %s", data.size)
             logger.info("plan: %s", plan.sentence())
             exits.enter_context(computed_by_workers(name, state, data, workers))
-            open_or_create(config, name)
+            run.begin(config)
             session = exits.enter_context(open_session(config.checkpoint, name))
             self.watch.add_uploads(session)
-            if newest is not None:
+            if run.newest is not None:
                 with guard.phase("resume", generation):
                     _resume(state, session)
             # Now it is known that these are the run's data: what is refused must not change what was asked for.
-            keep_request(config, name)
+            if run.exists:
+                run.keep_request(config)
             remember_own_settings(config, name)
             yield Training(name, state, session, guard, plan, data)
 
@@ -288,7 +287,7 @@ class _Run:
             return
         try:
             keep_look(
-                open_store(self.config.checkpoint.store), self.name, self.config, days, state.champion.weights[None]
+                open_store(self.config.checkpoint.store), self.run.name, self.config, days, state.champion.weights[None]
             )
         except StoreUnavailableError as error:
             logger.warning("This look at the holdout is missing in the evaluation log: %s", error)
@@ -317,7 +316,7 @@ class _Plots:
     Plots that cannot be drawn are a warning.
     """
 
-    def __init__(self, run: _Run, training: Training) -> None:
+    def __init__(self, run: _Training, training: Training) -> None:
         self._run = run
         self._training = training
         self._generation = 0

@@ -18,7 +18,7 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.threads import computing_threads
-from eigen_core.training.runs import config_to_resume, configured_location
+from eigen_core.training.runs import Run
 from flows.act_ledger import ActLedger, read_ledger, write_ledger
 from flows.act_reconciliation import Reconciliation, prices_of, reconciled
 from flows.backtests import agents_on_market, newest_of_run, require_prices
@@ -67,12 +67,12 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     """
     if date is not None:
         _require_date(date)
-    config = config_to_resume(store, run, data)
+    config = Run.open(store, run).config_to_resume(data)
     require_prices(config, run)
     contents, manifest = newest_of_run(store, run)
     weights = stored_weights(contents, manifest, CHAMPION)
     champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
-    path = ledger or configured_location(store, run)[0].root / run / _LEDGER
+    path = ledger or Run.open(store, run).location.root / run / _LEDGER
     kept = read_ledger(path)
     if kept is not None:
         _require_ledger(kept, path, champion, manifest, date)
@@ -128,7 +128,7 @@ def _panel(store: str, run: str, config: Config, contents: RunContents, manifest
         raise InputError(f"What run '{run}' says of its champion cannot be used: try `eigen verify {run}`.") from error
     if training is None:
         # Runs from before this was kept: the prices that they were trained on say it.
-        training = TrainingDays.of(agents_on_market(store, run, config_to_resume(store, run, None), CHAMPION)[2])
+        training = TrainingDays.of(agents_on_market(store, run, Run.open(store, run).config_to_resume(), CHAMPION)[2])
     return inference_panel(config, training, symbols, features, date)
 
 

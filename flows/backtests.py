@@ -24,7 +24,7 @@ from eigen_core.market import Panel, build_panel
 from eigen_core.records import history_in
 from eigen_core.store import open_store
 from eigen_core.threads import computing_threads
-from eigen_core.training.runs import RunStatus, config_to_resume, configured_location, newest_generation, status_of
+from eigen_core.training.runs import Run, RunStatus, status_of
 from eigen_core.units import count
 from eigen_core.verdict.claim import Verdict
 from eigen_core.verdict.ledger import Looks
@@ -123,7 +123,7 @@ def play(
     Args and raised errors are those of `backtest`.
     """
     status = status_of(store, run)
-    config = _with_account(config_to_resume(store, run, None), settings)
+    config = _with_account(Run.open(store, run).config_to_resume(), settings)
     require_prices(config, run)
     span = _default_span(status) if span is None else span
     contents, manifest = newest_of_run(store, run)
@@ -231,7 +231,7 @@ def _default_span(status: RunStatus) -> str:
 
 def newest_of_run(store: str, run: str) -> tuple[RunContents, Manifest]:
     """Return the newest generation of a run and where it is; raise `InputError` if it has none."""
-    newest = newest_generation(configured_location(store, run)[0])
+    newest = Run.open(store, run).newest
     if newest is None:
         raise InputError(f"Run '{run}' has no agents yet: it has not completed a generation.")
     return newest

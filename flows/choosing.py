@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import Completed
 
-from eigen_core.checkpoint import LeaseHeldError, Manifest, RunLocation, RunLockedError
+from eigen_core.checkpoint import LeaseHeldError, RunLocation, RunLockedError
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, values_of_environment
@@ -27,16 +27,7 @@ from eigen_core.training.journals import (
     remember_stop,
     withdraw_attempt,
 )
-from eigen_core.training.runs import (
-    config_to_resume,
-    configured_location,
-    holdout_of,
-    is_complete,
-    newest_generation,
-    require_named,
-    require_store,
-    runs_in,
-)
+from eigen_core.training.runs import Run, require_named, require_store, runs_in
 from flows.names import NOTHING_NAME, RUNNING_NAME, SUSPENDED_NAME
 from flows.operations.home import Home
 from flows.own_flow_run import name_flow_run
@@ -56,19 +47,12 @@ class ChosenRun:
     Attributes:
         name: the run.
         config: the configuration with which it is trained.
-        newest: the manifest of its newest generation; None: there is none.
         unnamed: it was not named but found, to be resumed.
     """
 
     name: str
     config: Config
-    newest: Manifest | None
     unnamed: bool = False
-
-    @property
-    def generation(self) -> int:
-        """The generation that comes next; one more than the last if only the holdout episodes are left."""
-        return 1 if self.newest is None else self.newest.generation + 1
 
     @property
     def location(self) -> RunLocation:
@@ -85,7 +69,7 @@ class ChosenRun:
         if not self.unnamed:
             yield
             return
-        count_attempt(self.location, self.generation)
+        count_attempt(self.location, Run(self.config.checkpoint, self.name).generation + 1)
         try:
             yield
         except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
@@ -118,11 +102,7 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
 
 
 def _named(config: Config, run: str, *, resume: bool) -> ChosenRun:
-    if resume:
-        config = _resumed_config(config, run)
-    location = RunLocation.of(config.checkpoint, run)
-    newest = newest_generation(location) if location.exists() else None
-    return ChosenRun(run, config, None if newest is None else newest[1])
+    return ChosenRun(run, _resumed_config(config, run) if resume else config)
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
@@ -165,7 +145,8 @@ def _requested_run(config: Config, request: TrainingRequest) -> ChosenRun | Stat
 
 def _resumed_config(given: Config, run: str) -> Config:
     own = merge(machine_values(given.model_dump()), _launched(run))
-    return config_to_resume(given.checkpoint.store, run, given.market.data, given.checkpoint.local, own)
+    found = Run.open(given.checkpoint.store, run, given.checkpoint.local, own)
+    return found.config_to_resume(given.market.data)
 
 
 def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
@@ -186,17 +167,16 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[C
     candidates = []
     for name in runs_in(store):
         try:
-            location, config = configured_location(store, name, local)
+            run = Run.open(store, name, local)
+            config = run.config
         except InputError as error:
             logger.warning("Run '%s' is passed over. %s", name, error)
             continue
-        found = newest_generation(location)
-        newest = None if found is None else found[1]
-        generation, written = (0, "") if newest is None else (newest.generation, newest.created)
-        if is_stopped(location):
+        if is_stopped(run.location):
             logger.info("Run '%s' is passed over: it was cancelled or suspended.", name)
-        elif not is_complete(config, generation, holdout_of(location, generation)):
-            candidates.append((written, name, ChosenRun(name, config, newest, unnamed=True)))
+        elif not run.is_complete(config):
+            written = "" if run.newest is None else run.newest[1].created
+            candidates.append((written, name, ChosenRun(name, config, unnamed=True)))
     return [found for *_, found in sorted(candidates, key=lambda candidate: candidate[:2], reverse=True)]
 
 

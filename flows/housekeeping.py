@@ -23,11 +23,10 @@ from eigen_core.checkpoint import (
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.names import CONFIG_NAME
 from eigen_core.checkpoint.session import take_lease
-from eigen_core.config import Config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.errors import InputError
-from eigen_core.training.runs import configured_location, is_running, newest_generation, runs_in
+from eigen_core.training.runs import Run, runs_in
 from eigen_core.verdict.ledger import ledger_damages
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -105,7 +104,7 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
     """
     if names is None:
         return [_clean_if_readable(store, name, grace_seconds, dry_run=dry_run) for name in runs_in(store)]
-    cleaned = [_clean_run(*configured_location(store, name), grace_seconds, dry_run=dry_run) for name in names]
+    cleaned = [_clean_run(Run.open(store, name), grace_seconds, dry_run=dry_run) for name in names]
     busy = next((run for run in cleaned if run.skipped), None)
     if busy is not None:
         raise InputError(f"{busy.skipped} Nothing of it was removed.")
@@ -115,16 +114,17 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
 def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
     """Clean a run; one whose configuration cannot be read keeps no other from being cleaned."""
     try:
-        location, config = configured_location(store, name)
+        run = Run.open(store, name)
+        run.config  # noqa: B018 - read here
     except InputError as error:
         return CleanedRun(name, str(error))
-    return _clean_run(location, config, grace_seconds, dry_run=dry_run)
+    return _clean_run(run, grace_seconds, dry_run=dry_run)
 
 
-def _clean_run(location: RunLocation, config: Config, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
-    settings = config.checkpoint
+def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+    location, settings = run.location, run.config.checkpoint
     if dry_run:
-        if is_running(location):
+        if run.is_running():
             return CleanedRun(location.name, f"Run '{location.name}' is in use by another process.")
         return _clean(location, settings, grace_seconds, None, dry_run=True)
     try:
@@ -214,9 +214,9 @@ def export_champion(store: str, name: str, path: Path) -> str:
         InputError: there is no such run, it has no generation yet, or the file cannot be written.
         StoreUnavailableError: the store does not answer.
     """
-    location = configured_location(store, name)[0]
-    newest = newest_generation(location)
-    contents = location.stored if newest is None else newest[0]
+    run = Run.open(store, name)
+    newest = run.newest
+    contents = run.location.stored if newest is None else newest[0]
     manifest = write_champion(contents, path)
     champion = read_champion(path)
     return (

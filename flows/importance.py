@@ -13,7 +13,7 @@ from eigen_core.evaluation import spread_starts
 from eigen_core.generation.importance import Importance, importance
 from eigen_core.generation.state import resolve_device
 from eigen_core.threads import computing_threads
-from eigen_core.training.runs import config_to_resume, configured_location, newest_first
+from eigen_core.training.runs import Run
 from flows.backtests import agents_on_market
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def run_importance(
             trained on.
         StoreUnavailableError: the store does not answer.
     """
-    config = config_to_resume(store, run, None)
+    config = Run.open(store, run).config_to_resume()
     several = agent == "champions"
     weights, generation, panel = agents_on_market(store, run, config, CHAMPION if several else agent)
     read: tuple[int, ...] = (generation,)
@@ -126,7 +126,7 @@ def _champions(store: str, run: str, generations: int | None) -> tuple[Tensor, t
     """
     champions: dict[bytes, Tensor] = {}
     read: list[int] = []
-    for contents, manifest in newest_first(configured_location(store, run)[0]):
+    for contents, manifest in Run.open(store, run).newest_first():
         if len(read) == generations:
             break
         if manifest.generation in read:

@@ -16,7 +16,7 @@ from eigen_core.market import build_panel
 from eigen_core.reporting.report import Fact, Fold, Report, report_page
 from eigen_core.store import open_store
 from eigen_core.store.files import require_place
-from eigen_core.training.runs import run_exists
+from eigen_core.training.runs import Run
 from eigen_core.units import count
 from flows.reports import WrittenReport, facts_of, write_page
 from flows.run_settings import options_of, settings_of
@@ -40,7 +40,7 @@ def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) ->
             a walk is asked for with days or agents of a run.
         StoreUnavailableError: the store does not answer.
     """
-    run, walk = run_exists(CheckpointConfig(store=store), name), is_walk(store, name)
+    run, walk = Run(CheckpointConfig(store=store), name).exists, is_walk(store, name)
     where = open_store(store).url
     if not run and not walk:
         raise InputError(f"{no_such_run(open_store(store), name)} {_held(walks_in(store))}")

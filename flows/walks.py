@@ -25,7 +25,7 @@ from eigen_core.market import build_panel
 from eigen_core.market.panel import Splits
 from eigen_core.store import MissingObjectError, Store, check_run_name, created, open_store, run_root
 from eigen_core.store.location import WALKS
-from eigen_core.training.runs import config_to_resume, status_of
+from eigen_core.training.runs import Run, status_of
 from flows.definitions import require_same_definition
 
 _MOST_BYTES = 1 << 24
@@ -247,7 +247,7 @@ def stored_walk(store: str, name: str) -> Walk:
     begun = _begun(open_store(store), name)
     config, folds = config_from_stored(begun["config"]), len(begun["days"])
     # Its runs know where prices are on this machine, and with which account their champions play.
-    own = config_to_resume(store, f"{name}-fold-1-seed-{config.seed}", None)
+    own = Run.open(store, f"{name}-fold-1-seed-{config.seed}").config_to_resume()
     config = config.model_copy(
         update={
             "market": config.market.model_copy(update={"data": own.market.data}),

@@ -21,7 +21,7 @@ from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.presets import parse_preset
 from eigen_core.errors import InputError
-from eigen_core.training.runs import configured_location
+from eigen_core.training.runs import Run
 
 _LONGEST_SENTENCE = 600
 _MOST_SECONDS = 60.0
@@ -123,7 +123,7 @@ def _stored(key: str, value: Any, folder: Path) -> Config:  # noqa: ANN401 - wha
         RunDirectory.create(folder / "runs", "run", values)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{key} cannot be stored: {type(error).__name__}") from error
-    config = configured_location(str(folder / "runs"), "run")[1]
+    config = Run.open(str(folder / "runs"), "run").config
     # A store may have been moved since.
     restored = config.checkpoint.model_copy(update={"store": value if key == "checkpoint.store" else "runs"})
     return config.model_copy(update={"checkpoint": restored})

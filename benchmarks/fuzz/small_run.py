@@ -31,7 +31,7 @@ from eigen_core.generation import (
 )
 from eigen_core.market import Panel
 from eigen_core.store import StoreUnavailableError
-from eigen_core.training.runs import configured_location, open_or_create, status_of
+from eigen_core.training.runs import Run, status_of
 
 RUN = "run"
 GENERATIONS = 3
@@ -127,8 +127,9 @@ def _one_step(name: str, folder: Path, base: SmallRun) -> tuple[str, TrainingSta
     if name == "status":
         status_of(str(folder), RUN)
         return "shown", None
-    config = configured_location(str(folder), RUN)[1]
-    open_or_create(config, RUN)
+    stored = Run.open(str(folder), RUN)
+    config = stored.config
+    stored.begin(config)
     state = start_training(config, base.panel)
     run = RunDirectory.open(folder, RUN)
     with run.lock():

@@ -5,16 +5,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from eigen_core.checkpoint import RunSession
-from eigen_core.config import Config
-from eigen_core.generation import TrainingState
-from eigen_core.memory import MemoryGuard, MemoryReport
-from eigen_core.planning.run_plan import RunPlan
 from eigen_core.progress import progress_to
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
-from eigen_core.task import TaskData
-from eigen_core.training.goodput import Start
+
+# Displays are listeners, and a command that prints its help must not load torch.
+if TYPE_CHECKING:
+    from eigen_core.checkpoint import RunSession
+    from eigen_core.config import Config
+    from eigen_core.generation import TrainingState
+    from eigen_core.memory import MemoryGuard, MemoryReport
+    from eigen_core.planning.run_plan import RunPlan
+    from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+    from eigen_core.task import TaskData
+    from eigen_core.training.goodput import Start
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,14 @@ class Training:
     """
 
     name: str
-    state: TrainingState
-    session: RunSession
-    guard: MemoryGuard
-    plan: RunPlan
-    data: TaskData
+    state: "TrainingState"
+    session: "RunSession"
+    guard: "MemoryGuard"
+    plan: "RunPlan"
+    data: "TaskData"
 
     @property
-    def config(self) -> Config:
+    def config(self) -> "Config":
         """The configuration with which the run is trained."""
         return self.state.config
 
@@ -58,7 +62,7 @@ class Listener:
     def prepared(self, training: Training) -> None:
         """The run is this process's, and its newest generation was brought back; it may have all of them."""
 
-    def begun(self, training: Training, starts: Sequence[Start]) -> None:
+    def begun(self, training: Training, starts: "Sequence[Start]") -> None:
         """Training begins; `starts`: all times that a process began to train it."""
 
     def phase_started(self, generation: int, phase: str) -> None:
@@ -70,16 +74,16 @@ class Listener:
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
         """The plots after `generation` were drawn."""
 
-    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         """A generation is complete, with its checkpoint and plots."""
 
     def uploaded(self, training: Training) -> None:
         """The uploads were waited for, at the end."""
 
-    def completed(self, training: Training, result: HoldoutResult | None) -> None:
+    def completed(self, training: Training, result: "HoldoutResult | None") -> None:
         """The run has all its generations; `result`: of the holdout episodes, if there are any."""
 
-    def memory_reported(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
+    def memory_reported(self, report: "MemoryReport", pictures: Sequence[Path]) -> None:
         """The memory guard has ended the training, or SIGUSR1 came, which a thread of its own answers at any time."""
 
 

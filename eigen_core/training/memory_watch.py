@@ -130,7 +130,7 @@ class MemoryWatch:
                 reason=str(error),
             )
             alike = remember_abort(self._location, abort)
-            logger.error("%s The report is %s (time %d in this generation).", error, markdown, alike)
+            logger.info("%s The report is %s (time %d in this generation).", error, markdown, alike)
             pictures = _drawn(error.report, markdown)
         self._show(error.report, pictures)
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ from eigen_core.records import (
     history_in,
     telemetry_in,
 )
-from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store, run_root
+from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
 from eigen_core.training.goodput import Goodput, goodput, starts_of
 from eigen_core.training.journals import (
     OwnSettings,
@@ -112,44 +112,310 @@ class RunStatus:
     uploads: UploadStatus | None
 
 
-def is_complete(config: Config, generation: int, holdout: HoldoutResult | None) -> bool:
-    """Whether a run has all its generations, and the holdout episodes, if there are any, were played after the newest.
+class Run:
+    """A run of a store, opened once: what is read of it is read when it is first asked for, and then remembered.
+
+    A handle shows one moment: open another one when the run has gone on.
 
     Args:
-        config: the run's.
-        generation: its newest complete generation.
-        holdout: the holdout's result after that generation; None if it was not played.
-    """
-    return generation >= config.generations and (holdout is not None or not config.holds_out)
+        settings: where runs are kept now.
+        name: of the run, which need not exist.
+        own: nested values that this machine gives for its own settings, beside its environment.
 
-
-def require_store(settings: CheckpointConfig) -> None:
-    """Ask a store elsewhere whether it can be used, within 15 seconds. A folder shows it when the run is made.
+    Attributes:
+        name: of the run.
+        location: where it is kept.
 
     Raises:
-        InputError: it cannot: credentials, bucket or permission are missing.
-        StoreUnavailableError: it does not answer.
+        InputError: the settings name no store, or no run can have this name.
     """
-    if is_remote(settings.store):
-        open_store(settings.store).check()
+
+    def __init__(self, settings: CheckpointConfig, name: str, own: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.location = RunLocation.of(settings, name)
+        self._settings = settings
+        self._own = own
+
+    @classmethod
+    def open(cls, store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None) -> "Run":
+        """Return a run that exists.
+
+        Args:
+            store: where it is kept.
+            name: of the run.
+            local: `checkpoint.local` as it is given now.
+            own: see `Run`.
+
+        Raises:
+            InputError: there is no such run, or its configuration cannot be read.
+            StoreUnavailableError: the store does not answer.
+        """
+        return cls(_given(store, local), name, own)._in_its_folder()
+
+    def _in_its_folder(self) -> "Run":
+        """Return the run with the folder in which this machine has remembered its settings: the store may name it."""
+        named = _stored_local(self._latest_values)
+        if self._known is not None or named is None or own_settings(self.location, named) is None:
+            return self
+        return Run(self._settings.model_copy(update={"local": named}), self.name, self._own)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the run was begun, in the store or on this machine."""
+        return self._begun is not None
+
+    @cached_property
+    def _begun(self) -> RunContents | None:
+        """The contents with the configuration with which the run began."""
+        return next((contents for contents in self.location.contents() if contents.exists()), None)
+
+    @cached_property
+    def _begun_values(self) -> Mapping[str, Any]:
+        if self._begun is None:
+            raise no_such_run(self.location.store, self.name)
+        return self._begun.config()
+
+    @cached_property
+    def newest(self) -> tuple[RunContents, Manifest] | None:
+        """The newest manifest, and where it is; of two that are as new, that on this machine."""
+        return next(self.newest_first(), None)
+
+    def newest_first(self) -> Iterator[tuple[RunContents, Manifest]]:
+        """Yield all manifests and where they are, the newest first; none is read long before it is its turn.
+
+        One that is damaged is logged.
+        """
+        for contents, found in newest_of(self.location.contents()):
+            if isinstance(found, Manifest):
+                yield contents, found
+            else:
+                _warn_once(f"Run '{self.name}' in {contents.store.url}: {found}. What is older is used.")
+
+    @property
+    def generation(self) -> int:
+        """The newest complete generation; 0: none."""
+        return 0 if self.newest is None else self.newest[1].generation
+
+    @cached_property
+    def _latest_values(self) -> Mapping[str, Any]:
+        """What a store holds of the run's latest configuration: nothing of it can be trusted."""
+        begun = self._begun_values
+        trained = begun if self.newest is None else self.newest[1].config
+        return requested_config(self.location, self.generation) or trained
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration with which the run was last trained, or requested.
+
+        A store may have been moved since the run was trained, or come from somebody else. Settings that are this
+        machine's own are those that it gives now; data and local folder, if the store is elsewhere, those with which it
+        has trained the run.
+
+        Raises:
+            InputError: there is no such run, or its configuration cannot be read.
+        """
+        store, local = self._settings.store, self._settings.local
+        config = _config_of(self.location, self._latest_values, self._own)
+        config = _changed(config, checkpoint={"store": store} | ({"local": local} if is_remote(store) else {}))
+        known = self._known
+        return config if known is None else _changed(config, market={"data": known.data})
+
+    @cached_property
+    def _known(self) -> OwnSettings | None:
+        return own_settings(self.location, self._settings.local)
+
+    def config_to_resume(self, data: str | None = None) -> Config:
+        """Return the configuration with which this machine continues the run.
+
+        Args:
+            data: where its prices are on this machine, as it is given now; None: in `EIGEN_DATA`, else where they were
+                when the run was trained here.
+
+        Raises:
+            InputError: there is no such run, its configuration cannot be read, its prices are not known here, or it
+                plays a task of a module that this machine does not name: among its own settings, or in the environment.
+        """
+        config = self.config
+        named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
+        require_named(config.task, f"Run '{self.name}' plays", named)
+        self._say_left_out()
+        before = own_path(config.market.data)
+        given = data or (before and os.environ.get("EIGEN_DATA"))
+        if given:
+            return _changed(config, market={"data": absolute_data(given)})
+        unknown = self.location.remote and self._known is None
+        if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
+            why = "this machine does not know where it is" if unknown else "it is not there any more"
+            raise InputError(
+                f"Run '{self.name}' was trained on {shown(Path(before).name)}, and {why}: give it with --data, or "
+                "EIGEN_DATA."
+            )
+        return config
+
+    def _say_left_out(self) -> None:
+        """Say which settings of this machine the run was trained with and is not continued with."""
+        stored = flatten(machine_values(current_values(self._latest_values)))
+        now, usual = (flatten(one.model_dump(mode="json")) for one in (self.config, Config()))
+        places = ("checkpoint.store", "checkpoint.local")
+        left_out = [
+            f"{key} ({setting.variable})"
+            for key, setting in MACHINE_SETTINGS.items()
+            if key not in places and now[key] == usual[key] and stored.get(key, usual[key]) != usual[key]
+        ]
+        if left_out:
+            logger.warning(
+                "Run '%s' was trained with settings that a store does not give, since they are a machine's own: %s. "
+                "Give them again with --set, or in the environment.",
+                self.name,
+                ", ".join(left_out),
+            )
+
+    def require_same(self, config: Config) -> None:
+        """Raise `InputError` if `config` differs from the run's in more than may change between generations."""
+        begun = _config_of(self.location, self._begun_values)
+        before, now = own_path(begun.market.data), own_path(config.market.data)
+        moved = set()
+        remote = self.location.remote
+        if before is not None and now is not None and (remote or not Path(os.path.expanduser(before)).exists()):
+            # They may have moved: the panel's fingerprint shows whether they are those that the run began with.
+            moved = {"market.data"}
+        differing = [key for key in differing_keys(begun, config) if not is_changeable(key) and key not in moved]
+        if differing:
+            keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+            raise InputError(
+                f"Run '{self.name}' exists and was begun with other settings: {keys} "
+                f"differ{'s' * (len(differing) == 1)}. Continue it as it is with `eigen resume {self.name}`, or choose "
+                "another name."
+            )
+
+    def begin(self, config: Config) -> RunLocation:
+        """Make the run with this configuration if it is missing, and return where it is kept.
+
+        Raises:
+            InputError: the store cannot be used, or the run was begun with other settings (`require_same`).
+            StoreUnavailableError: the store does not answer.
+        """
+        if self.exists:
+            self.require_same(config)
+        else:
+            remember_own_settings(config, self.name)
+            create_run(self.location, stored_values(config))
+        return self.location
+
+    def keep_request(self, config: Config) -> None:
+        """Let `config` be the latest configuration of the run, which this process holds, before a checkpoint has it."""
+        if self.config != config:
+            remember_request(self.location, self.generation, stored_values(config))
+
+    def holdout_of(self, generation: int) -> HoldoutResult | None:
+        """Return the holdout's result after `generation`; None if it was not played then."""
+        name = holdout_name(generation)
+        for contents in self.location.contents():
+            try:
+                result = HoldoutResult.model_validate(parse_checksummed(contents.attachments.read(name)))
+                if result.generation != generation:
+                    raise ValueError(f"is of generation {result.generation}")
+            except MissingObjectError:
+                continue
+            except ValueError as error:
+                logger.warning("Run '%s': %s in %s is skipped (%s).", self.name, name, contents.store.url, error)
+            else:
+                return result
+        return None
+
+    def is_complete(self, config: Config, generation: int | None = None) -> bool:
+        """Whether the run has all generations of `config`, and has played the holdout episodes, if there are any.
+
+        Args:
+            config: the run's, or one with more generations.
+            generation: the newest one that is whole; None: the newest one.
+        """
+        newest = self.generation if generation is None else generation
+        return newest >= config.generations and (not config.holds_out or self.holdout_of(newest) is not None)
+
+    def is_running(self) -> bool:
+        """Whether a process holds the run's lock on this machine, or its lease."""
+        location = self.location
+        if location.local.exists() and RunDirectory.open(location.root, self.name).is_locked():
+            return True
+        return location.remote and is_live(location.store, self.name)
+
+    def is_in_store(self) -> bool:
+        """Whether the store has the newest generation, rather than this machine alone."""
+        here = self.location.local.newest_manifest() if self.location.remote else None
+        there = None if here is None else self.location.stored.newest_manifest()
+        return here is None or (there is not None and there.generation >= here.generation)
+
+    def status(self) -> RunStatus:
+        """Return how far the run is, from its newest generation whose records are whole.
+
+        Weights and replay are not read.
+        """
+        location, config = self.location, self.config
+        manifest, history, telemetry = self._records()
+        generation = history[-1].generation if history else 0
+        state: RunState = "unfinished"
+        if self.is_running():
+            state = "running"
+        elif self.is_complete(config, generation):
+            state = "finished"
+        elif is_blocked(location, generation + 1) or has_failed_too_often(location, generation + 1):
+            state = "blocked"
+        folder = location.root / self.name
+        return RunStatus(
+            run=self.name,
+            state=state,
+            generation=generation,
+            config=config,
+            store=location.store.url,
+            folder=folder,
+            history=history,
+            telemetry=telemetry,
+            holdout=self.holdout_of(generation),
+            computed_by=None if manifest is None else manifest.computed_by,
+            goodput=goodput(
+                starts_of(location), None if manifest is None else datetime.fromisoformat(manifest.created)
+            ),
+            uploads=read_status(folder) if is_remote(self._settings.store) else None,
+        )
+
+    def _records(self) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
+        """Return the newest manifest whose generation's records are whole, and these."""
+        for contents, manifest in self.newest_first():
+            generation = manifest.generation
+            try:
+                history = history_in(contents.document(manifest, "history"), generation)
+                telemetry = telemetry_in(contents.document(manifest, "telemetry"), generation)
+            except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
+                logger.warning("Run '%s': generation %d is skipped (%s).", self.name, generation, error)
+                continue
+            return manifest, tuple(history), tuple(telemetry)
+        return None, (), ()
+
+    def _leave_silent_store(self) -> None:
+        """Show what this machine knows of the run, if its store does not answer."""
+        location = self.location
+        if not location.remote or not location.local.exists():
+            return
+        try:
+            location.store.stat(location.stored.object_name(CONFIG_NAME))
+        except StoreUnavailableError as error:
+            logger.warning("%s. What is on this machine is shown.", str(error).rstrip("."))
+            self.location = replace(location, remote=False)
 
 
-def run_exists(settings: CheckpointConfig, name: str) -> bool:
-    """Whether a run of this name was begun, in the store or on this machine."""
-    return RunLocation.of(settings, name).exists()
+def status_of(store: str, name: str) -> RunStatus:
+    """Return how far a run is (`Run.status`).
 
+    If the store does not answer, that is logged, and what is on this machine is returned.
 
-def is_in_store(settings: CheckpointConfig, name: str) -> bool:
-    """Whether the store has the newest generation of a run, rather than this machine alone."""
-    location = RunLocation.of(settings, name)
-    here = location.local.newest_manifest() if location.remote else None
-    there = None if here is None else location.stored.newest_manifest()
-    return here is None or (there is not None and there.generation >= here.generation)
-
-
-def runs_in(store: str) -> list[str]:
-    """Return the names of the runs in a store, sorted."""
-    return list_runs(open_store(store))
+    Raises:
+        InputError: there is no such run, or its configuration cannot be read.
+        StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
+    """
+    run = Run(_given(store, _LOCAL), name)
+    run._leave_silent_store()
+    return run._in_its_folder().status()
 
 
 def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
@@ -168,125 +434,25 @@ def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
     return statuses, unreadable
 
 
-def open_or_create(config: Config, name: str) -> RunLocation:
-    """Return the location of the run `name` in the store of `config`; the run is made if it is missing.
+def require_store(settings: CheckpointConfig) -> None:
+    """Ask a store elsewhere whether it can be used, within 15 seconds. A folder shows it when the run is made.
 
     Raises:
-        InputError: the store or the name cannot be used, or the run was begun with other settings, so that continuing
-            it would not be the same run.
+        InputError: it cannot: credentials, bucket or permission are missing.
+        StoreUnavailableError: it does not answer.
     """
-    location = RunLocation.of(config.checkpoint, name)
-    if location.exists():
-        require_same_run(location, config)
-    else:
-        remember_own_settings(config, name)
-        create_run(location, stored_values(config))
-    return location
+    if is_remote(settings.store):
+        open_store(settings.store).check()
+
+
+def runs_in(store: str) -> list[str]:
+    """Return the names of the runs in a store, sorted."""
+    return list_runs(open_store(store))
 
 
 def is_changeable(key: str) -> bool:
     """Whether a setting may change between the generations of a run."""
     return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
-
-
-def require_same_run(location: RunLocation, config: Config) -> None:
-    """Raise `InputError` if `config` differs from the run's in more than may change between generations."""
-    begun = _config_of(location, _begun(location).config())
-    before, now = own_path(begun.market.data), own_path(config.market.data)
-    moved = set()
-    if before is not None and now is not None and (location.remote or not Path(os.path.expanduser(before)).exists()):
-        # They may have moved: the panel's fingerprint shows whether they are those that the run began with.
-        moved = {"market.data"}
-    differing = [key for key in differing_keys(begun, config) if not is_changeable(key) and key not in moved]
-    if differing:
-        keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
-        raise InputError(
-            f"Run '{location.name}' exists and was begun with other settings: {keys} "
-            f"differ{'s' * (len(differing) == 1)}. Continue it as it is with "
-            f"`eigen resume {location.name}`, or choose another name."
-        )
-
-
-def latest_config(location: RunLocation, own: Mapping[str, Any] | None = None) -> Config:
-    """Return the configuration with which the run was last trained, or requested, here: it is opened where it is.
-
-    Args:
-        location: the run.
-        own: nested values that this machine gives for its own settings; None: its environment alone gives some.
-
-    Raises:
-        InputError: there is no such run, or its configuration cannot be read.
-    """
-    return _config_of(location, _latest_values(location), own)
-
-
-def _latest_values(location: RunLocation) -> Mapping[str, Any]:
-    """Return what a store holds of a run's latest configuration: nothing of it can be trusted."""
-    begun = _begun(location).config()
-    newest = newest_generation(location)
-    generation, trained = (0, begun) if newest is None else (newest[1].generation, newest[1].config)
-    return requested_config(location, generation) or trained
-
-
-def configured_location(
-    store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None
-) -> tuple[RunLocation, Config]:
-    """Return the location of a run that exists and its latest configuration, with `store` as its store.
-
-    A store may have been moved since the run was trained, or come from somebody else. Settings that are this machine's
-    own are those that it gives now; data and local folder, if the store is elsewhere, those with which it has trained
-    the run.
-
-    Args:
-        store: where the run is kept.
-        name: the run.
-        local: `checkpoint.local` as it is given now.
-        own: nested values that this machine gives for its own settings, beside its environment.
-
-    Raises:
-        InputError: there is no such run, or its configuration cannot be read.
-    """
-    given = _given(store, local)
-    return _configured(RunLocation.of(given, name), given, own)[:2]
-
-
-def config_to_resume(
-    store: str, name: str, data: str | None, local: str = _LOCAL, own: Mapping[str, Any] | None = None
-) -> Config:
-    """Return the configuration with which this machine continues a run.
-
-    Args:
-        store: where the run is kept.
-        name: the run.
-        data: where its prices are on this machine, as it is given now; None: in `EIGEN_DATA`, else where they were when
-            the run was trained here.
-        local: as in `configured_location`.
-        own: as in `configured_location`; the task too, if this machine names one.
-
-    Raises:
-        InputError: there is no such run, its configuration cannot be read, its prices are not known here, or it plays
-            a task of a module that this machine does not name.
-    """
-    settings = _given(store, local)
-    location, config, known = _configured(RunLocation.of(settings, name), settings, own)
-    _require_named_task(config, name, own)
-    _say_left_out(location, config)
-    before = own_path(config.market.data)
-    given = data or (before and os.environ.get("EIGEN_DATA"))
-    if given:
-        return _changed(config, market={"data": absolute_data(given)})
-    unknown = location.remote and known is None
-    if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
-        why = "this machine does not know where it is" if unknown else "it is not there any more"
-        raise InputError(
-            f"Run '{name}' was trained on {shown(Path(before).name)}, and {why}: give it with --data, or EIGEN_DATA."
-        )
-    return config
-
-
-def _require_named_task(config: Config, name: str, own: Mapping[str, Any] | None) -> None:
-    """Refuse a stored task that imports a module, unless this machine names the same task."""
-    require_named(config.task, f"Run '{name}' plays", [dict(own or {}).get("task"), os.environ.get(TASK_VARIABLE)])
 
 
 def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
@@ -310,58 +476,10 @@ def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
     )
 
 
-def _say_left_out(location: RunLocation, config: Config) -> None:
-    """Say which settings of this machine a run was trained with and is not continued with."""
-    stored = flatten(machine_values(current_values(_latest_values(location))))
-    now, usual = (flatten(one.model_dump(mode="json")) for one in (config, Config()))
-    places = ("checkpoint.store", "checkpoint.local")
-    left_out = [
-        f"{key} ({setting.variable})"
-        for key, setting in MACHINE_SETTINGS.items()
-        if key not in places and now[key] == usual[key] and stored.get(key, usual[key]) != usual[key]
-    ]
-    if left_out:
-        logger.warning(
-            "Run '%s' was trained with settings that a store does not give, since they are a machine's own: %s. Give "
-            "them again with --set, or in the environment.",
-            location.name,
-            ", ".join(left_out),
-        )
-
-
-def keep_request(config: Config, name: str) -> None:
-    """Let `config` be the latest configuration of a run, which this process holds, before a checkpoint has it."""
-    location, latest = configured_location(
-        config.checkpoint.store, name, config.checkpoint.local, machine_values(config.model_dump())
-    )
-    if latest != config:
-        newest = newest_generation(location)
-        remember_request(location, 0 if newest is None else newest[1].generation, stored_values(config))
-
-
 def _given(store: str, local: str) -> CheckpointConfig:
     """Return where this machine keeps what it keeps, by what is given now and by its environment."""
     of_environment = values_of_environment(os.environ).get("checkpoint", {}) if local == _LOCAL else {}
     return CheckpointConfig(**{"store": store, "local": local, **of_environment})
-
-
-def _configured(
-    location: RunLocation, given: CheckpointConfig, own: Mapping[str, Any] | None = None
-) -> tuple[RunLocation, Config, OwnSettings | None]:
-    """Return a run's location, its latest configuration, and what this machine remembers of it, which is in both.
-
-    `location` is where the run is by the settings that are given now.
-    """
-    store, local = given.store, given.local
-    values, known = _latest_values(location), own_settings(location, local)
-    named = _stored_local(values)
-    if known is None and named is not None and (known := own_settings(location, named)) is not None:
-        # The store names this folder, and this machine has remembered its settings in it.
-        location, local = replace(location, root=run_root(store, named)), named
-        values = _latest_values(location)
-    config = _config_of(location, values, own)
-    config = _changed(config, checkpoint={"store": store} | ({"local": local} if is_remote(store) else {}))
-    return location, config if known is None else _changed(config, market={"data": known.data}), known
 
 
 def _stored_local(values: Mapping[str, Any]) -> str | None:
@@ -373,105 +491,6 @@ def _stored_local(values: Mapping[str, Any]) -> str | None:
 
 def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
     return config_from_values(merge(config.model_dump(), sections))
-
-
-def holdout_of(location: RunLocation, generation: int) -> HoldoutResult | None:
-    """Return the holdout's result after `generation`; None if it was not played then."""
-    name = holdout_name(generation)
-    for contents in location.contents():
-        try:
-            result = HoldoutResult.model_validate(parse_checksummed(contents.attachments.read(name)))
-            if result.generation != generation:
-                raise ValueError(f"is of generation {result.generation}")
-        except MissingObjectError:
-            continue
-        except ValueError as error:
-            logger.warning("Run '%s': %s in %s is skipped (%s).", location.name, name, contents.store.url, error)
-        else:
-            return result
-    return None
-
-
-def status_of(store: str, name: str) -> RunStatus:
-    """Return how far a run is, from its newest generation whose records are whole. Weights and replay are not read.
-
-    If the store does not answer, that is logged, and what is on this machine is returned.
-
-    Raises:
-        InputError: there is no such run, or its configuration cannot be read.
-        StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
-    """
-    given = _given(store, _LOCAL)
-    location, config, _ = _configured(_reachable(RunLocation.of(given, name)), given)
-    manifest, history, telemetry = _records_of(location)
-    generation = history[-1].generation if history else 0
-    holdout = holdout_of(location, generation)
-    state: RunState = "unfinished"
-    if is_running(location):
-        state = "running"
-    elif is_complete(config, generation, holdout):
-        state = "finished"
-    elif is_blocked(location, generation + 1) or has_failed_too_often(location, generation + 1):
-        state = "blocked"
-    folder = location.root / name
-    return RunStatus(
-        run=name,
-        state=state,
-        generation=generation,
-        config=config,
-        store=location.store.url,
-        folder=folder,
-        history=history,
-        telemetry=telemetry,
-        holdout=holdout,
-        computed_by=None if manifest is None else manifest.computed_by,
-        goodput=goodput(starts_of(location), None if manifest is None else datetime.fromisoformat(manifest.created)),
-        uploads=read_status(folder) if is_remote(store) else None,
-    )
-
-
-def _reachable(location: RunLocation) -> RunLocation:
-    """Return the location, without its store if that does not answer and this machine knows the run."""
-    if not location.remote or not location.local.exists():
-        return location
-    try:
-        location.store.stat(location.stored.object_name(CONFIG_NAME))
-    except StoreUnavailableError as error:
-        logger.warning("%s. What is on this machine is shown.", str(error).rstrip("."))
-        return replace(location, remote=False)
-    return location
-
-
-def is_running(location: RunLocation) -> bool:
-    """Whether a process holds the run's lock on this machine, or its lease."""
-    if location.local.exists() and RunDirectory.open(location.root, location.name).is_locked():
-        return True
-    return location.remote and is_live(location.store, location.name)
-
-
-def _begun(location: RunLocation) -> RunContents:
-    """Return the contents with the configuration with which the run began."""
-    found = next((contents for contents in location.contents() if contents.exists()), None)
-    if found is None:
-        raise no_such_run(location.store, location.name)
-    return found
-
-
-def newest_generation(location: RunLocation) -> tuple[RunContents, Manifest] | None:
-    """Return the newest manifest, and where it is; of two that are as new, that on this machine."""
-    return next(newest_first(location), None)
-
-
-def newest_first(location: RunLocation) -> Iterator[tuple[RunContents, Manifest]]:
-    """Yield all manifests and where they are, the newest first; none is read long before it is its turn.
-
-    One that is damaged is logged.
-    """
-    for contents, found in newest_of(location.contents()):
-        if isinstance(found, Manifest):
-            yield contents, found
-        else:
-            _warn_once(f"Run '{location.name}' in {contents.store.url}: {found}. What is older is used.")
 
 
 @cache
@@ -492,17 +511,3 @@ def _config_of(location: RunLocation, values: Mapping[str, Any], own: Mapping[st
         raise InputError(
             f"The configuration of run '{location.name}' in {location.store.url} cannot be used. {error}"
         ) from error
-
-
-def _records_of(location: RunLocation) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
-    """Return the newest manifest whose generation's records are whole, and these."""
-    for contents, manifest in newest_first(location):
-        generation = manifest.generation
-        try:
-            history = history_in(contents.document(manifest, "history"), generation)
-            telemetry = telemetry_in(contents.document(manifest, "telemetry"), generation)
-        except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
-            logger.warning("Run '%s': generation %d is skipped (%s).", location.name, generation, error)
-            continue
-        return manifest, tuple(history), tuple(telemetry)
-    return None, (), ()

@@ -213,7 +213,7 @@ def launch(
     from flows.operations.home import Home
 
     _environment()
-    from eigen_core.training.runs import config_to_resume, require_store, run_exists
+    from eigen_core.training.runs import Run, require_store
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.names import default_run_name
     from flows.operations.launching import launch as launch_run
@@ -240,11 +240,10 @@ def launch(
         config = as_worker_sees(config, worker)
         require_store(config.checkpoint)
         nothing_given = not any((preset, generations, seed, assignments, device))
-        goes_on = nothing_given and run_exists(config.checkpoint, name)
+        goes_on = nothing_given and Run(config.checkpoint, name).exists
         if goes_on:
-            config = config_to_resume(
-                config.checkpoint.store, name, config.market.data, config.checkpoint.local, home.launched(name)
-            )
+            run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launched(name))
+            config = run_here.config_to_resume(config.market.data)
         require_same_run_here(config, name)
         with refused_with_its_plan(config, output_console()):
             found, run_plan = require_trainable(config, name)

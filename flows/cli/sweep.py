@@ -154,7 +154,7 @@ class _Trial:
 
     def advance(self) -> str | None:
         """Do what can be done without waiting; return how the trial ended, None while it has not."""
-        from eigen_core.training.runs import run_exists
+        from eigen_core.training.runs import Run
 
         try:
             self._whole_run(self._seeds[0])
@@ -171,7 +171,7 @@ class _Trial:
             if end is None:
                 return None
             (run, _), self._started = self._started, None
-            if end.refused and not run_exists(run.config.checkpoint, run.name):
+            if end.refused and not Run(run.config.checkpoint, run.name).exists:
                 return self._refused(end.sentence)
             require_trained(run, end, self._log(run.name))
         runs = (self._whole_run(seed) for seed in self._seeds)

@@ -62,9 +62,9 @@ class TrialResult:
 
 def champions_of(config: "Config", run: str) -> list[float]:
     """What the champion of a run had reached after each generation that is stored."""
-    from eigen_core.training.runs import run_exists, status_of
+    from eigen_core.training.runs import Run, status_of
 
-    if not run_exists(config.checkpoint, run):
+    if not Run(config.checkpoint, run).exists:
         return []
     return [record.champion_validation for record in status_of(config.checkpoint.store, run).history]
 

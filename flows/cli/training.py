@@ -59,16 +59,15 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
             import eigen_core.checkpoint
             import eigen_core.generation
             import eigen_core.task  # noqa: F401
-        from eigen_core.checkpoint import RunLocation
-        from eigen_core.training.runs import require_same_run, run_exists
+        from eigen_core.training.runs import Run
 
-        if run_exists(config.checkpoint, name):
-            location = RunLocation.of(config.checkpoint, name)
+        run = Run(config.checkpoint, name)
+        if run.exists:
             if fresh:
                 raise InputError(
-                    f"Run '{name}' exists in {location.store.url}: choose another name, or leave out --fresh."
+                    f"Run '{name}' exists in {run.location.store.url}: choose another name, or leave out --fresh."
                 )
-            require_same_run(location, config)
+            run.require_same(config)
         if not profile:
             _train(config, name, display, signals)
             return
@@ -86,9 +85,9 @@ def _profile_of(config: "Config", name: str) -> "Profile":
     The first one warms up caches and allocators.
     """
     from eigen_core.profiling import Profile
-    from eigen_core.training.runs import run_exists, status_of
+    from eigen_core.training.runs import Run
 
-    done = status_of(config.checkpoint.store, name).generation if run_exists(config.checkpoint, name) else 0
+    done = Run(config.checkpoint, name).generation
     return Profile(Path.cwd() / f"{name}-profile", min(done + 2, config.generations))
 
 
@@ -124,26 +123,24 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
     from eigen_core.config.running import CheckpointConfig
 
     with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals):
-        from eigen_core.training.runs import config_to_resume
+        from eigen_core.training.runs import Run
 
         given = parse_assignments(assignments)
         own = machine_values(given)
         local = own.get("checkpoint", {}).get("local", CheckpointConfig().local)
-        config = config_to_resume(store, name, given.get("market", {}).get("data"), local, own)
+        config = Run.open(store, name, local, own).config_to_resume(given.get("market", {}).get("data"))
         _train(config_from_values(merge(config.model_dump(), given)), name, display, signals)
 
 
 def _train(config: "Config", name: str, display: Display, signals: StopSignals) -> None:
-    from eigen_core.checkpoint import RunLocation
-    from eigen_core.training.runs import require_same_run, status_of
+    from eigen_core.training.runs import Run, status_of
     from eigen_core.training.tracking import Tracking
 
-    console = display.console
-    if is_finished(config, name):
-        location = RunLocation.of(config.checkpoint, name)
-        require_same_run(location, config)
-        status = status_of(config.checkpoint.store, name)
-        with Tracking(config, location, say) as tracking:
+    console, run = display.console, Run(config.checkpoint, name)
+    if run.is_complete(config) and run.is_in_store():
+        run.require_same(config)
+        status = run.status()
+        with Tracking(config, run.location, say) as tracking:
             tracking.write(status.history, status.telemetry)
         print_ending(console, status, "is finished")
         return
@@ -185,12 +182,10 @@ def _loaded_flow(config: "Config", name: str) -> "Callable[[], State[Any]]":
 
 def is_finished(config: "Config", name: str) -> bool:
     """Whether the run has all generations of `config`, which may be more than it was last trained for."""
-    from eigen_core.training.runs import is_complete, is_in_store, run_exists, status_of
+    from eigen_core.training.runs import Run
 
-    if not run_exists(config.checkpoint, name):
-        return False
-    status = status_of(config.checkpoint.store, name)
-    return is_complete(config, status.generation, status.holdout) and is_in_store(config.checkpoint, name)
+    run = Run(config.checkpoint, name)
+    return run.is_complete(config) and run.is_in_store()
 
 
 @contextmanager
@@ -220,10 +215,10 @@ def _check(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
     Returns what was found in the data, in sentences, and what the run will take.
     """
     from eigen_core.checkpoint import RunDirectory
-    from eigen_core.training.runs import open_or_create
+    from eigen_core.training.runs import Run
 
     found = require_trainable(config, name)
-    location = open_or_create(config, name)
+    location = Run(config.checkpoint, name).begin(config)
     if location.local.exists():
         with RunDirectory.open(location.root, name).lock():
             # Held for an instant: it shows that no process trains this run before Prefect takes its time to start.
@@ -257,11 +252,11 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
 
 
 def _require_its_data(state: "TrainingState", name: str) -> None:
-    from eigen_core.checkpoint import DamagedGenerationError, RunLocation
+    from eigen_core.checkpoint import DamagedGenerationError
     from eigen_core.generation import require_same_data
-    from eigen_core.training.runs import newest_generation
+    from eigen_core.training.runs import Run
 
-    newest = newest_generation(RunLocation.of(state.config.checkpoint, name))
+    newest = Run(state.config.checkpoint, name).newest
     if newest is not None:
         contents, manifest = newest
         # A damaged one is told, and passed over, when the run is brought back.

@@ -123,13 +123,12 @@ def _waited_until_free(run: WholeRun, is_stopped: Callable[[], bool]) -> bool:
 
     One on a machine that was lost holds the run's lease until that expires.
     """
-    from eigen_core.checkpoint import RunLocation
-    from eigen_core.training.runs import is_running
+    from eigen_core.training.runs import Run
 
     checkpoint = run.config.checkpoint
-    location = RunLocation.of(checkpoint, run.name)
-    end = time.monotonic() + _STOP_SECONDS + (checkpoint.lease_seconds if location.remote else 0.0)
-    while is_running(location):
+    there = Run(checkpoint, run.name)
+    end = time.monotonic() + _STOP_SECONDS + (checkpoint.lease_seconds if there.location.remote else 0.0)
+    while there.is_running():
         if is_stopped():
             return False
         if time.monotonic() > end:

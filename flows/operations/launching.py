@@ -113,12 +113,12 @@ def require_same_run_here(config: Config, run: str) -> None:
     Raises:
         InputError: its settings differ, or a process trains it.
     """
-    from eigen_core.checkpoint import RunLocation
-    from eigen_core.training.runs import require_same_run, run_exists, status_of
+    from eigen_core.training.runs import Run
 
-    if run_exists(config.checkpoint, run):
-        require_same_run(RunLocation.of(config.checkpoint, run), config)
-        if status_of(config.checkpoint.store, run).state == "running":
+    here = Run(config.checkpoint, run)
+    if here.exists:
+        here.require_same(config)
+        if here.is_running():
             raise InputError(f"Run '{run}' is being trained by another process: wait until it ends, or stop it.")
 
 

@@ -18,7 +18,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun
 
 from eigen_core.training.journals import ABORTS, ATTEMPTS
-from eigen_core.training.runs import configured_location, newest_generation
+from eigen_core.training.runs import Run
 from flows.names import run_tag
 from flows.operations.flow_runs import TRAININGS
 
@@ -97,12 +97,13 @@ def kept_events(store: str, run: str) -> list[tuple[str, str]]:
         InputError: there is no such run, or it cannot be read.
         StoreUnavailableError: the store does not answer.
     """
-    location, config = configured_location(store, run)
+    there = Run.open(store, run)
+    location, config = there.location, there.config
     found = [(entry.moment, f"resumed by schedule, generation {entry.generation}") for entry in ATTEMPTS.read(location)]
     found += [
         (entry.moment, f"stopped in generation {entry.generation}: {entry.reason}") for entry in ABORTS.read(location)
     ]
-    newest = newest_generation(location)
+    newest = there.newest
     if newest is not None:
         manifest = newest[1]
         found.append((manifest.created, f"last checkpoint: generation {manifest.generation} of {config.generations}"))

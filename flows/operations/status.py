@@ -8,11 +8,10 @@ from typing import Annotated, Any
 from prefect.client.orchestration import SyncPrefectClient
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
-from eigen_core.checkpoint import RunLocation
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
-from eigen_core.training.runs import RunStatus, newest_generation, run_exists, runs_in, status_of
+from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
 from flows.operations.deploying import client_of, resume_schedule
 from flows.operations.environment import ui_of
 from flows.operations.flow_runs import (
@@ -260,7 +259,7 @@ def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run
-        if name is None or not run_exists(CheckpointConfig(store=store), name):
+        if name is None or not Run(CheckpointConfig(store=store), name).exists:
             name = newest_run(store) if flow_run is None or flow_run.has_ended or name is None else None
         return (None if name is None else status_of(store, name)), None
     except (InputError, StoreUnavailableError) as error:
@@ -276,6 +275,6 @@ def newest_run(store: str) -> str | None:
     """
     written = []
     for name in runs_in(store):
-        newest = newest_generation(RunLocation.of(CheckpointConfig(store=store), name))
+        newest = Run(CheckpointConfig(store=store), name).newest
         written.append(("" if newest is None else newest[1].created, name))
     return max(written)[1] if written else None

@@ -11,7 +11,7 @@ from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undis
 
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config.running import CheckpointConfig
-from eigen_core.training.runs import run_exists, status_of
+from eigen_core.training.runs import Run, status_of
 from flows.housekeeping import verify_run
 
 pytestmark = pytest.mark.thorough
@@ -62,7 +62,7 @@ def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
     assert "The run fits" in said
 
     def generation() -> int:
-        return status_of(store, run).generation if run_exists(settings_there, run) else 0
+        return status_of(store, run).generation if Run(settings_there, run).exists else 0
 
     elsewhere.wait(BUSY_SECONDS, lambda: generation() >= 1, "generation 1 in the bucket")
     elsewhere.engine().kill()

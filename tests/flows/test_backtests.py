@@ -12,7 +12,7 @@ from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
 from eigen_core.errors import InputError
-from eigen_core.training.runs import open_or_create
+from eigen_core.training.runs import Run
 from flows.backtests import Backtest, backtest
 from flows.cli.app import app
 
@@ -133,13 +133,15 @@ def test_the_holdout_of_an_unfinished_run_is_looked_at_only_on_request(unfinishe
 
 def test_runs_without_a_market_agents_holdout_or_their_own_prices_are_refused(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, task="gym:CartPole-v1")
-    open_or_create(config, "poles")
+    Run(config.checkpoint, "poles").begin(config)
     with pytest.raises(InputError, match=r"Run 'poles' plays gym:CartPole-v1: only a run on a market has prices"):
         backtest(str(tmp_path), "poles")
-    open_or_create(small_flow_config(tmp_path, market={"holdout_days": 60}), "begun")
+    Run(small_flow_config(tmp_path, market={"holdout_days": 60}).checkpoint, "begun").begin(
+        small_flow_config(tmp_path, market={"holdout_days": 60})
+    )
     with pytest.raises(InputError, match=r"Run 'begun' has no agents yet"):
         backtest(str(tmp_path), "begun", span="validation")
-    open_or_create(small_flow_config(tmp_path), "all")
+    Run(small_flow_config(tmp_path).checkpoint, "all").begin(small_flow_config(tmp_path))
     with pytest.raises(InputError, match=r"Run 'all' has no holdout days"):
         backtest(str(tmp_path), "all")
 

@@ -14,7 +14,7 @@ from eigen_core import generation
 from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.progress import report_progress
 from eigen_core.training.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
-from eigen_core.training.runs import open_or_create, status_of
+from eigen_core.training.runs import Run, status_of
 from flows.train import train_flow
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -27,7 +27,7 @@ class AskedToEndError(Exception):
 @pytest.fixture
 def location(tmp_path: Path) -> RunLocation:
     """A run without generations."""
-    return open_or_create(small_flow_config(tmp_path), "run")
+    return Run(small_flow_config(tmp_path).checkpoint, "run").begin(small_flow_config(tmp_path))
 
 
 def at(minutes: float) -> datetime:

@@ -17,7 +17,7 @@ from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
 from eigen_core.generation.importance import Importance
 from eigen_core.market import build_panel
-from eigen_core.training.runs import open_or_create
+from eigen_core.training.runs import Run
 from flows.cli.app import app
 from flows.cli.importance import print_importance
 from flows.importance import RunImportance, over_agents, persistently_low, run_importance
@@ -68,7 +68,7 @@ def test_low_is_what_most_agents_do_not_use() -> None:
 @pytest.mark.thorough
 def test_champions_of_kept_generations(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=3, market={"data": "us5"})
-    open_or_create(config, RUN)
+    Run(config.checkpoint, RUN).begin(config)
     state = start_training(config, build_panel(config)[0])
     champions = set()
     with open_session(config.checkpoint, RUN) as session:

@@ -11,7 +11,7 @@ from store_cases import run_config, save_generations
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config, merge
 from eigen_core.errors import InputError
-from eigen_core.training.runs import config_to_resume, configured_location, open_or_create, require_same_run, status_of
+from eigen_core.training.runs import Run, status_of
 from flows.cli.common import given_settings
 from flows.train import train_flow
 
@@ -41,21 +41,22 @@ def test_what_the_store_says_is_not_followed(store: str, tmp_path: Path, monkeyp
     theirs.rename(tmp_path / "another machine")
     theirs.mkdir()
     prices.write_text("date,close\n")
-    location, config = configured_location(store, "run")
+    opened = Run.open(store, "run")
+    location, config = opened.location, opened.config
     assert (location.root.is_relative_to(Path.cwd() / "runs"), config.checkpoint.local) == (True, "runs")
     assert status_of(store, "run").folder == location.root / "run"
     refusal = r"'run' was trained on 'prices.csv', and this machine does not know .* with --data"
     with pytest.raises(InputError, match=refusal):
-        config_to_resume(store, "run", None)
+        Run.open(store, "run").config_to_resume()
     own = tmp_path / "own.csv"
-    assert config_to_resume(store, "run", str(own)).market.data == str(own)
-    assert config_to_resume(store, "run", "own.csv").market.data == str(Path.cwd() / "own.csv")
+    assert Run.open(store, "run").config_to_resume(str(own)).market.data == str(own)
+    assert Run.open(store, "run").config_to_resume("own.csv").market.data == str(Path.cwd() / "own.csv")
     monkeypatch.setenv("EIGEN_DATA", str(own))
-    resumed = config_to_resume(store, "run", None)
+    resumed = Run.open(store, "run").config_to_resume()
     assert resumed.market.data == str(own)
-    require_same_run(location, resumed)
+    Run.open(store, "run").require_same(resumed)
     with pytest.raises(InputError, match=r"market\.data differs"):
-        require_same_run(location, with_data(resumed, None))
+        Run.open(store, "run").require_same(with_data(resumed, None))
     assert list(theirs.iterdir()) == [prices]
 
 
@@ -66,9 +67,9 @@ def test_a_run_on_the_bundled_prices_is_resumed_anywhere(
     (tmp_path / "theirs").rename(tmp_path / "another machine")
     save_generations(with_data(run_config(store, tmp_path / "theirs"), Path("us5")), "named", 1)
     monkeypatch.setenv("EIGEN_DATA", "elsewhere.csv")
-    assert config_to_resume(store, "run", None).market.data is None
-    assert config_to_resume(store, "named", None).market.data == "us5"
-    assert config_to_resume(store, "run", "us5").market.data == "us5"
+    assert Run.open(store, "run").config_to_resume().market.data is None
+    assert Run.open(store, "named").config_to_resume().market.data == "us5"
+    assert Run.open(store, "run").config_to_resume("us5").market.data == "us5"
     assert given_settings(None, None, None, "us5", None, None) == ["market.data=us5"]
 
 
@@ -76,8 +77,8 @@ def test_a_run_on_the_bundled_prices_is_resumed_anywhere(
 def test_a_machine_remembers_its_own(store: str, tmp_path: Path, local: str) -> None:
     (prices := tmp_path / "prices.csv").write_text("date,close\n")
     config = with_data(run_config(store, Path(local)), prices)
-    open_or_create(config, "run")
-    assert config_to_resume(store, "run", None) == config
+    Run(config.checkpoint, "run").begin(config)
+    assert Run.open(store, "run").config_to_resume() == config
     # Another machine goes on with it, under its own paths.
     theirs = with_data(run_config(store, tmp_path / "theirs"), tmp_path / "theirs" / "prices.csv")
     save_generations(theirs, "run", 1)
@@ -85,28 +86,28 @@ def test_a_machine_remembers_its_own(store: str, tmp_path: Path, local: str) -> 
     location = RunLocation.of(config.checkpoint, "run")
     (memory,) = (tmp_path / "machine" / local).rglob(".own/run.json")
     assert memory.parent.parent == location.root
-    assert config_to_resume(store, "run", None, local).market.data == str(prices)
+    assert Run.open(store, "run", local).config_to_resume().market.data == str(prices)
     for content in ("", "{}", memory.read_text().replace("prices", "prizes")):
         memory.write_text(content)
         with pytest.raises(InputError, match="this machine does not know"):
-            config_to_resume(store, "run", None, local)
+            Run.open(store, "run", local).config_to_resume()
 
 
 def test_data_that_have_moved_are_given_again(tmp_path: Path) -> None:
     (prices := tmp_path / "prices.csv").write_text("date,close\n")
     store = str(tmp_path / "store")
     config = with_data(run_config(store, tmp_path), prices)
-    location = open_or_create(config, "run")
-    assert config_to_resume(store, "run", None).market.data == str(prices)
+    Run(config.checkpoint, "run").begin(config)
+    assert Run.open(store, "run").config_to_resume().market.data == str(prices)
     moved = tmp_path / "moved.csv"
     with pytest.raises(InputError, match=r"market\.data differs"):
-        require_same_run(location, config_to_resume(store, "run", str(moved)))
+        Run.open(store, "run").require_same(Run.open(store, "run").config_to_resume(str(moved)))
     prices.rename(moved)
     with pytest.raises(InputError, match="it is not there any more: give it with --data"):
-        config_to_resume(store, "run", None)
-    require_same_run(location, config_to_resume(store, "run", str(moved)))
+        Run.open(store, "run").config_to_resume()
+    Run.open(store, "run").require_same(Run.open(store, "run").config_to_resume(str(moved)))
     with pytest.raises(InputError, match=r"market\.data differs"):
-        require_same_run(location, with_data(config, Path("us5")))
+        Run.open(store, "run").require_same(with_data(config, Path("us5")))
 
 
 @pytest.mark.thorough

@@ -29,7 +29,7 @@ from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from eigen_core.training.runs import status_of
-from flows import choosing, own_flow_run, training
+from flows import choosing, own_flow_run
 from flows.names import (
     BLOCKED_NAME,
     FINISHED_NAME,
@@ -341,7 +341,7 @@ class TestRequests:
         deployed.switch_on()
         self.launched(deployed, Crashed(), config=small_flow_config(tmp_path, generations=1))
         with monkeypatch.context() as patch:
-            patch.setattr(training, "start_training", raising(FloatingPointError("no luck")))
+            patch.setattr(phases, "start_training", raising(FloatingPointError("no luck")))
             ends = [scheduled(tmp_path).name for _ in range(MOST_ATTEMPTS + 1)]
         assert ends == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME]
         (name,) = (path.name for path in tmp_path.iterdir())

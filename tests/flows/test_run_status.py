@@ -17,14 +17,7 @@ from eigen_core.config import Config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError
-from eigen_core.training.runs import (
-    configured_location,
-    latest_config,
-    open_or_create,
-    require_same_run,
-    run_exists,
-    status_of,
-)
+from eigen_core.training.runs import Run, status_of
 from flows.cli.runs import command_for
 from flows.operations.status import newest_run
 
@@ -55,10 +48,10 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_a_run_is_made_once_and_opened_afterwards(config: Config) -> None:
-    assert not run_exists(config.checkpoint, "run")
-    made = directory_of(open_or_create(config, "run")).path
+    assert not Run(config.checkpoint, "run").exists
+    made = directory_of(Run(config.checkpoint, "run").begin(config)).path
     assert made.is_dir()
-    assert directory_of(open_or_create(config, "run")).path == made
+    assert directory_of(Run(config.checkpoint, "run").begin(config)).path == made
 
 
 @pytest.mark.parametrize(
@@ -73,8 +66,8 @@ def test_a_run_is_made_once_and_opened_afterwards(config: Config) -> None:
     ],
 )
 def test_what_changes_no_bit_may_change_while_a_run_goes_on(config: Config, changes: dict[str, object]) -> None:
-    run = open_or_create(config, "run")
-    require_same_run(run, small_flow_config(Path(config.checkpoint.store), **changes))
+    Run(config.checkpoint, "run").begin(config)
+    Run(config.checkpoint, "run").require_same(small_flow_config(Path(config.checkpoint.store), **changes))
 
 
 @pytest.mark.parametrize(
@@ -87,43 +80,43 @@ def test_what_changes_no_bit_may_change_while_a_run_goes_on(config: Config, chan
     ],
 )
 def test_what_changes_bits_may_not(config: Config, changes: dict[str, object], key: str) -> None:
-    run = open_or_create(config, "run")
+    Run(config.checkpoint, "run").begin(config)
     with pytest.raises(InputError, match=f"other settings: {key} differs"):
-        require_same_run(run, small_flow_config(Path(config.checkpoint.store), **changes))
+        Run(config.checkpoint, "run").require_same(small_flow_config(Path(config.checkpoint.store), **changes))
 
 
 def test_the_latest_configuration_is_that_of_the_newest_generation(config: Config) -> None:
-    location = open_or_create(config, "run")
+    location = Run(config.checkpoint, "run").begin(config)
     first = (directory_of(location).path / "config.json").read_bytes()
     save(config, 1)
     longer = config.model_copy(update={"generations": 9})
     save(longer, 2)
-    assert latest_config(location) == longer
+    assert Run(config.checkpoint, "run").config == longer
     assert (directory_of(location).path / "config.json").read_bytes() == first
     save(config, 3)
-    assert latest_config(location) == config
+    assert Run(config.checkpoint, "run").config == config
 
 
 def test_a_run_whose_configuration_is_damaged_goes_on_with_that_of_its_newest_generation(config: Config) -> None:
-    location = open_or_create(config, "run")
+    location = Run(config.checkpoint, "run").begin(config)
     save(config, 1)
     path = directory_of(location).path / "config.json"
     path.write_bytes(path.read_bytes().replace(b"seed", b"sead"))
-    assert latest_config(location) == config
-    require_same_run(location, config)
+    assert Run(config.checkpoint, "run").config == config
+    Run(config.checkpoint, "run").require_same(config)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"seed": -1}'])
 def test_a_damaged_configuration_without_any_generation_is_named(config: Config, content: str) -> None:
-    location = open_or_create(config, "run")
+    location = Run(config.checkpoint, "run").begin(config)
     (directory_of(location).path / "config.json").write_text(content)
     with pytest.raises(InputError, match=r"config\.json .* Restore that file"):
-        latest_config(location)
+        status_of(config.checkpoint.store, "run")
 
 
 def test_the_status_follows_the_run(config: Config) -> None:
     store = config.checkpoint.store
-    run = directory_of(open_or_create(config, "run"))
+    run = directory_of(Run(config.checkpoint, "run").begin(config))
     status = status_of(store, "run")
     assert (status.state, status.generation, status.history) == ("unfinished", 0, ())
     save(config, 1)
@@ -167,7 +160,7 @@ def test_looking_at_a_run_in_a_bucket_writes_nothing_and_asks_as_much_for_many_g
             config = small_flow_config(
                 Path("runs"), generations=20, checkpoint={"store": store, "keep_last": 20, "keep_local": 20}
             )
-            location = open_or_create(config, "run")
+            location = Run(config.checkpoint, "run").begin(config)
             for generation in range(1, generations + 1):
                 save(config, generation)
             assert len(location.stored.manifest_names()) == generations
@@ -191,7 +184,7 @@ def test_looking_at_a_run_in_a_folder_reads_as_much_of_many_generations_as_of_on
         return read_object(store, name, limit)
 
     monkeypatch.setattr(LocalStore, "read", counted)
-    open_or_create(config, "run")
+    Run(config.checkpoint, "run").begin(config)
     counts = []
     for generation in range(1, 10):
         save(config, generation)
@@ -205,7 +198,7 @@ def test_looking_at_a_run_in_a_folder_reads_as_much_of_many_generations_as_of_on
 
 
 def test_a_store_can_be_moved(config: Config, tmp_path: Path) -> None:
-    open_or_create(config, "run")
+    Run(config.checkpoint, "run").begin(config)
     save(config, 1)
     moved = Path(config.checkpoint.store).rename(tmp_path / "moved")
     status = status_of(str(moved), "run")
@@ -215,7 +208,7 @@ def test_a_store_can_be_moved(config: Config, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["history.json", "telemetry.json", "manifest"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name: str, damage: str) -> None:
-    run = directory_of(open_or_create(config, "run"))
+    run = directory_of(Run(config.checkpoint, "run").begin(config))
     save(config, 1)
     manifest = save(config, 2)
     path = run.path / manifest.name if name == "manifest" else run.blob_path(manifest.entry(name).sha256)
@@ -233,7 +226,7 @@ def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -
     values["learner"]["gama"] = 1
     RunDirectory.create(Path(config.checkpoint.store), "run", values)
     with pytest.raises(InputError, match=r"did you mean learner\.gamma\?"):
-        configured_location(config.checkpoint.store, "run")
+        Run.open(config.checkpoint.store, "run")
 
 
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:
@@ -253,7 +246,7 @@ def test_a_store_that_does_not_answer_is_said_and_this_machine_tells_what_it_kno
     monkeypatch.chdir(tmp_path)
     store = f"gs://{gcs_emulator.make_bucket()}/pre"
     config = config.model_copy(update={"checkpoint": CheckpointConfig(store=store)})
-    open_or_create(config, "run")
+    Run(config.checkpoint, "run").begin(config)
     save(config, 1)
     before = status_of(store, "run")
     assert before.generation == 1

@@ -17,7 +17,7 @@ from eigen_core.market import build_panel
 from eigen_core.records import Excess
 from eigen_core.reporting.report import report_page
 from eigen_core.store import open_store
-from eigen_core.training.runs import open_or_create
+from eigen_core.training.runs import Run
 from flows import publishing
 from flows.cli.app import app
 from flows.cli.walk_results import print_walk, walk_document
@@ -157,7 +157,7 @@ def test_a_stored_walk_is_that_which_was_begun_or_refused(walk: Walk) -> None:
     unfinished = plan_walk("half", walk.config, panel.dates, 2)
     remember_walk(unfinished)
     run, settings = next(unfinished.runs())
-    open_or_create(settings, run)
+    Run(settings.checkpoint, run).begin(settings)
     with pytest.raises(InputError, match=r"Walk 'half' is not finished: its run 'half-fold-1-seed-1' is not"):
         stored_walk(store, "half")
     with pytest.raises(InputError, match="There is no walk 'other'"):

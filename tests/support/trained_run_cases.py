@@ -10,7 +10,7 @@ from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.training.runs import open_or_create
+from eigen_core.training.runs import Run
 
 RUN = "small"
 
@@ -26,7 +26,7 @@ def trained_as(run: str, config: Config) -> Config:
     state = start_training(config, build_panel(config)[0])
     for phase in (evaluate, train, evolve):
         phase(state)
-    open_or_create(config, run)
+    Run(config.checkpoint, run).begin(config)
     with open_session(config.checkpoint, run) as session:
         session.save(snapshot(state), stored_values(config), "none")
         if config.generations == 1:

@@ -86,7 +86,7 @@ def test_on_a_machine_that_can_train_all_is_well() -> None:
     assert "(physical memory)" in checks["memory limits"]["found"]
     assert "GB can be taken now before the guard's line at 93%" in checks["memory limits"]["found"]
     assert "The run fits" in checks["memory"]["found"]
-    assert "each training starts its own server" in checks["Prefect's API"]["found"]
+    assert "trainings are no flow runs" in checks["Prefect's API"]["found"]
     assert "MB a checkpoint" in checks["disk"]["found"]
     text = eigen("doctor", "--device", "cpu", "--set", "memory.limit_gb=8").stdout
     assert text.count("\nok  ") == len(CHECKS) - 1

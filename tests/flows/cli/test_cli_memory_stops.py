@@ -119,7 +119,7 @@ def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), OSError(12, "ENOMEM")]
 )
-def test_memory_that_cannot_be_had_before_the_guard_is_there_is_a_sentence(
+def test_memory_that_cannot_be_had_to_prepare_a_run_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def start_training(*_: object) -> None:
@@ -128,13 +128,8 @@ def test_memory_that_cannot_be_had_before_the_guard_is_there_is_a_sentence(
     monkeypatch.setattr("eigen_core.generation.start_training", start_training)
     ended = CliRunner().invoke(app, ["resume", "run"])
     assert ended.exit_code == 3, ended.output
-    assert ended.stderr.startswith("eigen: There is not enough memory to prepare the run.")
-
-
-def test_the_plan_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch, location: RunLocation) -> None:
-    ended = ended_by(monkeypatch, lambda: BlockedError("blocked"))
-    assert "The run fits: it takes " in ended.stdout
-    assert location.exists()
+    assert ended.stderr.startswith("eigen: memory: an allocation failed (")
+    assert "in start of generation 3." in ended.stderr
 
 
 @pytest.mark.thorough

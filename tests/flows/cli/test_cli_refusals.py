@@ -21,7 +21,7 @@ TINY = ["--set", "memory.limit_gb=0.3"]
 
 # Name: the command, and a part of what it says.
 REFUSED: dict[str, tuple[list[str], str]] = {
-    "resume on other data": (["resume", "small", "--generations", "3", "--data", "other.csv"], "other data"),
+    "resume on other data": (["resume", "small", "--generations", "3", "--data", "other.csv"], "market.data"),
     "resume on data that are missing": (["resume", "small", "--generations", "3", "--data", "none.csv"], "none.csv"),
     "resume with another setting": (["resume", "small", "--generations", "3", "--set", "seed=9"], "seed"),
     "resume with an unknown setting": (["resume", "small", "--set", "learner.gama=0.5"], "learner.gamma"),

@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +167,6 @@ def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: P
         for path in root.rglob("*")
         if not path.is_symlink()
     }
-    assert any(path.name.endswith(".db") for path in modes)
     assert any(path.name == "lock" for path in modes)
     assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
 
@@ -197,29 +195,6 @@ def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) 
     assert last["weights_sha256"] == tensors_sha256({"weights": loaded.snapshot.tensors["population"]["weights"]})
     assert last["seconds"] > 0
     assert last["rss_peak_bytes"] > 10**8
-
-
-@pytest.mark.usefixtures("whole")
-def test_the_history_in_prefect_has_every_task_run(session_folder: Path) -> None:
-    with closing(sqlite3.connect(session_folder / "cli" / "prefect.db")) as database:
-        rows = database.execute(
-            "select task_run.name, task_run.state_type from task_run join flow_run on flow_run.id = flow_run_id "
-            "where flow_run.name like 'whole %' order by task_run.name"
-        ).fetchall()
-        artifacts = database.execute("select key, count(*) from artifact where key is not null group by key").fetchall()
-    phases = ("checkpoint", "evaluate", "evolve", "train")
-    expected = [f"{phase}-{generation:03d}" for phase in phases for generation in range(1, GENERATIONS + 1)]
-    expected.append(f"plot-{GENERATIONS:03d}")
-    assert rows == [(name, "COMPLETED") for name in sorted(expected)]
-    # The run's own page and those beside it, each renewed in place.
-    assert {key: count for key, count in artifacts if key.startswith("whole")} == {
-        "whole": 1,
-        "whole-data": 1,
-        "whole-plan": 1,
-        "whole-population": 1,
-        "whole-progress": 1,
-        "whole-summary": 1,
-    }
 
 
 def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(

@@ -10,12 +10,12 @@ from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started
 from gcs_emulator import GcsEmulator
 
-from eigen_core.checkpoint import RunContents, RunLocation
+from eigen_core.checkpoint import RunContents
 from eigen_core.config.loading import load_config
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.market import build_panel
 from eigen_core.store import open_store
-from eigen_core.training.runs import is_running, runs_in, status_of
+from eigen_core.training.runs import Run, runs_in, status_of
 from flows.walk import walk_flow
 from flows.walks import plan_walk, with_purge
 
@@ -58,7 +58,7 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
         return 0 if newest is None else newest.generation
 
     def is_trained(run: str) -> bool:
-        return is_running(RunLocation.of(CheckpointConfig(store=store, local=str(tmp_path / "none")), run))
+        return Run(CheckpointConfig(store=store, local=str(tmp_path / "none")), run).is_running()
 
     monkeypatch.setenv("PREFECT_API_URL", prefect_api_url)
     monkeypatch.chdir(tmp_path)
